@@ -667,7 +667,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
     monkeypatch.setattr(doctor, "_check_driver", lambda: doctor.CheckResult("GPU", "H200, 550.1; CUDA 12.4"))
     code, text, _ = call(capsys, "doctor")
     assert code == 0
-    remedies = text.partition("to add what is missing:")[2]
+    remedies = text.partition("to add or repair:")[2]
     for command in ("gsparse-gpu[plot]", "gsparse-gpu[dask]", "gsparse-gpu[cuda12]"):
         assert f"pip install '{command}'" in remedies
 
@@ -745,6 +745,7 @@ def test_doctor_fails_when_no_product_works(capsys: Any, monkeypatch: pytest.Mon
     report = call_json(capsys, "doctor", code=1)
     broken = next(f for f in report["findings"] if f["what"].startswith("a product on"))
     assert "division by zero" in broken["found"]
+    assert broken["status"] == "broken"
     assert call(capsys, "doctor")[1].splitlines()[-1].startswith("NO PRODUCT WORKS HERE")
 
 

@@ -182,6 +182,7 @@ class GpuClock:
         target = self.cupy.empty_like(source)
         stream = self.cupy.cuda.get_current_stream()
         copy = self._event_sample(stream, lambda: target.data.copy_from_device_async(source.data, source.nbytes))
+        # One run is one copy, so undo the division by the number of products. The first three runs warm up.
         seconds = statistics.median([copy() * PRODUCTS_PER_GRAPH for _ in range(13)][3:])
         return float(2 * source.nbytes / seconds)
 
@@ -221,7 +222,10 @@ class GpuClock:
             return
 
     def _event_sample(self, stream: Any, run: Callable[[], Any]) -> Callable[[], float]:
-        """Return a function that times `run`, which queues `PRODUCTS_PER_GRAPH` products, and returns one's seconds."""
+        """Return a function that times `run`, and returns the seconds of one of its products.
+
+        `run` queues `PRODUCTS_PER_GRAPH` products.
+        """
         cuda = self.cupy.cuda
 
         def sample() -> float:

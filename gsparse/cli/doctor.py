@@ -44,7 +44,7 @@ class CheckResult:
         Its version or location, or the reason why it is missing or broken.
     status : {"ok", "missing", "broken"}
     remedy : str
-        The command that installs or repairs it, or an empty string.
+        The command or action that installs or repairs it, or an empty string.
     """
 
     what: str
@@ -95,7 +95,7 @@ def _check_versions() -> Iterator[CheckResult]:
 
 @cache
 def _packages_by_module() -> Mapping[str, list[str]]:
-    """Look at all installed packages, which takes half a second."""
+    """Return the names of the packages that provide each module. Looking at all packages takes half a second."""
     return packages_distributions()
 
 
@@ -153,12 +153,12 @@ def _list_gpus(device: Any) -> Iterator[CheckResult]:
         yield CheckResult(f"gpu:{number}", f"{properties['name'].decode()}, {memory:.0f} GiB")
 
 
-def _check(what: str, describe: Callable[[], str], remedy: str) -> CheckResult:
-    """Return what `describe` returns as the result of a check, or a failed check if `describe` raises."""
+def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "missing") -> CheckResult:
+    """Return what `describe` returns as the result of a check; if it raises, the status of the check is `failure`."""
     try:
         return CheckResult(what, describe())
     except Exception as error:  # An extension module whose library is missing may raise any exception.
-        return CheckResult(what, f"not usable: {error}", "missing", remedy)
+        return CheckResult(what, f"not usable: {error}", failure, remedy)
 
 
 def _check_driver() -> CheckResult:
@@ -226,7 +226,7 @@ def _check_product(name: str) -> CheckResult | None:
     except gsparse.GsparseError:
         return None
     multiply = partial(_multiply_on, device)
-    return _check(f"a product on {device.name}", multiply, "report it, with gsparse doctor --json")
+    return _check(f"a product on {device.name}", multiply, "report it, with gsparse doctor --json", "broken")
 
 
 def _multiply_on(device: Device) -> str:
@@ -242,7 +242,7 @@ def _text(results: list[CheckResult], works: bool) -> str:
     lines = [f"{marks[r.status]} {r.what:<26}{r.found}" for r in results]
     remedies = [f"  {r.what:<26}{r.remedy}" for r in results if r.remedy]
     verdict = "products work on this machine" if works else "NO PRODUCT WORKS HERE: see the lines marked with !"
-    return "\n".join([*lines, *(["", "to add what is missing:", *remedies] if remedies else []), "", verdict])
+    return "\n".join([*lines, *(["", "to add or repair:", *remedies] if remedies else []), "", verdict])
 
 
 COMMAND = Command("list what is installed or missing, and how to install it", add_arguments, run)

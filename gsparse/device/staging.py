@@ -56,12 +56,16 @@ class Staging:  # on GPUs only
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._free: deque[_Buffer] = deque()
+        self._free: deque[_Buffer] = deque()  # buffers that no call fills; the device may still read them
         self._pinned_results = 0
         self._lock = make_lock()
 
     def _acquire(self, min_buffers: int) -> _Buffer:
-        """Return a free buffer, or a new one while fewer than `min_buffers` are in use, so that copies overlap."""
+        """Return a buffer whose last copy has ended, so that it can be filled. May synchronize.
+
+        If the next buffer is still being read, and fewer than `min_buffers` others are kept, allocate one instead of
+        waiting.
+        """
         try:
             buffer = self._free.popleft()
         except IndexError:
@@ -101,8 +105,9 @@ class Staging:  # on GPUs only
     def download(self, array: Array) -> npt.NDArray[Any]:
         """Copy a contiguous device array to a new host array. Synchronizes.
 
-        If callers hold less than `MAX_PINNED_RESULTS` bytes of results, the array is in pinned memory, which returns to
-        CuPy's pool when the array is freed. Otherwise it is an ordinary array.
+        The array is in pinned memory if callers then hold at most `MAX_PINNED_RESULTS` bytes of results and the system
+        has pinned memory left. This memory returns to CuPy's pool when the array is freed. Otherwise it is an ordinary
+        array.
         """
         memory = self._pinned_memory(array.nbytes)
         if memory is None:

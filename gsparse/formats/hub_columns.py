@@ -15,7 +15,7 @@ from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
 __all__ = ["HUB_COLUMNS", "MAX_FREQUENT", "HubColumns", "HubSlices", "HubStats"]
 
-# The most frequent columns: their numbers are of uint16, whose largest value marks padding.
+# Largest number of frequent columns. They are numbered in uint16, whose largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
 
 
@@ -27,11 +27,12 @@ class HubSlices:
     All other columns are *rare* and keep their numbers. In each row the entries in frequent columns come first, in
     their order, and those in rare columns follow.
 
-    A slice has `slice_size` lanes. A row has one lane or several, a power of two. Its entries are dealt to its lanes
-    one after the other: first those in frequent columns, then those in rare ones. All rows of a slice have the same
-    number of lanes. A row that needs more lanes than a slice has takes whole slices, which follow one another. Rows are
-    sorted by falling number of lanes, then by falling length. In a slice of 4 lanes with two rows a and b of two lanes
-    each, of which a has five entries in frequent columns and two in rare ones::
+    A slice has `slice_size` lanes. A row has a power of two of lanes, or, if it needs more than a slice has, all lanes
+    of several consecutive slices. Its entries in frequent columns are dealt to its lanes in turn, and then those in
+    rare columns, beginning with the first lane again. All rows of a slice have the same number of lanes. Rows are
+    sorted by falling number of lanes, then by falling number of positions that a lane of the row takes, and then by
+    that of its frequent ones. In a slice of 4 lanes with two rows a and b of two lanes each, of which a has five
+    entries in frequent columns, b has four, and both have two in rare columns::
 
                   frequent columns        rare columns     (.. is padding)
         lane 0    a0 a2 a4                a5
@@ -59,7 +60,7 @@ class HubSlices:
     first_slices : array of int32, shape (num_slices,)
         The slice in which the first row of each slice begins.
     frequent_offsets, rare_offsets : array of int64, shape (num_slices + 1,)
-        The first position of each slice among the frequent and among the rare ones.
+        The first position of each slice among the frequent positions and among the rare ones, and then their number.
     num_frequent_positions, num_rare_positions : int
         Number of positions, padding included.
     num_long_slices : int
@@ -168,7 +169,7 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _describe(matrix: Preparation[HubsStructure], level: AnalysisLevel) -> Storage | None:
-    """Describe the slices. They are a candidate only if the matrix has hubs, or if only this format is wanted."""
+    """Describe the format. Return None without an analysis or without hubs, unless only this format is wanted."""
     structure = matrix.structure
     if level is not AnalysisLevel.FULL and not (level is AnalysisLevel.SHARED and structure.has_hubs):
         return None

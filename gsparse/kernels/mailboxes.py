@@ -9,11 +9,12 @@ the two halves in turn. Every word of 64 bits has 32 bits of the message, and th
     stamps             |   4    4 | 4 | 4 |      |   5    5 | 5 | 5 |        |
 
 The reader repeats its loads until the stamps are those that it waits for. So no flag is needed, and words may arrive in
-any order: a word is written and read as a whole. The count makes the reader notice if two ranks make different calls.
+any order: a word is written and read as a whole. The count makes the reader notice a message of another size. Sums on
+a GPU have no count.
 
-Two ranks send each other the same number of messages, of which some are empty, and a rank writes a message to another
-one only after it has read all earlier messages of it. So when a rank has read message n + 1 of another rank, that rank
-has read message n, and the half of the box that message n took can be written again.
+Two ranks send each other the same number of messages, of which some are empty. Before rank 0 writes a message to rank
+1, it has read all earlier messages of rank 1, and the other way round. So once rank 0 has read message n + 1 of rank 1,
+rank 1 has read message n of rank 0, and rank 0 may overwrite the half of the box which that message took.
 
 References
 ----------
@@ -33,14 +34,15 @@ from gsparse.kernels.calls import Call
 
 __all__ = ["HEADER_WORDS", "Mailboxes"]
 
-# Words of a message before its contents.
+# Words before the contents of a message: the count, and an unused one, so that the contents begin with a new pair.
 HEADER_WORDS = 2
 
 
 class Mailboxes(ABC):
     """The boxes of one rank in the memory of the others, and those of the others in its own memory.
 
-    A GPU only queues work, on the current stream. A CPU does what can be done at once, and has to be asked again.
+    On a GPU, calls only queue work on the current stream. On a CPU, calls that read do what can be done at once, and
+    the caller repeats them until they are done.
 
     Parameters
     ----------
@@ -49,8 +51,8 @@ class Mailboxes(ABC):
     rank : int
         The number of this rank.
     theirs, own : sequence of arrays of uint64, shape (2, words)
-        For each rank, this rank's box in its memory, and its box in this rank's memory, both full of zeros. Those of
-        the rank itself are not used.
+        ``theirs[p]`` is this rank's box in the memory of rank p, and ``own[p]`` is the box of rank p in this rank's
+        memory. All are full of zeros. Those of the rank itself are not used.
 
     Attributes
     ----------
@@ -61,7 +63,7 @@ class Mailboxes(ABC):
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         self.device, self.rank, self.world_size = device, rank, len(own)
         self.theirs, self.own = list(theirs), list(own)
-        self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS
+        self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS  # the box of any other rank: all have one size
         # Element 0 is 1 once waits are to end. Element 1 is the sender of a message of an unexpected size, plus 1.
         self._flags, self._flags_on_device = device.host_array(2, np.dtype(np.uint32))
 
@@ -78,7 +80,7 @@ class Mailboxes(ABC):
     def bind_post(self, peer: int, words: Array) -> Call:
         """Return a call that writes the next message to a rank.
 
-        After each message to a rank, the one that this rank has sent must be read before the next one is written.
+        After each message to `peer`, the next message of `peer` must be collected before another one is posted to it.
 
         Parameters
         ----------

@@ -47,7 +47,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     ----------
     matrix : GpuSparseMatrix or a view of one, shape (N, N)
         The matrix; solves run on its device.
-    method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
+    method : {"auto", "cg", "minres", "bicgstab", "gmres", "fgmres"} or callable, optional
         A solver of `gsparse.linalg`, or a function with the same arguments. "auto" selects `cg` for a Hermitian matrix
         with a positive diagonal, `minres` for any other Hermitian matrix and `bicgstab` for the rest. If the selected
         solver does not converge, `gmres` is tried.

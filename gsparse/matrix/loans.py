@@ -56,10 +56,12 @@ class ArrayPair:
     lent : bool
         Whether the host copy may differ from the device copy.
     was_lent : bool
-        Whether the host copy was ever on loan, or the array replaced by another one: what the user declared of it may
-        no longer be true.
+        Whether, since the last `make_device_current`, the host copy was on loan or the array was replaced by one of
+        which the user's declarations may not be true.
     loans : int
         How often the host copy was lent, or the array replaced by another one.
+    frozen : bool
+        Whether only read-only arrays are lent (`freeze`).
     """
 
     _lock = lock_of_instance()
@@ -99,7 +101,7 @@ class ArrayPair:
             return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
-        """Return the writable host copy, the same array each time for as long as it is valid. Synchronizes."""
+        """Return the writable host copy, the same one while it is valid; a read-only array if frozen. Synchronizes."""
         with self._lock:
             if self.frozen:
                 return self.read()
@@ -178,6 +180,8 @@ class ArrayPair:
     def share(self, *, flip: bool = False) -> ArrayPair:
         """Return another pair over the same device array; a write to either host copy leaves the other unchanged.
 
+        For a dtype that only the host has, the new pair has a copy of the host array.
+
         Parameters
         ----------
         flip : bool
@@ -193,7 +197,7 @@ class ArrayPair:
     def is_host(self, array: Any) -> bool:
         """Return whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
 
-        A frozen pair lends views; any view of the whole host copy is the same then.
+        A frozen pair lends read-only views, so any array that shows the whole host copy counts.
         """
         if not self.frozen:
             return array is self._host and array is not None

@@ -35,7 +35,7 @@ __all__ = [
 _ENTRIES_PER_THREAD = 6.0
 _DEVICE_THREADS = 2**17
 
-# Number of products that a matrix is expected to compute, over which the time of a conversion is spread.
+# Number of products that a matrix is expected to serve, over which the time of a conversion is spread.
 EXPECTED_PRODUCTS = 1000
 
 
@@ -133,6 +133,15 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) 
     Each thread has about six entries, and loads all of them at once. If the matrix has few rows, a row has as many
     threads as are needed to fill the device, but at most one for each entry.
 
+    Parameters
+    ----------
+    length : float
+        The typical number of entries of a row (`RowStats.typical_length`).
+    lanes : int
+        The size of a warp.
+    num_rows : int
+        By default, as many rows as fill a device.
+
     Examples
     --------
     >>> [threads_per_row(mean, 32) for mean in (0.0, 1.0, 12.0, 24.0, 60.0, 1000.0)]
@@ -184,7 +193,7 @@ def make_plan(
     Raises
     ------
     FormatError
-        If the name is unknown, or the matrix cannot be stored in the format.
+        If the format or the number of threads is invalid, or the matrix cannot be stored in the format.
     """
     check_request(format, threads_per_block)
     allowed = [each.name for each in choices(format)]

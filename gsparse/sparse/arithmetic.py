@@ -33,7 +33,7 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     a, b : Csr
         Of shapes (M, K) and (K, N), in any order within rows, with duplicates.
 
@@ -73,7 +73,7 @@ def product_of_blocks(
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     a, b : Csr
         As for `product`.
     of_a, of_b : (int, int)
@@ -167,7 +167,7 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     operation : str
         One of `gsparse.kernels.algebra.UNION`, or "times".
     a, b : Csr
@@ -191,7 +191,7 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     a, b : Csr
         Of shapes that can be broadcast.
 
@@ -240,7 +240,7 @@ class CsrProduct:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     a, b : Csr
         Of shapes (M, K) and (K, N); B in canonical form.
     patterns : (BlockPattern, BlockPattern), optional

@@ -69,7 +69,7 @@ def from_blocks(
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     shape : (int, int)
         Of the result.
     blocks : sequence of (row, column, Csr)

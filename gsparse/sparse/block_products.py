@@ -99,7 +99,7 @@ class BlockProduct:
         Parameters
         ----------
         device : Device
-            Where the arrays live, active.
+            The device of the arrays. It must be the active one.
         a, b : BlockPattern
             With as many columns in A's blocks as there are rows in B's, and at most `MAX_BLOCK` rows in A's blocks. B
             is sorted.

@@ -1,4 +1,4 @@
-"""Canonical form: columns rise within each row, and no entry is there twice."""
+"""Canonical form: columns increase within each row, and no place of the matrix has two entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def canonical(device: Device, csr: Csr) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of a compute dtype.
 

@@ -1,4 +1,4 @@
-"""Entries of a matrix that are written: to places where it has entries, and to others."""
+"""Writes to entries of a CSR matrix, to places with and without a stored entry, and changes of its shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of any dtype.
     positions : array of int64
@@ -30,7 +30,7 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
     values : array
         Of the dtype of the matrix: one for each position, or one for all of them.
     distinct : bool
-        Whether no position is there twice. Otherwise the last value of each position counts.
+        Whether no position occurs twice. Otherwise the last value of each position counts.
     """
     if not distinct and values.size > 1:
         last = _last_of_each(device, positions + 1, csr.nnz + 1)
@@ -56,7 +56,7 @@ def with_new_entries(
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of any dtype.
     rows, columns : array of int64
@@ -64,9 +64,9 @@ def with_new_entries(
     values : array
         Of the dtype of the matrix: one for each place, or one for all of them.
     distinct : bool
-        Whether no place is there twice. Otherwise the last value of each place counts.
+        Whether no place occurs twice. Otherwise the last value of each place counts.
     ordered : bool
-        Whether rows are known to rise, each of them with a single place.
+        Whether `rows` is known to be strictly increasing, so that no row has more than one new entry.
     is_sorted : bool
         Whether columns rise within each row of the matrix; they then do in the result. Otherwise each row begins with
         its new entries, as in SciPy.
@@ -84,14 +84,14 @@ def with_new_entries(
 def _order_of_places(
     device: Device, csr: Csr, rows: Array, columns: Array, *, distinct: bool, by_columns: bool
 ) -> Array:
-    """Return the order of places by row, and by column if asked for, of repeated ones only the last."""
+    """Return the indices that sort places by row, and with `by_columns` by column; of equal places only the last."""
     xp, kernels = device.xp, kernels_of(device)
     if distinct and not by_columns:
         return kernels.stable_order(device, rows, csr.num_rows)
     bound = csr.num_rows * csr.num_cols
     if bound <= _MAX_INT64:
         places = rows * csr.num_cols + columns
-    else:  # The numbers of places overflow: number those that are there instead.
+    else:  # The numbers of all places overflow int64: number only those that occur.
         order = xp.lexsort(xp.stack([columns, rows]))
         sorted_rows, sorted_columns = rows[order], columns[order]
         is_next = xp.zeros(rows.size, np.int64)
@@ -106,7 +106,7 @@ def _order_of_places(
 
 
 def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
-    """Return where each number, from 0 to ``bound - 1``, is there last, in the order of the numbers. Synchronizes."""
+    """Return the index of the last occurrence of each number, by rising number; all are below `bound`. Synchronizes."""
     xp, order = device.xp, kernels_of(device).stable_order(device, numbers, bound)
     ordered = numbers[order]
     is_last = xp.ones(numbers.size, np.bool_)
@@ -115,7 +115,7 @@ def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
 
 
 def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return the entries that lie within another shape. Synchronizes if rows or columns are cut off.
+    """Return the matrix with another shape, without entries outside of it. Synchronizes if it cuts rows or columns.
 
     The result may share arrays with `csr`.
     """

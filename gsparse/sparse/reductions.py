@@ -31,7 +31,7 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of a compute dtype, in any order within rows, with duplicates.
     longest : int
@@ -71,7 +71,7 @@ def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explic
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of a compute dtype, in canonical form.
     longest : int
@@ -81,7 +81,7 @@ def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explic
     explicit : bool
         Whether only stored entries count, and not the zeros that are not stored.
     unsigned : bool
-        Whether the values are the bits of uint64.
+        Whether the values, of int64, have the bits of uint64 numbers.
 
     Returns
     -------
@@ -111,14 +111,14 @@ def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, expl
 
 
 def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> int:
-    """Return where the first extreme of a matrix is: its place if the rows were one after the other. Synchronizes.
+    """Return the index of the first extreme in the matrix, flattened row by row. Synchronizes.
 
     Parameters
     ----------
     csr : Csr
         Of at least one entry; values of a compute dtype, in canonical form.
     explicit : bool
-        Whether only stored entries count. The result is then, as in SciPy, a place among the stored entries.
+        Whether only stored entries count. The result is then, as in SciPy, an index into the stored entries.
     dtype : dtype
         Of the matrix, whose values `csr` has in a compute dtype.
     """

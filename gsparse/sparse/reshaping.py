@@ -23,7 +23,7 @@ def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of any dtype, in any order within rows, with duplicates.
     shape : (int, int)
@@ -53,7 +53,7 @@ def dense_of(device: Device, csr: Csr) -> Array:
 def added_to(device: Device, csr: Csr, dense: Array) -> Array:
     """Add a matrix to a dense array of its dtype in C order, in place, and return that.
 
-    Entries that are there several times are added in their order. Synchronizes if nobody has looked whether there are.
+    Several entries of one place are added up in their order. Synchronizes unless the matrix is known to be canonical.
     """
     kernels = kernels_of(device)
     if not (csr.is_canonical or device.is_host):  # A GPU adds faster if there are none.

@@ -19,7 +19,7 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
     factors : array
         On the device, of shape (num_rows, num_cols), (1, num_cols) for factors of columns, (num_rows, 1) for factors

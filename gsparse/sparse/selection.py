@@ -21,7 +21,7 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of any dtype.
     rows : array of integers, shape (m,), or range
@@ -44,7 +44,7 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         Values of any dtype.
     columns : array of integers, shape (n,), or range
@@ -66,7 +66,7 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
 
 
 def _repeat_columns(device: Device, csr: Csr, columns: Array) -> Csr:
-    """Return the selected columns, of which some are there several times. Synchronizes.
+    """Return the selected columns, of which some are selected several times. Synchronizes.
 
     `order` lists the places of `columns` by column; those of column c are ``order[first[c]:first[c + 1]]``. An entry in
     column c becomes as many entries as c has places, one in each.

@@ -22,7 +22,7 @@ class CsrTranspose:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     """
 
     def __init__(self, device: Device) -> None:

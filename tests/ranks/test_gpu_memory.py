@@ -1,4 +1,4 @@
-"""Ranks in processes that communicate through memory of GPUs: products, solves, losses, and what is used instead."""
+"""Ranks in processes that communicate through GPU memory: products, solves, lost ranks, and ranks that cannot."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_products_and_solves(kind: str) -> None:
 
 
 def solve_until_killed(control: Communicator, kind: str) -> str:
-    """Solve until rank 1 dies; then use the GPU again, and memory for boxes that was used before."""
+    """Solve until rank 1 dies; then close the communicator and solve on the GPU without it."""
     communicator, device = connected(control, kind)
     rows = RowPartition.by_nnz(S.indptr, 2)
     own = rows.rows(communicator.rank)
@@ -130,7 +130,7 @@ def test_ranks_may_connect_again_and_again(kind: str) -> None:
 
 
 def test_threads_of_one_process_do_not_share_memory() -> None:
-    num_gpus()
+    num_gpus()  # skips if there is no GPU
 
     def connect(local: Communicator) -> str:
         device = get_device("gpu:0")

@@ -1,4 +1,4 @@
-"""Checkpoints in files, which the client has the workers write (`gsparse.distributed.worker.checkpoint_tasks`)."""
+"""Checkpoints in files, which the workers write for the client (`gsparse.distributed.worker.checkpoint_tasks`)."""
 
 from __future__ import annotations
 

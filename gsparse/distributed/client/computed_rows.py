@@ -1,4 +1,4 @@
-"""The rows of a matrix that workers have computed from other matrices: nothing but the workers has them."""
+"""Rows of a matrix that the workers compute from other matrices, and of which this process has no copy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ HostArray = npt.NDArray[Any]
 
 
 class ComputedRows(RowSource):
-    """Rows that are computed when a matrix is made of them for the first time, and then lie on its workers.
+    """Rows that the workers compute when a matrix is made from them for the first time.
 
-    A matrix that is made of them again takes them from the workers of the one before, which must still be open.
+    A further matrix that is made from them takes them from the workers of the latest one, which must still be open.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class ComputedRows(RowSource):
         self._group: TaskGroup | None = None
 
     def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:
-        """Take the rows from these workers from now on."""
+        """Take the rows from the matrix of this group from now on."""
         self._group, self._layout, self.operand, self._values_of = task_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:

@@ -32,8 +32,8 @@ class PreconditionedMatrix(Protocol):
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     """A preconditioner that the workers make: multigrid all of them together, others each from its own diagonal block.
 
-    The latter are block Jacobi over the workers, so that they need more iterations with each worker. ``print(M)`` shows
-    the levels of multigrid.
+    The others are thus block Jacobi over the workers: the more workers there are, the more iterations a solve needs.
+    ``print(M)`` shows the levels of multigrid.
 
     The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
     else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
@@ -50,7 +50,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     Raises
     ------
     ShapeError, FactorizationError, CommunicationError, WorkerLostError
-        If it spans the workers, and so is made at once.
+        If the workers make it together, which they do at once.
     """
 
     def __init__(self, matrix: PreconditionedMatrix, name: str, arguments: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return repr(self) if self._summary is None else self._summary.table
 
     def specification(self) -> solve_tasks.PreconditionerSpec:
-        """Return what the ranks find the preconditioner by; they make it first if they have to do so together.
+        """Return the description by which the ranks find the preconditioner. They make it first if they do so together.
 
         The caller has reserved the workers (`TaskGroup.exclusive`) and connected them.
         """

@@ -1,4 +1,4 @@
-"""Products with vectors of the user, and the way of vectors to the ranks: sockets for NumPy, task graphs for dask."""
+"""Products with the user's vectors, which reach the ranks over sockets (NumPy) or by graphs of tasks (dask)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["StoredVectors", "WorkerProducts"]
 HostArray = npt.NDArray[Any]
 
 
-# How many vectors a solve may have, arguments and results.
+# How many numbers are reserved for the vectors of a solve: one half for arguments, the other one for results.
 _NUMBERS_PER_SOLVE = 64
 
 
 class StoredVectors(NamedTuple):
-    """The numbers under which ranks keep the vectors of a solve: the first argument, and the first result."""
+    """Numbers under which the ranks store the vectors of a solve: those of the first argument and the first result."""
 
     first_argument: int
     first_result: int
@@ -70,7 +70,7 @@ class WorkerProducts:
         return self._connect() is not None
 
     def numbers_of_vectors(self) -> StoredVectors:
-        """Return numbers for the vectors of a solve."""
+        """Return unused numbers for the vectors of another solve."""
         self._num_solves += 1
         first = self._num_solves * _NUMBERS_PER_SOLVE
         return StoredVectors(first, first + _NUMBERS_PER_SOLVE // 2)
@@ -98,7 +98,7 @@ class WorkerProducts:
         return self._task_group.call(self._rank_calls, function, name, arguments, on_poll)
 
     def _request(self, request: Callable[[ProductClient], Any]) -> Any:
-        """Make a request of the ranks, and name the worker that is lost if one is."""
+        """Make a request of the ranks. If a worker is lost, raise an error that names it."""
         client = self._connect()
         assert client is not None
         with self._naming_lost_workers():
@@ -130,6 +130,7 @@ class WorkerProducts:
         products = self._multiply_parts(operation, parts)
         if is_plain:
             return layout.join(products)
+        # Each rank has returned its own part, and what it adds to the elements of other ranks that are its ghosts.
         y = np.concatenate([own_part for own_part, _ in products])
         for metadata, (_, ghost_values) in zip(self._rank_metadata, products, strict=True):
             y[metadata.ghosts] += ghost_values
@@ -167,7 +168,7 @@ class WorkerProducts:
     # ------------------------------------------------------------------ dask
 
     def multiply_lazily(self, x: Any, operation: str) -> Any:
-        """Return the product with a dask array as a dask array, which will be computed on the workers with the rows."""
+        """Return the product with a dask array as a dask array, to be computed on the workers that have the rows."""
         import dask
 
         layout, task_group, is_plain = self._layout, self._task_group, operation == "plain"
@@ -205,7 +206,7 @@ class WorkerProducts:
                     for part, worker in zip(divided(x, partition), workers, strict=True)
                 ]
                 owners = client.who_has(task_group.wait_for_inputs(computed, "the vector"))
-                # A worker that has nothing to do takes tasks of busy ones.
+                # An idle worker may have taken the task of a busy one. Such a part is moved to the worker of its rank.
                 futures = [
                     part if worker in owners[part.key] else task_group.submit(moved_vector, "vector", rank, part)
                     for rank, (part, worker) in enumerate(zip(computed, workers, strict=True))
@@ -232,7 +233,7 @@ class WorkerProducts:
             return dask.delayed(product_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return the ghosts of a rank in pieces, each of which the worker of their owner takes from its chunk."""
+        """Return the ghosts of a rank in one piece for each owner, whose worker takes the piece from its own chunk."""
         import dask
 
         columns = self._layout.columns

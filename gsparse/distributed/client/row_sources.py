@@ -1,4 +1,4 @@
-"""Sources of the rows of a distributed matrix, from which it can be made several times."""
+"""Sources of the rows of a distributed matrix, from which the matrix can be made more than once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Partition = str | Sequence[int]
 
 
 class RowSource(ABC):
-    """A source of the rows of a matrix: a matrix of this process, files or a function, or a dask array.
+    """A source of the rows of a matrix: a matrix of this process, files, a function, a dask array, or other matrices.
 
     Attributes
     ----------
@@ -51,13 +51,13 @@ class RowSource(ABC):
 
     @abstractmethod
     def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
-        """Return the rows of a worker, a future for them, or a `RowLoader` from which the worker reads them.
+        """Return what a worker makes its rows from: a future for them, a `RowLoader`, or a `Computation` or its future.
 
         Raise an error if the worker does not answer within `timeout` seconds.
         """
 
     def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
-        """Note that a matrix with these rows lies on the workers of a group."""
+        """Take notice that a matrix has been made from these rows, on the workers of a group."""
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
@@ -78,6 +78,7 @@ class RowSource(ABC):
         return self, None, self.partition(partition, world_size)
 
     def partition(self, partition: Partition, world_size: int) -> RowPartition:
+        """Divide the rows among the ranks, as `distribute` describes it for its argument `partition`."""
         if not isinstance(partition, str):
             rows = RowPartition.from_bounds(partition, self.shape[0])
             if rows.world_size != world_size:

@@ -30,7 +30,7 @@ _TIMEOUT_KEY = "distributed.comm.timeouts.connect"
 
 
 def has_scheduler(client: distributed.Client) -> bool:
-    """Return whether the scheduler answers. A request to one that is gone waits half a minute, or fails unclearly."""
+    """Return whether the scheduler is connected. If not, requests wait half a minute or end with unclear errors."""
     return bool(client.status == "running")
 
 
@@ -70,7 +70,7 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
     ----------
     client : distributed.Client
     keys : iterable
-        The keys of the tasks that may wait for it.
+        The keys of the tasks whose results are wanted, and which may wait for such a task.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
         functions of clients.
     """
 
-    # The scheduler's process may not have gsparse. Dask sends the code of a function that is defined within another.
+    # The scheduler's process may not have gsparse installed. Dask sends a nested function by its code, not by its name.
     def find(wanted: set[Any], dask_scheduler: Any) -> tuple[str, str] | None:
         for task in dask_scheduler.unrunnable:
             reached = {task}
@@ -100,7 +100,7 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
 
 @contextmanager
 def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
-    """Turn dask's errors for requests to the scheduler into ones that name it: it is silent, or is gone."""
+    """Turn dask's errors for requests to the scheduler into errors that say whether it is silent or gone."""
     scheduler = f"the scheduler at {client.scheduler.address}"
     try:
         yield

@@ -109,7 +109,7 @@ def _run_calls(
 
 
 def _sent(products: WorkerProducts, numbers: StoredVectors, vectors: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Store the parts of NumPy's vectors on the ranks, and return what stands for the parts of all vectors in calls."""
+    """Store the parts of NumPy vectors on the ranks, and return references to the parts of all vectors, for calls."""
     sent: dict[str, list[Any]] = {}
     for position, (name, parts) in enumerate(vectors.items()):
         if isinstance(parts[0], np.ndarray):
@@ -124,7 +124,7 @@ def _sent(products: WorkerProducts, numbers: StoredVectors, vectors: dict[str, l
 def _on_own_workers(
     task_group: TaskGroup, products: WorkerProducts, parts: list[distributed.Future], name: str
 ) -> list[distributed.Future]:
-    """Return futures of the same parts that lie on the workers of their ranks; dask moves those that do not."""
+    """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
     is_there = products.call(solve_vectors.holds_vector, "part", [(part.key,) for part in parts])
     moved = [
         part if there else task_group.submit(solve_vectors.moved_vector, "part", rank, part)

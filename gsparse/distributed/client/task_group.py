@@ -24,11 +24,11 @@ from gsparse.distributed.client.task_arguments import (
     raise_errors,
     releasing_futures,
 )
-from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
+from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks, first_error
 from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import group_tasks, registry, solve_vectors
 from gsparse.distributed.worker.calls import pickled_call
-from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
+from gsparse.errors import CommunicationError, WorkerLostError
 
 __all__ = ["TaskGroup"]
 
@@ -146,7 +146,7 @@ class TaskGroup:
         return [self.submit(function, name, r, settings, r, addresses, *arguments[r]) for r in self.ranks]
 
     def close(self) -> None:
-        """Release the matrix on the workers that are left. Dask would wait half a minute for the answer of another."""
+        """Release the matrix on the remaining workers only: dask would wait half a minute for a lost one."""
         self.is_open = False
         with suppress(Exception):
             workers = self.remaining_workers()
@@ -169,7 +169,7 @@ class TaskGroup:
         )
 
     def read(self, function: Callable[..., Any], arguments: Sequence[Any] | None = None) -> list[Any]:
-        """Return the results of a task on each rank that reads the rank's rows, and waits for no other rank.
+        """Run a task on each rank that reads the rank's rows and waits for no other rank, and return the results.
 
         Parameters
         ----------
@@ -184,19 +184,22 @@ class TaskGroup:
             return self.wait([self.submit(function, "read", r, settings, r, values[r]) for r in self.ranks])
 
     def on_workers(self, values: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-        """Keep large arrays among arguments of tasks, one for each rank, on the workers (`large_arrays_on_workers`)."""
+        """Return a context manager that keeps large arrays on the workers; `values` has one argument for each rank."""
         return large_arrays_on_workers(self.client, self.workers, values, self.timeout)
 
     def wait_for_inputs(self, inputs: list[Any], name: str) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.
 
         The tasks of a group occupy threads of the workers until all of them run. If an input were still to be computed
-        then, there might be no thread left to compute it. Errors call that of which the inputs are parts by its name.
+        then, there might be no thread left to compute it. Error messages use `name` for the object of which the inputs
+        are parts, such as "the matrix".
 
         Raises
         ------
         CommunicationError, WorkerLostError
-            If a worker of the group, or a part that dask cannot compute again, is lost.
+            If a worker of the group is silent or lost, or a part is lost that dask cannot compute again.
+        Exception
+            The error of an input whose task has failed.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
         next_check, delay = time.monotonic(), _CHECK_INTERVAL
@@ -216,7 +219,10 @@ class TaskGroup:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Reserve the workers for this group while the block runs (`Reservation.held`)."""
+        """Reserve the workers for this group while the block runs (`Reservation.held`).
+
+        It waits at most ten times `timeout` for each worker, because another solve may run there.
+        """
         self.check_open()
         with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
             yield
@@ -244,6 +250,11 @@ class TaskGroup:
             Whether the workers keep results that have been returned.
         time_limit : float
             Seconds after which a rank that has not finished counts as silent.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            Or the error of the task that has failed.
         """
         with self._connections_end_on_error():
             try:
@@ -275,13 +286,19 @@ class TaskGroup:
         rank_calls : RankCalls
             The connections to the ranks.
         function : callable
-            Called with the arguments of a rank, and a function that returns whether this process still waits.
+            Called on each worker with the arguments of its rank, and with a function that returns whether the client
+            still waits.
         name : str
             Names the calls for other clients that wait for the workers.
         arguments : sequence of tuple
             The arguments of each rank.
         on_poll : callable, optional
             Called repeatedly during the wait.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            Or the error of the call that has failed.
         """
         requests = [pickled_call(f"gsparse-{name}-rank{rank}", function, *arguments[rank]) for rank in self.ranks]
         with self._connections_end_on_error(), rank_calls.running(requests) as pending:
@@ -312,13 +329,13 @@ class TaskGroup:
         references = enumerate(self._references)
         futures = [self.submit(solve_vectors.take_result, "x", r, opened, number) for r, opened in references]
         for future in futures:
-            # Dask keeps a future with a callback until its task has run. If the result is not referred to any more, and
-            # the task did not run, the vector would stay on the worker.
-            future.add_done_callback(_let_go)
+            # Dask drops a task that has not run if nobody refers to its future any more, and the vector would stay on
+            # the worker. With a callback, dask keeps the future until the task has run.
+            future.add_done_callback(_keep_until_done)
         return futures
 
     def release_futures(self, tasks: list[distributed.Future]) -> None:
-        """Release futures now. Otherwise dask would release them only when the garbage collector runs."""
+        """Release futures now and empty the list. Otherwise dask would release them only at garbage collection."""
         while tasks:
             tasks.pop().release()
 
@@ -344,7 +361,7 @@ class TaskGroup:
                 if any(state in (FAILED, CUT_OFF) for state in states):
                     failed_at = failed_at or now
                     if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise self._first_error(tasks)
+                        raise first_error(tasks, self.workers, self.first_lost_worker)
                 if now >= next_check and lost is None:
                     next_check = now + _CHECK_INTERVAL
                     lost = self.first_lost_worker(unfinished)
@@ -373,23 +390,6 @@ class TaskGroup:
         known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
-    def _first_error(self, tasks: DaskTasks | CallTasks) -> Any:
-        """Return the error that made the tasks fail, and not the errors that other ranks raised in consequence."""
-        errors, states = tasks.errors(), tasks.states
-        for error in errors:
-            if not isinstance(error, CommunicationError | distributed.KilledWorker):
-                return error
-        errors.sort(key=lambda error: isinstance(error, RankLostError))
-        for error in errors:
-            # The rank is lost only if its task has not ended: a rank whose task has failed has closed its connections
-            # as well.
-            if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
-                return WorkerLostError(error.rank, self.workers[error.rank])
-        lost = self.first_lost_worker()
-        if lost is not None:
-            return lost
-        return errors[0] if errors else CommunicationError("cancelled, or the cluster has been restarted")
 
-
-def _let_go(future: distributed.Future) -> None:
+def _keep_until_done(future: distributed.Future) -> None:
     """Return nothing; as a callback, this only keeps a future alive until it is done."""

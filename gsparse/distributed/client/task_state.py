@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any
@@ -11,9 +11,9 @@ import distributed
 
 from gsparse.distributed.ranks.rank_calls import CallProgress
 from gsparse.distributed.worker.calls import unpickled_outcome
-from gsparse.errors import CommunicationError
+from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
-__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallTasks", "DaskTasks"]
+__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallTasks", "DaskTasks", "first_error"]
 
 # The states of the task of a rank. A call is cut off if the connection to its rank has ended: its worker may be lost.
 PENDING, FINISHED, FAILED, CUT_OFF = "pending", "finished", "failed", "cut off"
@@ -83,3 +83,31 @@ class CallTasks:
     def errors(self) -> list[BaseException]:
         """Return the errors of the ranks, in the order in which they arrived."""
         return list(self._errors)
+
+
+def first_error(
+    tasks: DaskTasks | CallTasks, workers: Sequence[str], first_lost_worker: Callable[[], WorkerLostError | None]
+) -> Any:
+    """Return the error that made tasks fail, and not the errors that other ranks raised in consequence.
+
+    Parameters
+    ----------
+    tasks : DaskTasks or CallTasks
+    workers : sequence of str
+        Dask's addresses, in the order of the ranks.
+    first_lost_worker : callable
+        Returns the error for a worker that the scheduler has lost, or None.
+    """
+    errors, states = tasks.errors(), tasks.states
+    for error in errors:
+        if not isinstance(error, CommunicationError | distributed.KilledWorker):
+            return error
+    errors.sort(key=lambda error: isinstance(error, RankLostError))
+    for error in errors:
+        # A rank whose task has failed closes its connections too. So the rank is lost only if its task has not ended.
+        if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
+            return WorkerLostError(error.rank, workers[error.rank])
+    lost = first_lost_worker()
+    if lost is not None:
+        return lost
+    return errors[0] if errors else CommunicationError("the tasks were cancelled, or the cluster was restarted")

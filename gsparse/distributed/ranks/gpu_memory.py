@@ -1,7 +1,8 @@
 """Communicators between ranks that have GPUs: through memory of the GPUs of one host, or over NCCL.
 
-Each process opens the memory of the other processes (CUDA's interprocess communication), also if they use the same GPU.
-Messages then go over NVLink where the GPUs have it. This needs neither NCCL nor a copy in host memory.
+Each process opens the memory of the other processes (CUDA's interprocess communication), even if they use the same GPU.
+Messages then go over NVLink where the GPUs have it. This needs neither NCCL nor copies in host memory, except for sums
+over ranks that share a GPU.
 
 References
 ----------
@@ -29,7 +30,8 @@ from gsparse.kernels.mailboxes import Mailboxes
 
 __all__ = ["SharedGpuCommunicator", "connect_gpus"]
 
-# Size of half a box, in words of 64 bits: 1 MiB of a message.
+# Size of half a box (`gsparse.kernels.mailboxes`), in words of 64 bits. Each word has 32 bits of the message, so half a
+# box has room for 1 MiB.
 _HALF_WORDS = 1 << 18
 # The size of cudaIpcMemHandle_t, in bytes.
 _HANDLE_SIZE = 64
@@ -38,9 +40,10 @@ _HANDLE_SIZE = 64
 class SharedGpuCommunicator(MemoryCommunicator):
     """The communicator of ranks of which several use the same GPU.
 
-    The GPU runs the kernels of one process at a time, for about two milliseconds. A kernel that waited for another
-    process would stop its own GPU for as long. So ranks tell each other over `control` that a message has been written,
-    and the kernel that reads it starts only then.
+    A GPU runs the kernels of one process at a time, in time slices of about 2 ms. A kernel that waited for another
+    process on the same GPU would waste the rest of its time slice. So ranks tell each other over `control` that a
+    message has been written, and the kernel that reads it starts only then. Sums are computed over `control`. Calls
+    wait for the GPU, so they cannot be part of a CUDA graph.
     """
 
     def __init__(
@@ -63,15 +66,17 @@ class SharedGpuCommunicator(MemoryCommunicator):
 def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
     """Return the fastest communicator between ranks that have GPUs. All ranks call this together.
 
-    Ranks of one host communicate through the memory of their GPUs, others over NCCL. If neither is possible, because
-    ranks of several hosts share a GPU, the result is `control`.
+    If all ranks are processes of one host, they communicate through the memory of their GPUs where this is possible.
+    Otherwise they communicate over NCCL, which needs a GPU for each rank. If neither is possible, the result is
+    `control`.
     """
     assert isinstance(device, GpuDevice)
     own = host_hash(), hash_of(device.bus), os.getpid(), device.xp.cuda.runtime.is_hip
     table = control.table(np.array(own, np.int64))
     num_ranks, (num_hosts, _, num_processes, _) = len(table), (np.unique(column).size for column in table.T)
     has_own_gpus = np.unique(table[:, :2], axis=0).shape[0] == num_ranks
-    # On AMD, a kernel need not see what another GPU writes while it runs. A process cannot open its own memory.
+    # On AMD, a running kernel is not guaranteed to see what another GPU writes. A process cannot open its own memory,
+    # so ranks that are threads of one process do not communicate in this way.
     if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
         boxes = _GpuBoxes(control, device)
         if control.table([boxes.are_open]).all():
@@ -99,7 +104,7 @@ class _GpuBoxes:
                 self._address = _memory_pool.take(device, self._nbytes)
                 handle = self._runtime.ipcGetMemHandle(self._address)
             handles = control.table(np.frombuffer(handle, np.int64))
-            if handles.any(axis=1).all():
+            if handles.any(axis=1).all():  # a handle of zeros comes from a rank that has no memory to share
                 with suppress(failure):  # the GPUs cannot read each other's memory
                     for peer in (peer for peer in range(self._world_size) if peer != self._rank):
                         self._opened[peer] = self._runtime.ipcOpenMemHandle(handles[peer].tobytes())
@@ -116,7 +121,7 @@ class _GpuBoxes:
         return kernels_of(self._device).Mailboxes(self._device, self._rank, theirs, list(memory[self._rank]))
 
     def _array(self, address: int) -> Array:
-        """Return the boxes that lie at an address, by rank, half and word."""
+        """Return the boxes at an address as an array with the axes rank, half and word."""
         cuda = self._device.xp.cuda
         memory = cuda.UnownedMemory(address, self._nbytes, self, self._device.index)
         shape = self._world_size, 2, _HALF_WORDS
@@ -133,7 +138,7 @@ class _GpuBoxes:
 
 
 class _MemoryPool:
-    """Memory for boxes, which is never freed: another process may not have closed it. Later communicators take it."""
+    """Memory for boxes. It is never freed, because other processes may still have it open, but it is reused."""
 
     def __init__(self) -> None:
         self._lock = make_lock()

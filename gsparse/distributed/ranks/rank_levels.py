@@ -1,11 +1,13 @@
-"""The set-up of multigrid over ranks: levels whose rows are distributed, and levels that every rank has.
+"""The set-up of multigrid over ranks: distributed levels, and replicated levels, which every rank has in full.
 
     finest level, and coarser ones          distributed over all ranks
-    fewer than _FEWEST_ROWS a rank          on fewer ranks; the others have no rows
-    at most _LARGEST_COMMON rows in all     on every rank, which computes them by itself, without waiting for others
+    fewer than _FEWEST_ROWS a rank          distributed over fewer ranks; the others have no rows
+    at most _LARGEST_COMMON rows in all     replicated: every rank computes them by itself, without waiting for others
 
-The transfers to the first level that every rank has, and back, collect the restricted residual from all ranks and take
-the rank's rows of the correction.
+The finest level is replicated only if the ranks do not coarsen it together.
+
+The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
+uses only the rank's own rows of the correction.
 """
 
 from __future__ import annotations
@@ -49,16 +51,16 @@ from gsparse.sparse.canonical import canonical
 
 __all__ = ["RankLevelSetup"]
 
-# A level of at most this number of rows is on every rank, on CPUs and on GPUs. A product with it takes less time than
+# Largest number of rows of a replicated level, by the kind of device. A product with such a level takes less time than
 # the messages between ranks, which take about 40 µs over NCCL.
 _LARGEST_COMMON = {"cpu": 20_000, "gpu": 300_000}
-# Number of rows that a rank should have on a level that is distributed.
+# Number of rows that a rank should have at least, on average, on a distributed coarser level.
 _FEWEST_ROWS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
 class _RankLevel:
-    """A level that is distributed: its matrix, the transfers to the next one, and its smoothers."""
+    """A distributed level: its matrix, the transfers to the next level, and its smoothers."""
 
     matrix: RankLevelMatrix
     transfers: RankTransfers | None
@@ -84,7 +86,7 @@ class RankLevelSetup:
     coarsenings : list of RankCoarsening or None
         The structure of each distributed level that has a coarser one; None before the first set-up.
     replicated : LevelSetup or None
-        The set-up of the levels that every rank has.
+        The set-up of the replicated levels; None if there are none, and before the first set-up.
     sizes : list of (int, int)
         Rows and entries of each level on all ranks, after the set-up.
     phases : Phases
@@ -103,7 +105,20 @@ class RankLevelSetup:
     sizes: list[tuple[int, int]] = field(default_factory=list)
 
     def build(self, finest: RankRows, operator: RankOperator) -> tuple[list[Level], MatrixOperator | None]:
-        """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes."""
+        """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes.
+
+        Parameters
+        ----------
+        finest : RankRows
+            The rank's rows of the matrix of the finest level.
+        operator : RankOperator
+            The same matrix, as an operator.
+
+        Raises
+        ------
+        FactorizationError
+            If the coarsest level is too large for a dense inverse and `max_levels` allows no further level.
+        """
         self.phases = Phases(finest.context.device)
         make = smoothers_over_ranks(self.make, self.smoother)
         matrix = RankLevelMatrix.of_rows(finest, operator)
@@ -141,13 +156,13 @@ class RankLevelSetup:
 
     @property
     def _declared(self) -> Any:
-        """What is declared about the diagonal blocks of coarser levels."""
+        """The option ``symmetric=`` with which the matrices of levels are made."""
         if not self._is_hermitian:
             return False
         return "hermitian" if self.candidates.dtype.kind == "c" else True
 
     def _coarsening(self, matrix: RankLevelMatrix, depth: int) -> RankCoarsening | None:
-        """Return the structure of a level's transfers, or None if no coarser level is to be distributed."""
+        """Return the structure of a level's transfers, or None if the ranks do not coarsen this level together."""
         size, block_size = matrix.part.shape[0], self.num_candidates if depth else self.options.block_size
         if self.coarsenings is not None:
             if depth == len(self.coarsenings):
@@ -189,12 +204,12 @@ class RankLevelSetup:
         smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", make, matrix, self._is_hermitian)
         return smoothers
 
-    # ------------------------------------------------------------------ the levels that every rank has
+    # ------------------------------------------------------------------ replicated levels
 
     def _with_replicated(
         self, built: list[_RankLevel], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
     ) -> tuple[list[Level], MatrixOperator | None]:
-        """Collect a level from all ranks, and continue on each of them by itself."""
+        """Collect a level on every rank, where the set-up then continues without the other ranks."""
         context, partition = matrix.part.context, matrix.part.rows
         device = context.device
         whole = self.phases.run("gather", context.rows_of_all, matrix.part.in_whole_columns(), partition)
@@ -216,7 +231,7 @@ class RankLevelSetup:
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
-        shared = _CommonVectors(matrix.operator, partition)
+        shared = _ReplicatedVectors(matrix.operator, partition)
         if not built:  # the whole matrix is small
             nothing = Relaxation(())
             finest = self._operator(matrix.part, matrix.operator)
@@ -224,8 +239,8 @@ class RankLevelSetup:
         distributed = [self._level(level, None) for level in built[:-1]]
         return [*distributed, self._level(built[-1], shared), *levels], inverse
 
-    def _level(self, level: _RankLevel, shared: _CommonVectors | None) -> Level:
-        """Return a level as cycles use it. If the next one is on every rank, its transfers collect from all ranks."""
+    def _level(self, level: _RankLevel, shared: _ReplicatedVectors | None) -> Level:
+        """Return a level as cycles use it. If the next one is replicated, `shared` makes the transfers to it."""
         operator: Any = self._operator(level.matrix.part, level.matrix.operator)
         if level.transfers is None:
             return _level_of(operator, (None, None), level.smoothers)
@@ -250,7 +265,7 @@ def _largest_common(device: Device) -> int:
 
 
 def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:
-    """Return a level whose operators are those of ranks."""
+    """Return a `Level` of operators over ranks, which have the interface of matrix operators."""
     return Level(operator, transfers[0], transfers[1], smoothers[0], smoothers[1])
 
 
@@ -261,15 +276,15 @@ def _narrowest(csr: Csr) -> Csr:
 
 
 @dataclass(frozen=True, eq=False)
-class _CommonVectors:
-    """Vectors of a level that every rank has, whose elements the ranks compute together.
+class _ReplicatedVectors:
+    """How vectors that every rank has in full are divided among the ranks that compute their elements.
 
     Attributes
     ----------
     matrix : RankOperator
-        A matrix of the ranks.
+        The distributed matrix of the level. Only its communicator, its dtype and `is_resident` are used.
     partition : RowPartition
-        The owners of the elements.
+        The ranks that compute the elements.
     """
 
     matrix: Any
@@ -285,20 +300,21 @@ class _CommonVectors:
 
 
 class _CommonOperator(Operator):
-    """A transfer between a distributed level and one that every rank has.
+    """A transfer between a distributed level and a replicated one.
 
     Parameters
     ----------
-    shared : _CommonVectors
-        The vectors of the level that every rank has.
+    shared : _ReplicatedVectors
+        The vectors of the replicated level.
     inner : RankOperator or None
         The transfer between distributed vectors; None for the identity.
     restricts : bool
-        Whether the product is a vector that every rank has: ``y = all rows of inner·x``. Otherwise x is one:
-        ``y = inner·(own rows of x)``.
+        If true, every rank gets the whole product: ``y = all rows of inner·x``. Otherwise every rank has the whole x,
+        and multiplies its own rows of it: ``y = inner·(own rows of x)``. With ``adjoint=True`` it is the other way
+        round.
     """
 
-    def __init__(self, shared: _CommonVectors, inner: RankOperator | None, restricts: bool) -> None:
+    def __init__(self, shared: _ReplicatedVectors, inner: RankOperator | None, restricts: bool) -> None:
         self._shared, self.inner, self._restricts = shared, inner, restricts
         size, own = shared.partition.num_rows, shared.own
         other = inner.shape[1 if restricts else 0] if inner is not None else own.stop - own.start
@@ -316,9 +332,10 @@ class _CommonOperator(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
+        """Bind the product. `beta` must be 0 where y is the vector that every rank has: such a y is overwritten."""
         own = self._shared.own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
-        multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)
+        multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)  # alpha is 1, beta is 0 or 1
         if self.inner is not None:
             multiply = self.inner.bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=beta)
 
@@ -332,7 +349,7 @@ class _CommonOperator(Operator):
                 sends = dict.fromkeys(others if values.size else (), values)
                 wait = communicator.exchange(sends, {peer: target[rows(peer)] for peer in senders})
                 target[own] = values
-                recorded_wait(wait, "values of a common level", device, target)()
+                recorded_wait(wait, "values of a replicated level", device, target)()
 
         def take(x: Array, y: Array) -> None:
             part.reshape(columns, -1)[...] = x.reshape(columns, -1)[:, own]

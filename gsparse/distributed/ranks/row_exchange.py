@@ -207,7 +207,7 @@ def stacked(device: Device, parts: list[Csr]) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     parts : list of Csr
         With the same columns and dtype of values.
     """

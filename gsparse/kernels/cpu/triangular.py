@@ -1,7 +1,8 @@
 """Triangular factors; the contract is in `gsparse.kernels.contract`.
 
-The calling thread computes all rows in order: most levels have too few rows to divide among threads. Sweeps
-(`gsparse.linalg.preconditioners`) are products, which are divided among all threads.
+The calling thread computes all rows in order: most levels have too few rows to divide among threads. Jacobi sweeps,
+which approximate such a solve (`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All
+threads also share the entries of a sweep that computes factors (`sweep_ilu0`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
 def sweep_ilu0(
     device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
 ) -> None:
-    """Divide the entries among the threads."""
+    """Compute new factors from approximate ones, with the entries divided among the threads."""
     columns = (transposed.indptr, transposed.indices, transposed.data)
     cost = 8 * csr.nnz  # the entries of a row and of a column that an entry reads, roughly
     run_parts(_sweep_ilu0, cost, csr.indptr, csr.indices, csr.data, rows, diagonal, columns, factors, out)

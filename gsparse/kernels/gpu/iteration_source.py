@@ -1,20 +1,22 @@
-"""Generate CUDA C++ for whole iterations of a solver: one kernel, whose blocks all run at the same time.
+"""Generate CUDA C++ for whole iterations of a solver: one kernel whose blocks all run at once (cooperative launch).
 
-It computes the same as the kernels of `gsparse.kernels.gpu.step_source` and products, from the same description. Those
-kernels read and write the vectors in each pass, and between two of them a GPU is idle for 1 to 2 µs, which is most of
-the time of a small system. Here a thread owns a few rows and keeps their elements of all vectors in registers. All
-threads compute all scalars.
+This kernel is written from the same description as the kernels of steps (`gsparse.kernels.gpu.step_source`), and
+computes the same as these and the kernels of products do in turn. Those kernels read and write the vectors in each
+pass, and between two of them a GPU is idle for 1 to 2 µs, which is most of the time of a small system. Here a thread
+owns a few rows and keeps their elements of all vectors in registers. All threads compute all scalars.
 
 Blocks have to wait for each other in two cases: where a scalar depends on a sum over all elements, and where a product
 reads elements that other blocks own. Both are one operation, an exchange (together.cuh): it adds up sums over all
 blocks, and after it all blocks can read the elements that were sent before. To need few exchanges,
 
 - a sum is exchanged when a scalar needs it, together with all others that wait for an exchange, and
-- a product may compute an element that has changed since the last exchange from others that were sent before it. In
-  conjugate gradients this is ``p = r + beta * p``, and two exchanges an iteration are left.
+- a product may recompute another block's element that has changed since the last exchange, from elements that were
+  sent in that exchange or before it. In conjugate gradients this is ``p = r + beta * p``, and two exchanges in each
+  iteration are left.
 
-The power method, which multiplies a vector by a matrix and scales it, has one exchange. `turn` is the number of the
-iteration within a launch. Before the first one, p itself has been sent; after that, q is.
+The power method, which multiplies a vector by a matrix and scales it, needs one exchange in each iteration. `turn` is
+the number of the iteration within a launch. The first iteration reads copies of p. Later ones read copies of q, from
+which they compute p.
 
 >>> from gsparse.kernels.steps import Multiplication, Program, Step
 >>> square = Step("square", sums="qq = abs2(q)", after="iteration += 1")
@@ -96,8 +98,8 @@ from gsparse.kernels.steps import Multiplication, Program, Step
 
 __all__ = ["IterationWriter", "iteration_name", "iteration_writer"]
 
-# For an element of another block, a product reads copies of at most this many vectors that change. More of them take
-# longer than an exchange.
+# To compute an element of another block, a product reads copies of at most this many vectors that the iteration
+# changes. Reading more would take longer than one more exchange.
 _MOST_COPIES = 2
 
 Operations = tuple[Step | Multiplication, ...]
@@ -105,22 +107,23 @@ Operations = tuple[Step | Multiplication, ...]
 
 @cache
 def iteration_writer(program: Program, operations: Operations) -> IterationWriter:
-    """Return the writer of an iteration's kernel, which has written it. Each iteration is written once."""
+    """Return the writer of an iteration's kernel, with its finished source. Each iteration is written once."""
     return IterationWriter(program, operations)
 
 
 def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> str:
-    """Return the name expression of the kernel: dtypes of vectors and of indices, threads in a block, rows a thread."""
+    """Return the kernel's name expression for dtypes of vectors and indices, threads per block and rows per thread."""
     return expression(f"{program.name}_iterations", *arguments)
 
 
 @dataclass
 class _Progress:
-    """What has been written of an iteration, and what its next operation finds."""
+    """What has been written of an iteration, and the state in which its next operation begins."""
 
     lines: list[str]
-    # For each vector, how other blocks compute its elements; None if they cannot. There are two of them until the first
-    # exchange of an iteration, if the first iteration of a launch differs from the others.
+    # For each vector, how other blocks compute its elements; None if they cannot. Until the first exchange of an
+    # iteration, the list has two dictionaries: for the first iteration of a launch, and for later ones, once it is
+    # known how an iteration ends. After that exchange it has one.
     remotes: list[dict[str, Remote | None]]
     changed: set[str]  # vectors that have changed since their copy was made
     waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged
@@ -146,8 +149,12 @@ class IterationWriter:
     carried : tuple of str
         Sums that a former step has left as partial sums, and that the iteration reads before it computes them anew.
     num_words : int
-        Words that a block writes in an exchange of real sums, at most.
+        Largest number of 64-bit words in which a block sends its sums in one exchange if they are real. Complex sums
+        take twice as many.
     source : str
+        The kernel in CUDA C++.
+    loop : str
+        The statements of one iteration, a part of `source`.
     """
 
     def __init__(self, program: Program, operations: Operations) -> None:
@@ -166,6 +173,7 @@ class IterationWriter:
         # Which copies each exchange of an iteration has to make; 0 is the one before the first iteration. They follow
         # from what is written after the exchange, so the loop is written until nothing is added.
         self._copies: dict[int, set[str]] = {0: set()}
+        # How other blocks compute the elements at the end of an iteration, which is the beginning of the next one.
         self._end: dict[str, Remote | None] | None = None
         self.loop = ""
         while True:

@@ -1,13 +1,13 @@
 """Iterations of a small system as one kernel, instead of a CUDA graph of several kernels each.
 
 Between two kernels of a graph a GPU is idle for 1 to 2 µs, and each kernel reads its vectors from memory and writes
-them back. On 8000 rows an iteration of conjugate gradients takes 9 µs that way, most of them idle. If the matrix fits
-into the shared memory of all multiprocessors, one kernel runs whole iterations, and keeps the matrix and the vectors
-where they are used (`gsparse.kernels.gpu.iteration_source`).
+them back. On 8000 rows an iteration of conjugate gradients takes 9 µs that way on an H200, most of them idle. If the
+matrix fits into the shared memory of all multiprocessors, one kernel runs whole iterations, and keeps the matrix and
+the vectors where they are used (`gsparse.kernels.gpu.iteration_source`).
 
 A method describes its iteration once, as a list of calls. Each call says what it stands for, so that the kernel can be
 written from the same list. If one of them cannot be a part of the kernel, such as a preconditioner with triangular
-solves, the calls are made one after the other.
+solves, the calls are recorded in a CUDA graph, or made one after the other.
 """
 
 from __future__ import annotations
@@ -57,6 +57,17 @@ def bind_one_kernel(
 ) -> tuple[Call, Call] | None:
     """Return a launch of several iterations as one kernel, and a call that counts their products.
 
+    Parameters
+    ----------
+    system : LinearSystem
+        The system that is solved.
+    body : sequence of Call
+        The calls of one iteration. If one of them is not an `IterationPart`, the result is None.
+    vectors : mapping
+        The vectors by their names in the program.
+    state : StepState
+        The scalars.
+
     Returns
     -------
     tuple of callable, or None
@@ -78,6 +89,7 @@ def bind_one_kernel(
         return None
     if scaling is not None:
         vectors = {**vectors, _SCALING: scaling.astype(system.dtype, copy=False)}
+    # A launch may record as many residuals as the ring buffer of `state` has room for.
     turns, width = state.capacity, prepared.stats.max_length
     bind = kernels_of(system.device).bind_iterations
     launch = bind(system.device, program, operations, prepared.csr, width, vectors, state, turns)
@@ -110,7 +122,7 @@ def _operations(
 
 @cache
 def _with_scaling(program: Program, products: tuple[Multiplication, ...]) -> tuple[Program, dict[Multiplication, Step]]:
-    """Return a program with one more vector, the diagonal, and a step in place of each product with it."""
+    """Return a program with the diagonal as one more vector, and the step that replaces each product with it."""
     steps = {
         product: Step(f"scale_{product.source}", each=f"{product.target} = {_SCALING} * {product.source}")
         for product in products

@@ -96,7 +96,7 @@ class Coarsening:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         The matrix of the level.
     block_size : int

@@ -30,7 +30,7 @@ def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
     Parameters
     ----------
     device : Device
-        Where the arrays live, active.
+        The device of the arrays. It must be the active one.
     csr : Csr
         A square matrix in canonical form. Singular matrices belong to problems without boundary conditions, whose
         solutions are only determined up to a constant.

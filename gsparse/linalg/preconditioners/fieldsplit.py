@@ -1,7 +1,7 @@
 """Block preconditioners for systems of several fields, such as velocity and pressure.
 
-With the unknowns of each field together, the matrix is a small matrix of sparse blocks, and one sweep over the fields
-is a block Gauss–Seidel step in which each diagonal block is replaced by something that is easy to solve with:
+If the unknowns are numbered field by field, the matrix consists of a few sparse blocks. One sweep over the fields is
+then a step of block Gauss–Seidel's method, in which each solve with a diagonal block is replaced by an approximate one:
 
     | A00  A01 | | y0 |   | x0 |      "lower":  y0 = M0·x0,  y1 = M1·(x1 − A10·y0)
     | A10  A11 | | y1 | = | x1 |      "full":   and then  y0 = M0·(x0 − A01·y1)
@@ -62,7 +62,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             sp.csr_array((np.ones(len(rows), matrix.dtype), rows, np.arange(len(rows) + 1)), shape=(len(rows), size))
             for rows in fields
         ]
-        # From a vector to a field of it, and back.
+        # Operators that take the elements of a field out of a vector, and those that put them back.
         self._gather = [MatrixOperator(GpuSparseMatrix(S, device=matrix.device)) for S in selections]
         self._scatter = [MatrixOperator(GpuSparseMatrix(S.T.tocsr(), device=matrix.device)) for S in selections]
         super().__init__(matrix, "fieldsplit")
@@ -104,7 +104,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         block = blocks[i, i]
         if i != len(self._fields) - 1 or _is_operator(self._solvers[i]):
             return block
-        if self._schur is None:  # decided by the first matrix
+        if self._schur is None:  # the first matrix decides it, and updates keep it
             is_saddle_point = len(self._fields) == 2 and bool((block.diagonal() == 0).any())
             self._schur = "diagonal" if is_saddle_point and blocks.keys() >= {(0, 1), (1, 0)} else "none"
         if self._has_schur_of_caller:
@@ -200,7 +200,7 @@ def _inverse_diagonal(block: Any) -> Array:
 
 
 def _sign(total: Any) -> int:
-    """Return -1 for the sum of a negative diagonal, such as that of the Schur complement of a saddle point."""
+    """Return -1 if the sum of a diagonal is negative, as for the Schur complement of a saddle point; otherwise 1."""
     return -1 if float(total.real) < 0 else 1
 
 
@@ -241,19 +241,20 @@ def fieldsplit(
     fields : sequence
         The unknowns of each field: index arrays, slices or boolean masks. Each unknown belongs to one field.
     form : {"lower", "diagonal", "upper", "full"}, optional
-        What a sweep uses beside the diagonal blocks: the blocks below them, none, those above them, or all, by a second
-        sweep in the other direction. "diagonal" is Hermitian and positive definite, as `minres` needs it, if the solves
-        are; "full" is Hermitian, and costs one more solve with each field but the last; the others need `gmres`, or
-        `fgmres`.
+        The blocks that a sweep uses beside the diagonal ones: those below them ("lower"), none ("diagonal"), those
+        above them ("upper"), or all, by a second sweep in the other direction ("full"). "diagonal" is Hermitian and
+        positive definite, as `minres` needs it, if the solves are; "full" is Hermitian, and costs one more solve with
+        each field but the last; the others need `gmres`, or `fgmres`.
     solvers : optional
         How to solve with each field, approximately: one for all, or a sequence. The name of a preconditioner, "direct"
         for a factorization, a function that returns an operator for a matrix, or an operator, which is applied to
         right-hand sides of the field. By default `amg` for blocks that are Hermitian with a positive diagonal, and
         `ilu0` for others.
     schur : "diagonal" or sparse array, optional
-        What the last of two fields is solved with in place of its own block: with A11 − A10·diag(A00)⁻¹·A01, or with a
-        matrix that is close to the Schur complement A11 − A10·A00⁻¹·A01, up to its sign (the mass matrix of the
-        pressure, for the Stokes equations). "diagonal" is the default if the last block has a zero on its diagonal.
+        The matrix for the solves with the second of two fields, in place of its own diagonal block. "diagonal" stands
+        for A11 − A10·diag(A00)⁻¹·A01, and is the default if the second block has a zero on its diagonal. A sparse array
+        should be close to the Schur complement A11 − A10·A00⁻¹·A01, up to its sign. For the Stokes equations, the mass
+        matrix of the pressure is such an array.
 
     Returns
     -------
@@ -271,8 +272,9 @@ def fieldsplit(
 
     Notes
     -----
-    Solves with a negative definite matrix, such as the Schur complement of a saddle point, use its negative. The form
-    "diagonal" keeps that sign, so that it is positive definite.
+    If the matrix for the solves with a field is negative definite, such as the Schur complement of a saddle point, its
+    negative is passed to the solver, and right-hand sides change their sign. In the form "diagonal" they do not, so
+    that the preconditioner is positive definite.
 
     References
     ----------

@@ -77,11 +77,11 @@ class GaussSeidel(Smoother):
     ----------
     matrix : OrderedMatrix
     weights : array, shape (num_blocks, size, size)
-        W, times ω. Zero where a row has no inverse: the sweeps leave its x as it is.
+        W times ω, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
     directions : tuple of bool
         Whether each sweep goes backward.
     is_exact : bool
-        Whether ω is 1, so that a row that is visited twice in a row does not change again.
+        Whether ω is 1. A second visit to a row, before others have changed, then leaves its element of x as it is.
     name : str
     """
 
@@ -199,10 +199,11 @@ def gauss_seidel(
     ordering : {"auto", "natural", "wavefront", "multicolor"}, optional
         "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, it takes as
         many launches as the longest chain of rows that depend on each other. "multicolor" gives each row a colour that
-        none of its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" is the
-        natural order within 128 groups, as a rule: where a flow has a direction, it is nearly as good as the natural
-        order, with fewer launches. "auto" is "natural" on a CPU, and on a GPU "multicolor" if the magnitudes in A are
-        symmetric, and "wavefront" if not. The colours and wavefronts are the same on all devices.
+        none of its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" nearly
+        is the natural order, in at most 256 groups of rows (more if a row has very many neighbours). Where a flow has a
+        direction, it converges nearly as fast as the natural order, with fewer launches. "auto" is "natural" on a CPU,
+        and on a GPU "multicolor" if the magnitudes in A are symmetric, and "wavefront" if not. The colours and
+        wavefronts are the same on all devices.
     block_size : int, optional
         Number of consecutive rows that are solved together, such as the unknowns of one node. The last block may be
         smaller.

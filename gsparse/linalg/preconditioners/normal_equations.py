@@ -4,7 +4,7 @@
     gauss_seidel_nr     Aᴴ·A·x = Aᴴ·b            projections of the residual on one column after the other
     jacobi_ne           A·Aᴴ·y = b, x = Aᴴ·y     all rows at once (Cimmino)
 
-The adjoint of the first is the second for the adjoint matrix, in the reverse order.
+The adjoint of `gauss_seidel_ne` for A is `gauss_seidel_nr` for Aᴴ, with its projections in the reverse order.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = ["Projections", "jacobi_ne", "projections"]
 
-# Pairs of entries in one column, per entry, up to which the rows that depend on each other are found. A dense column
-# joins all rows, so that every row would be a group of its own.
+# Largest number of pairs of entries in the same column, divided by the number of entries, for which rows that depend on
+# each other are searched for. Matrices with more pairs get `jacobi_ne` instead: a dense column joins all rows, so that
+# each row would be a group of its own.
 _MAX_PAIRS = 512
 
 

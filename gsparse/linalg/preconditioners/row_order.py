@@ -26,8 +26,9 @@ __all__ = [
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
 _ORDERINGS = get_args(Ordering)
 
-# Number of groups of the ordering "wavefront". Iterations of FGMRES to 1e-8 with PyAMG's smoothed aggregation, for an
-# upwind operator on grids of n×n points with flow along the diagonal (tests/linalg/test_smoothers.py):
+# Largest number of groups of the ordering "wavefront", as a rule. Iterations of FGMRES to 1e-8 with PyAMG's smoothed
+# aggregation, for an upwind operator on grids of n×n points with flow along the diagonal
+# (tests/linalg/test_smoothers.py):
 #     n                    48   64   96  128  160  192
 #     natural order        13   13   37   41   83  118
 #     256 wavefronts       13   13   36   42   90  131
@@ -81,9 +82,8 @@ class OrderedMatrix:
         xp, device, size = self.device.xp, self.device, self.size
         if size > 1:
             order = (order[:, None] * order.dtype.type(size) + xp.arange(size, dtype=order.dtype)).reshape(-1)
-            missing = (
-                int(order.size) - csr.num_rows
-            )  # The last block may have fewer rows: empty ones take their places.
+            # If the last block has fewer than `size` rows, empty rows are added to it.
+            missing = int(order.size) - csr.num_rows
             indptr = xp.concatenate([csr.indptr, xp.full(missing, csr.nnz, csr.indptr.dtype)])
             csr = Csr((int(order.size), csr.num_cols), indptr, csr.indices, csr.data)
         taken: Csr = kernels_of(device).take_rows(device, csr, order)
@@ -133,7 +133,7 @@ def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> Ordere
 
 
 def shared_order(ordering: str, size: int) -> tuple[str, str, int]:
-    """Return the name in `SquareMatrix.shared` of a matrix with its blocks of `size` rows in an order."""
+    """Return the key in `SquareMatrix.shared` of the matrix with its blocks of `size` rows in an order."""
     return ("ordered", ordering, size)
 
 

@@ -1,13 +1,17 @@
 // mailboxes.cu - messages that ranks write into each other's memory (gsparse/kernels/mailboxes.py has the drawing).
 //
-// A thread owns a pair of words: one access of 16 bytes, which a neighbour's thread continues (coalesced). Every word
-// has a stamp, so readers need no flag, and writers no fence, which takes longer than the transfer of a small message.
-// The kernels that read wait for words of other ranks. They end without them once the host sets the flag GS_IS_STOPPED.
+// Each thread accesses pairs of words, 16 bytes at once, and neighbouring threads access neighbouring pairs
+// (coalesced). Every word has a stamp, so readers need no flag, and writers no fence, which takes longer than the
+// transfer of a small message. The kernels that read wait for words of other ranks. Once the host sets the flag
+// GS_IS_STOPPED, they stop waiting.
 #include "scalar.cuh"
 
-// What the host and the kernels tell each other: whether waits end, and the sender of a message of the wrong size, plus 1.
+// The flags by which the host and the kernels tell each other that waits end, and the sender of a message of the wrong
+// size, plus 1.
 enum { GS_IS_STOPPED = 0, GS_DISAGREES = 1 };
-enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_LOOK = 1024 };  // a look at the flag reads the host's memory
+// Threads of a block, and loads of a waiting thread from one look at the flag to the next. Looks are rare, because each
+// of them reads host memory.
+enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_LOOK = 1024 };
 
 typedef unsigned long long Word;
 
@@ -29,7 +33,7 @@ __device__ __forceinline__ void gs_wait_for_pair(const Word *pair, unsigned stam
   second = unsigned(b);
 }
 
-// Store the stamps of the messages that have been read by all blocks. All threads must take part.
+// Let the last block to finish advance `count` stamps, which all blocks have read by then. All threads must take part.
 __device__ __forceinline__ void gs_finish_messages(unsigned *stamps, int count, unsigned *finished_blocks) {
   GS_SHARED(int, is_last, 1);
   __syncthreads();
@@ -44,32 +48,32 @@ __device__ __forceinline__ unsigned gs_word(const unsigned *words, long long i, 
   return i < count ? words[i] : 0u;
 }
 
-// Write a message into a box of another rank's memory. `stamp` is that of the pair's last message.
+// Write a message into a box of another rank's memory. `stamp` is that of the last message between the two ranks.
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
-post_words(long long count, const unsigned *__restrict__ words, Word *__restrict__ box, long long capacity,
+post_words(long long count, const unsigned *__restrict__ words, Word *__restrict__ box, long long half_words,
            const unsigned *__restrict__ stamp) {
-  const unsigned own_stamp = *stamp + 1;
+  const unsigned next_stamp = *stamp + 1;
   const long long first = gs_thread(), step = static_cast<long long>(gridDim.x) * blockDim.x;
-  box += own_stamp % 2 * capacity;
-  if (first == 0) gs_post_pair(box, own_stamp, unsigned(count), 0u);
+  box += next_stamp % 2 * half_words;
+  if (first == 0) gs_post_pair(box, next_stamp, unsigned(count), 0u);
   for (long long i = first; 2 * i < count; i += step)
-    gs_post_pair(box + 2 + 2 * i, own_stamp, gs_word(words, 2 * i, count), gs_word(words, 2 * i + 1, count));
+    gs_post_pair(box + 2 + 2 * i, next_stamp, gs_word(words, 2 * i, count), gs_word(words, 2 * i + 1, count));
 }
 
 // Wait for a message in a box of this rank, and copy it.
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
-collect_words(long long count, unsigned *__restrict__ words, const Word *box, long long capacity, unsigned *stamp,
+collect_words(long long count, unsigned *__restrict__ words, const Word *box, long long half_words, unsigned *stamp,
               unsigned *finished_blocks, unsigned *flags, unsigned peer) {
-  const unsigned own_stamp = *stamp + 1;
+  const unsigned next_stamp = *stamp + 1;
   const long long thread = gs_thread(), step = static_cast<long long>(gridDim.x) * blockDim.x;
   unsigned first, second;
-  box += own_stamp % 2 * capacity;
+  box += next_stamp % 2 * half_words;
   if (thread == 0) {
-    gs_wait_for_pair(box, own_stamp, flags, first, second);
+    gs_wait_for_pair(box, next_stamp, flags, first, second);
     if (first != unsigned(count) && !gs_fresh(flags + GS_IS_STOPPED)) flags[GS_DISAGREES] = peer + 1;
   }
   for (long long i = thread; 2 * i < count; i += step) {
-    gs_wait_for_pair(box + 2 + 2 * i, own_stamp, flags, first, second);
+    gs_wait_for_pair(box + 2 + 2 * i, next_stamp, flags, first, second);
     words[2 * i] = first;
     if (2 * i + 1 < count) words[2 * i + 1] = second;
   }
@@ -77,11 +81,12 @@ collect_words(long long count, unsigned *__restrict__ words, const Word *box, lo
 }
 
 // Replace values by their sum over all ranks, which each rank adds in the order of the ranks. theirs[p] is this rank's
-// box in the memory of rank p, and boxes[p] that of rank p in this rank's memory. `stamps` has one for each rank.
+// box in the memory of rank p, and boxes[p] that of rank p in this rank's memory. `stamps` has one for each rank. These
+// messages have no header: all ranks pass the same count.
 template <class T>
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
 sum_over_ranks(long long count, unsigned *values, int rank, int num_ranks, Word *const *theirs, Word *const *boxes,
-               long long capacity, unsigned *stamps, unsigned *finished_blocks, const unsigned *flags) {
+               long long half_words, unsigned *stamps, unsigned *finished_blocks, const unsigned *flags) {
   typedef Message<T, int(8 / sizeof(T))> Pair;
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = gs_thread(); 2 * i < count; i += step) {
@@ -91,13 +96,13 @@ sum_over_ranks(long long count, unsigned *values, int rank, int num_ranks, Word 
     for (int other = 1; other < num_ranks; ++other) {
       const int peer = (rank + other) % num_ranks;
       const unsigned stamp = stamps[peer] + 1;
-      gs_post_pair(theirs[peer] + stamp % 2 * capacity + 2 * i, stamp, own.halves[0], own.halves[1]);
+      gs_post_pair(theirs[peer] + stamp % 2 * half_words + 2 * i, stamp, own.halves[0], own.halves[1]);
     }
     for (int peer = 0; peer < num_ranks; ++peer) {
       Pair message = own;
       const unsigned stamp = stamps[peer] + 1;
       if (peer != rank)
-        gs_wait_for_pair(boxes[peer] + stamp % 2 * capacity + 2 * i, stamp, flags, message.halves[0],
+        gs_wait_for_pair(boxes[peer] + stamp % 2 * half_words + 2 * i, stamp, flags, message.halves[0],
                          message.halves[1]);
 #pragma unroll
       for (int k = 0; k < int(8 / sizeof(T)); ++k)

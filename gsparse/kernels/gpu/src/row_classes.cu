@@ -9,7 +9,7 @@ enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES 
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
 
-// The number of products that make up each row of C, at most 2^31 - 1: a group of lanes a row.
+// The number of products that make up each row of C, at most 2^31 - 1. A group of GROUP lanes owns a row.
 template <class Index, int GROUP>
 GS_KERNEL_OF(GS_COUNT_THREADS) spgemm_products(long long num_rows, const Index *__restrict__ a_indptr,
                                                const Index *__restrict__ a_indices,
@@ -80,10 +80,10 @@ __device__ __forceinline__ void gs_sum_class_counts(long long *__restrict__ coun
   }
 }
 
-// The class of each row by its number of products, if that is at most 64, or else by its size: one of classes 4 to 7,
-// the first one whose limit the size does not exceed. A row with more than 16 products for each entry that a table is
-// for belongs to a larger table, if there is one. If `products` is null, rows count as if they had more than 64
-// products.
+// The class of each row. Up to 64 products, the number of products decides. Rows with more products belong to the first
+// of the classes 4 to 7 whose limit is at least the row's size. If the number of products is more than 16 times the
+// limit of a table, the row belongs to a larger table, if there is one. If `products` is null, rows count as if they
+// had more than 64 products.
 //
 //     counts      tile 0  tile 1  ...              each count is the number of rows of the class in the tiles before;
 //     class 0   |   0   |  c00  | c00 + c01 ..     the last row has the sums of their sizes instead

@@ -1,24 +1,26 @@
-// sparse_products_merged.cu - the product of two sparse matrices whose rows are short or about equally long: the rows of B
-// that make up a row of C = A·B are merged in registers.
+// sparse_products_merged.cu - the product of two sparse matrices whose rows are short or about equally long: the rows
+// of B that make up a row of C = A·B are merged in registers.
 //
-// A group of lanes has a row of C. Each lane has up to LISTS rows of B, of which it keeps the next column in a register,
-// the head. The group finds the least head, which is the next column of C, and the rows that have it go on:
+// A group of lanes owns a row of C. Each lane has up to LISTS rows of B, and keeps the next column of each, its head,
+// in a register. The group finds the least head, which is the next column of C. Each row of B with this head then moves
+// on to its next column:
 //
 //      rows of B          4  7  8    2  7    9      head    4    2    9
 //      merged             2  4  7  8  9
 //      slots              1  2  3    0  2    4      the place of each product's column within the row of C
 //      product number     0  1  2    3  4    5
 //
-// So columns come out sorted, without a table and without a sort. Merging needs the structures alone. It leaves the size
-// of each row and, if wanted, the slot of each product. To fill C is then to add product after product to the sum in its
-// slot, in the order of A's row. Lanes of a group have consecutive products of one row of B, whose slots differ. Neither
-// the lanes of a group nor the number of rows that are filled at a time change that order, so they change no bits.
+// So columns come out sorted, without a table and without a sort. Merging needs the structures alone. It leaves the
+// size of each row and, if wanted, the slot of each product. To fill C, each product is then added to the sum in its
+// slot, in the order of A's row. Lanes of a group have consecutive products of one row of B, whose slots differ.
+// Neither the lanes of a group nor the number of rows that are filled at a time change that order, so they change no
+// bits.
 //
 // Results are staged in shared memory and copied to C side by side: threads that wrote rows of their own to C took four
 // times as long on an H200.
 //
-// Reads: the structures of A and B to merge; A, B and a byte for each product to fill, all but A from the caches where
-// rows of C share rows of B. Writes: a byte for each product; C once.
+// Reads: to merge, the structures of A and B; to fill, A, B, and a byte for each product. Rows of B that several rows
+// of C share are mostly in the caches. Writes: a byte for each product; C once.
 #include "products.cuh"
 
 // The most entries of a row of C: slots are bytes.
@@ -152,7 +154,7 @@ __device__ __forceinline__ void gs_add_row(long long begin, int length, Structur
 
 // Fills rows first_row to first_row + num_rows - 1 of C, whose slots spgemm_merge has left; the flags (ZeroFlag) become 1
 // if a sum is 0. If STRUCTURE is 0, only the sums are written. Shared memory holds `capacity` sums, and columns behind
-// them if STRUCTURE is 1. A block with more entries adds in C itself.
+// them if STRUCTURE is 1. If the rows of a block have more entries than that, the block adds in C itself.
 template <class T, class Index, int LANES, int STRUCTURE>
 GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_add_merged(long long first_row, long long num_rows, int pitch, int capacity,
                                                    const unsigned char *__restrict__ slots,

@@ -38,9 +38,9 @@ __device__ __forceinline__ T gs_pattern_sum(const Patterns &patterns, const T *p
   return sum;
 }
 
-// Add the products with x of the ROWS rows of a thread to `sums`. All of these rows follow the `common` pattern, of which
-// each entry is read once for all of them. They are `apart` rows apart, and `x_first` points to the element of x of the
-// first one.
+// Add the products with x of the ROWS rows of a thread to `sums`. All of these rows follow the `common` pattern, each
+// entry of which is read once for all of them. Neighbouring rows of a thread are `apart` rows apart, and `x_first`
+// points to the element of x of the first one.
 template <class T, int ROWS>
 __device__ __forceinline__ void gs_add_common(const Patterns &patterns, const T *pattern_values, int begin, int end,
                                               const T *x_first, unsigned apart, int conjugate, T (&sums)[ROWS]) {
@@ -55,7 +55,8 @@ __device__ __forceinline__ void gs_add_common(const Patterns &patterns, const T 
 }
 
 // The same for rows whose patterns are parts of the common one: bit k of masks[i] is 1 if row i has the offset of its
-// entry k. The value is that of row i's own pattern, whose next entry is `places[i]`. From entry 31 on, bit 31 counts.
+// entry k. The value is that of row i's own pattern, whose next entry is `places[i]`. Bit 31 stands for entry 31 and all
+// later ones: a common pattern of more than 32 entries has no part except itself.
 template <class T, int ROWS>
 __device__ __forceinline__ void gs_add_parts(const Patterns &patterns, const T *pattern_values, int begin, int end,
                                              const T *x_first, unsigned apart, int conjugate,
@@ -94,7 +95,7 @@ GS_KERNEL row_pattern_values(long long num_rows, int common, unsigned apart, con
   const unsigned thread = unsigned(gs_thread()), group = ROWS > 1 ? thread / apart : 0;
   const long long first = thread + static_cast<long long>(group) * (ROWS - 1) * apart;
   T sums[ROWS];
-  int num_common = 0;  // counted, so that no load waits for the code before
+  int num_common = 0;  // counted without a branch, so that no load of a code waits for the one before
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const long long row = first + i * static_cast<long long>(apart);

@@ -134,8 +134,8 @@ csr_split(Index nnz, const int *__restrict__ first_rows, const Index *__restrict
     gs_store(y + first + r, work[num_entries + r], alpha, beta, read_y);
 }
 
-// y[row] += alpha * (the sum of what the tiles before the row's last one carry of it), for each row that tiles split. A
-// group of LANES lanes owns a row.
+// For each row that lies in several tiles, y[row] += alpha * (the sum of the carries that the row has left in all of
+// its tiles but the last). A group of LANES lanes owns a row.
 template <class T, int LANES>
 GS_KERNEL csr_split_carry(int num_split, const int *__restrict__ split_rows, const int *__restrict__ first_carry,
                           const int *__restrict__ carry_tiles, const T *__restrict__ carries, T *__restrict__ y,

@@ -1,6 +1,7 @@
 """Configure Sphinx, which renders the pages, the guides and the docstrings: python -m sphinx docs docs/_build."""
 
 import json
+import sys
 from pathlib import Path
 
 from docutils import nodes
@@ -9,6 +10,8 @@ from sphinx.util.docutils import SphinxDirective
 
 import gsparse
 from gsparse.matrix.host_operations import HOST_OPERATIONS
+
+THEORY = Path(__file__).resolve().parent / "theory"
 
 project, author, copyright = "gsparse", "the gsparse developers", "the gsparse developers, BSD 3-Clause"
 release = gsparse.__version__
@@ -74,6 +77,10 @@ class MultigridRobustness(SphinxDirective):
 
 
 def setup(app: Sphinx) -> None:
-    """Register the directives of this file."""
+    """Register the directives of this file, and draw the pictures of the theory pages."""
     app.add_directive("host-operations", HostOperations)
     app.add_directive("multigrid-robustness", MultigridRobustness)
+    sys.path.insert(0, str(THEORY))
+    from draw import draw_all
+
+    app.connect("builder-inited", lambda _: draw_all(THEORY))

@@ -34,7 +34,7 @@ WIDTH = 4.0
 FONT_SIZE = 8.5  # in points
 # The colours have different lightness, so that they differ in grey too.
 DARK, BLUE, LIGHT, ORANGE = "#16365c", "#5b9bd5", "#d6e6f5", "#f6b26b"
-GREY, PALE, WHITE = "#8a8a8a", "#ededed", "#ffffff"
+GREY, PALE, WHITE = "#6b6b6b", "#ededed", "#ffffff"
 FILLS = LIGHT, ORANGE, BLUE, PALE
 
 

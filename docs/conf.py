@@ -18,6 +18,7 @@ import gsparse
 from gsparse.matrix.host_operations import HOST_OPERATIONS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+THEORY = Path(__file__).resolve().parent / "theory"
 
 project, author, copyright = "gsparse", "the gsparse developers", "the gsparse developers, BSD 3-Clause"
 release = gsparse.__version__
@@ -128,7 +129,11 @@ class ExampleProgram(SphinxDirective):
 
 
 def setup(app: Sphinx) -> None:
-    """Register the directives of this file."""
+    """Register the directives of this file, and draw the pictures of the theory pages."""
     app.add_directive("example-program", ExampleProgram)
     app.add_directive("host-operations", HostOperations)
     app.add_directive("multigrid-robustness", MultigridRobustness)
+    sys.path.insert(0, str(THEORY))
+    from draw import draw_all
+
+    app.connect("builder-inited", lambda _: draw_all(THEORY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -96,7 +97,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("gsparse", "pyproject.toml", "README.md", "LICENSE")
     source.mkdir()
     for name in names:  # a copy, because building writes into the source tree
-        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     if completed.returncode and "setuptools" in completed.stderr and "find" in completed.stderr:
@@ -110,7 +112,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     kinds = (".py", ".cu", ".cuh", "py.typed")
     ours = {
-        str(path.relative_to(ROOT))
+        path.relative_to(ROOT).as_posix()
         for path in (ROOT / "gsparse").rglob("*")
         if path.name.endswith(kinds) and "__pycache__" not in path.parts
     }

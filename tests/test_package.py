@@ -94,7 +94,7 @@ def test_the_package_is_built_and_frozen_under_the_name_that_messages_install() 
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    names = ("gsparse", "pyproject.toml", "README.md", "LICENSE")
+    names = ("gsparse", "pyproject.toml", "setup.py", "README.md", "LICENSE")
     source.mkdir()
     for name in names:  # a copy, because building writes into the source tree
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gsparse._version import DISTRIBUTION, install_command
+from gsparse._version import DISTRIBUTION, __version__, install_command
 
 ROOT = Path(__file__).parents[1]
 
@@ -110,7 +110,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.whole
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
-    kinds = (".py", ".cu", ".cuh", "py.typed")
+    kinds = (".py", ".cu", ".cuh", ".json", "py.typed")
     ours = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "gsparse").rglob("*")
@@ -118,6 +118,9 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     }
     assert {"gsparse/py.typed", "gsparse/kernels/gpu/src/port.cuh"} <= ours
     assert ours <= inside
+    metadata = f"gsparse_gpu-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in inside} == {"gsparse", metadata}
+    assert f"{metadata}/licenses/LICENSE" in inside
 
 
 def run_python(code: str, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """The version, for the package's metadata and the keys of the caches on disk, and the package's name on the index."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # What `pip install` calls this package. On the index, "gsparse" is another project: a parser of spreadsheets.
 DISTRIBUTION = "gsparse-gpu"

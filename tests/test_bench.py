@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import gzip
 import inspect
 import json
 import re
@@ -119,7 +120,8 @@ def test_a_file_can_be_a_problem(tmp_path: Path, kind: str) -> None:
         plain = tmp_path / "a.mtx"
         scipy.io.mmwrite(plain, S)
         if kind.endswith("gz"):
-            subprocess.run(["gzip", str(plain)], check=True)
+            path.write_bytes(gzip.compress(plain.read_bytes()))
+            plain.unlink()
     assert (as_matrix(find_problem(str(path)).make(np)) != S).nnz == 0
 
 
@@ -666,6 +668,8 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
     compiler = next((c for c in ("cc", "gcc", "g++") if shutil.which(c)), None)
     if compiler is None or compiler == "g++":
         pytest.skip("no C compiler")
+    if sys.platform == "win32":
+        pytest.skip("the stub is a shared library of Linux or macOS")
     folder = tmp_path_factory.mktemp("stub")
     (folder / "stub.c").write_text(STUB)
     command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(folder / "libcusparse.so.12"), str(folder / "stub.c")]

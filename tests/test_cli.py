@@ -777,6 +777,7 @@ def test_no_progress_is_shown_without_a_terminal(capsys: Any, monkeypatch: pytes
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell of POSIX")
 @pytest.mark.whole
 def test_a_closed_pipe_is_no_error(files: Path) -> None:
     info = f"{sys.executable} -W error -m gsparse info {files}/line.mtx --device cpu"
@@ -804,6 +805,7 @@ def test_characters_outside_the_output_encoding_become_question_marks(
     assert re.search(r"residual \S+ \? \S+", text)  # in place of the arrow
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell of POSIX")
 @pytest.mark.whole
 def test_a_closed_stdout_or_stderr_is_no_error(files: Path) -> None:
     for closed in ("--json >&-", ">&- 2>&-"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gsparse._version import DISTRIBUTION, install_command
+from gsparse._version import DISTRIBUTION, __version__, install_command
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,10 +94,11 @@ def test_the_package_is_built_and_frozen_under_the_name_that_messages_install() 
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    names = ("gsparse", "pyproject.toml", "README.md", "LICENSE")
+    names = ("gsparse", "pyproject.toml", "setup.py", "README.md", "LICENSE")
     source.mkdir()
     for name in names:  # a copy, because building writes into the source tree
-        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     if completed.returncode and "setuptools" in completed.stderr and "find" in completed.stderr:
@@ -108,14 +110,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.whole
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
-    kinds = (".py", ".cu", ".cuh", "py.typed")
+    kinds = (".py", ".cu", ".cuh", ".json", "py.typed")
     ours = {
-        str(path.relative_to(ROOT))
+        path.relative_to(ROOT).as_posix()
         for path in (ROOT / "gsparse").rglob("*")
         if path.name.endswith(kinds) and "__pycache__" not in path.parts
     }
     assert {"gsparse/py.typed", "gsparse/kernels/gpu/src/port.cuh"} <= ours
     assert ours <= inside
+    metadata = f"gsparse_gpu-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in inside} == {"gsparse", metadata}
+    assert f"{metadata}/licenses/LICENSE" in inside
 
 
 def run_python(code: str, folder: Path) -> None:

@@ -97,6 +97,7 @@ def test_the_older_file_is_there_until_the_block_ends(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links and modes of POSIX")
 def test_a_link_is_followed_and_permissions_stay(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target", tmp_path / "link"
@@ -110,6 +111,7 @@ def test_a_link_is_followed_and_permissions_stay(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links and devices of POSIX")
 def test_a_device_is_written_and_not_replaced(tmp_path: Path) -> None:
     link = tmp_path / "null"
     link.symlink_to(os.devnull)

@@ -22,6 +22,9 @@ SPARSITY = 10
 # Peak memory, in bytes per entry, of making such a matrix and preparing it for all peers at once.
 BYTES_PER_ENTRY = 60
 
+# The memory, in bytes, that is assumed on Windows, where Python's standard library cannot tell it.
+ASSUMED_MEMORY = 8 << 30
+
 
 def scaling_problems(sizes: Sequence[int]) -> Iterator[Problem]:
     """Yield a uniform random matrix, 10 % dense, for each number of nonzeros."""
@@ -36,6 +39,7 @@ def _dense_uniform(nnz: int, xp: Any) -> Arrays:
 
 def fitting(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the sizes that fit into half of this machine's memory, and those that do not."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    has_sysconf = hasattr(os, "sysconf")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if has_sysconf else ASSUMED_MEMORY
     fit = [size for size in sizes if size * BYTES_PER_ENTRY <= total // 2]
     return fit, [size for size in sizes if size not in fit]

@@ -126,7 +126,7 @@ def _robust_streams() -> Iterator[None]:
     with ExitStack() as stack:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
             if stream is None:  # Python sets a stream to None that was closed before the process began.
-                stack.enter_context(redirect(stack.enter_context(Path(os.devnull).open("w"))))
+                stack.enter_context(redirect(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
             elif isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")
         yield

@@ -131,5 +131,7 @@ def recorded_kernels(routine: str, dtype: np.dtype[Any], index_dtype: np.dtype[A
 @cache
 def _recording() -> dict[str, dict[str, dict[str, list[str]]]]:
     path = SOURCE_FOLDER / "first_calls.json"
-    recording: dict[str, dict[str, dict[str, list[str]]]] = json.loads(path.read_text()) if path.is_file() else {}
+    recording: dict[str, dict[str, dict[str, list[str]]]] = (
+        json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    )
     return recording

@@ -39,7 +39,7 @@ def kernel_source(name: str) -> str:
 
 @cache
 def _read(file: str) -> str:
-    return (SOURCE_FOLDER / file).read_text()
+    return (SOURCE_FOLDER / file).read_text("utf-8")
 
 
 def compile_options(lanes: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from shutil import which
@@ -72,6 +73,8 @@ class EmulatedDevice(NumpyArrays, Device):
     shared_memory = 8192
 
     def __init__(self, lanes: int = 32, seed: int = 0) -> None:
+        if not sys.platform.startswith("linux"):
+            pytest.skip("the emulator of GPU kernels runs on Linux")
         compiler = os.environ.get("CXX", "g++")
         if not which(compiler):
             pytest.skip(f"the emulator of GPU kernels needs a C++ compiler, and {compiler} is not installed")

@@ -13,11 +13,11 @@ CXX : the compiler, g++ by default.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import functools
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+if sys.platform != "win32":  # where modules that import this one are collected, but nothing is emulated
+    import fcntl
 
 __all__ = ["SANITIZER", "EmulatedModule", "EmulationError", "Kernel", "kept_source"]
 

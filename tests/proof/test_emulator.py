@@ -20,7 +20,9 @@ from .emulated_device import LANES, EmulatedDevice, emulated_module, generated_m
 from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, EmulationError
 from .sanitized import MISSING_TOOLS
 
-pytestmark = pytest.mark.skipif(not which("g++"), reason="the emulator needs g++")
+pytestmark = pytest.mark.skipif(
+    not which("g++") or not sys.platform.startswith("linux"), reason="the emulator needs g++, and runs on Linux"
+)
 
 KERNELS = (
     "coordinates", "shuffles<4>", "shuffles<32>", "shuffle_outside_group", "different_collectives", "votes",

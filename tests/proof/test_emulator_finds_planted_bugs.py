@@ -16,7 +16,9 @@ from .planted_bugs import BUGS, CLEAN, KERNELS, check
 from .sanitized import MISSING_TOOLS, sanitized_command
 
 pytestmark = [
-    pytest.mark.skipif(not which("g++"), reason="the emulator needs g++"),
+    pytest.mark.skipif(
+        not which("g++") or not sys.platform.startswith("linux"), reason="the emulator needs g++, and runs on Linux"
+    ),
     # Bugs that only a sanitizer finds would end this process, so they run in processes of their own.
     pytest.mark.skipif(bool(SANITIZER), reason="this process is under a sanitizer itself"),
 ]

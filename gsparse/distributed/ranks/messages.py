@@ -9,6 +9,8 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,16 @@ import numpy.typing as npt
 
 from gsparse.errors import CommunicationError
 
-__all__ = ["TIMEOUT", "bytes_of", "is_silent", "read", "read_into", "receive_array", "send_array"]
+__all__ = ["TIMEOUT", "bytes_of", "is_silent", "read", "read_into", "receive_array", "send_array", "yield_cpu"]
 
 # The seconds for which a receiver waits for more data by default.
 TIMEOUT = 60.0
 # Seconds for which a receiver polls a connection before it sleeps until data arrive.
 _POLL_SECONDS = 1e-3
 _ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, columns (1 for a vector)
+
+# Let another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of no time does the same there.
+yield_cpu: Callable[[], Any] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 def bytes_of(values: npt.NDArray[Any]) -> memoryview:
@@ -81,7 +86,7 @@ def read_into(connection: socket.socket, target: memoryview, timeout: float = TI
             now = time.monotonic()
             wait_began = wait_began or now
             if now - wait_began < _POLL_SECONDS:
-                os.sched_yield()
+                yield_cpu()
             elif not select.select([connection], [], [], max(0.0, wait_began + timeout - now))[0]:
                 raise TimeoutError from None
             continue

@@ -13,7 +13,6 @@ on which each rank looks for messages while it waits.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from gsparse.distributed.ranks.communicator import Buffers, Communicator, SingleCommunicator
 from gsparse.distributed.ranks.construction import matrix_from_own_rows
-from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of
+from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, yield_cpu
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import CommunicationError
 
@@ -344,7 +343,7 @@ def _incomplete(requests: list[Any]) -> list[Any]:
     end = time.monotonic() + _END_TIMEOUT
     while requests and time.monotonic() < end:
         requests = [request for request in requests if not _has_ended(request)]
-        os.sched_yield()
+        yield_cpu()
     return requests
 
 

@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -192,8 +193,10 @@ def share_memory(control: Communicator) -> Communicator:
     """Return a communicator through memory if all ranks are processes of one host, else `control`.
 
     All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
-    loss of a rank.
+    loss of a rank. On Windows this returns `control`, because a file there cannot be removed while it is mapped.
     """
+    if sys.platform == "win32":
+        return control
     half_words = min(_MAX_HALF_WORDS, _MAX_FILE_BYTES // (16 * control.world_size**2))
     if control.world_size == 1 or half_words < _MIN_HALF_WORDS:
         return control

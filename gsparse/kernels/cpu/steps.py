@@ -168,7 +168,7 @@ def _written(name: str, source: str) -> Path:
 
 def _write_once(path: Path, source: str) -> Path:
     """Write a file unless it exists; another process may write the same file at the same time."""
-    if path.exists() and path.read_text() == source:
+    if path.exists() and path.read_text("utf-8") == source:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:

@@ -59,7 +59,7 @@ def defined_constants(source: str) -> dict[str, str]:
 
     The constants of templates, which depend on a type, have names that do not begin with GS_, and are left out.
     """
-    text = (SOURCE_FOLDER / source).read_text()
+    text = (SOURCE_FOLDER / source).read_text("utf-8")
     found: dict[str, str] = {}
     for header in _HEADER.findall(text):
         found.update(defined_constants(header))

@@ -150,6 +150,6 @@ def test_only_gsparse_writing_opens_files_for_writing() -> None:
     assert writes == {
         "writing.py: path.open('wb')",  # a device or a pipe
         "writing.py: path.open('x+b')",
-        "cli/entry.py: Path(os.devnull).open('w')",
+        "cli/entry.py: Path(os.devnull).open('w', encoding='utf-8')",
         "distributed/worker/checkpoint_tasks.py: archive.open(f'{name}.npy', 'w', force_zip64=True)",  # within a file
     }

@@ -612,13 +612,15 @@ def test_after_a_warmup_a_new_process_compiles_nothing(tmp_path: Path) -> None:
     counts = []
     for code in (uses, f"{sizes} main(['warmup', '--device', 'cpu'])", uses):
         if counts:
-            environment["GSPARSE_CACHE_DIR"] = str(tmp_path / "warm")
+            environment |= {"GSPARSE_CACHE_DIR": str(tmp_path / "warm"), "NUMBA_DEBUG_CACHE": "1"}
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, done.stderr
         counts.append(done.stdout.split()[-1])
-    assert (int(counts[0]) > 20, counts[2]) == (True, "0")
+    assert int(counts[0]) > 20
+    # Numba prints what it saves, so that an error names the kernels that were not compiled ahead.
+    assert counts[2] == "0", [line for line in done.stdout.splitlines() if "saved" in line]
 
 
 # ---------------------------------------------------------------------------------------------------- demo, doctor

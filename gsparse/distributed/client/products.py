@@ -79,10 +79,10 @@ class WorkerProducts:
         """Store a vector on the ranks under a number, see `ProductClient.store`."""
         self._request(lambda client: client.store(number, oldest, parts))
 
-    def take(self, number: int) -> list[HostArray]:
-        """Return the parts of a vector that the ranks have under a number, and drop it there."""
-        parts: list[HostArray] = self._request(lambda client: client.take(number))
-        return parts
+    def take(self, number: int) -> HostArray:
+        """Return a vector in the order of the blocks that the ranks have under a number, and drop it there."""
+        x: HostArray = self._request(lambda client: client.take(number, self._layout.columns.row_bounds))
+        return x
 
     def call(
         self,

@@ -91,7 +91,7 @@ def _run_calls(
     handler: _MessageHandler | None,
     keeps_results: bool,
 ) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
-    """Run a solver over connections. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
+    """Run a solver over connections. Return the result of rank 0, and the parts of each vector: one, or futures."""
     numbers = products.numbers_of_vectors()
     vectors = {
         name: _on_own_workers(task_group, products, parts, name) if isinstance(parts[0], distributed.Future) else parts
@@ -104,7 +104,7 @@ def _run_calls(
     ]
     solution: solve_tasks.RankSolution = products.call(solve_tasks.run_solve, solve.name, arguments, handler)[0]
     if not keeps_results:
-        return solution, [products.take(vector.number) for vector in solution.vectors]
+        return solution, [[products.take(vector.number)] for vector in solution.vectors]
     return solution, [task_group.futures_of_result(vector.number) for vector in solution.vectors]
 
 

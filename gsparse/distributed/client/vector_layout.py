@@ -95,8 +95,9 @@ class VectorLayout:
         return [x[partition.rows(rank)] for rank in range(partition.world_size)]
 
     def join(self, parts: Sequence[HostArray]) -> HostArray:
-        """Join the parts of the ranks to one array."""
-        return self.in_matrix_order(np.concatenate(parts))  # type: ignore[no-any-return]
+        """Join the parts of the ranks to one array, which may be that of the only part if it can be written to."""
+        is_whole = len(parts) == 1 and parts[0].flags.writeable
+        return self.in_matrix_order(parts[0] if is_whole else np.concatenate(parts))  # type: ignore[no-any-return]
 
     def chunks(self, x: Any, partition: RowPartition) -> list[Any]:
         """Return the parts of a dask array that the ranks own, as delayed objects."""

@@ -18,7 +18,20 @@ import numpy.typing as npt
 
 from gsparse.errors import CommunicationError
 
-__all__ = ["TIMEOUT", "bytes_of", "is_silent", "read", "read_into", "receive_array", "send_array", "yield_cpu"]
+__all__ = [
+    "TIMEOUT",
+    "Allocate",
+    "bytes_of",
+    "is_silent",
+    "read",
+    "read_into",
+    "receive_array",
+    "send_array",
+    "yield_cpu",
+]
+
+# Allocates the array for a shape and a dtype, as `numpy.empty` does.
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 
 # The seconds for which a receiver waits for more data by default.
 TIMEOUT = 60.0
@@ -57,7 +70,7 @@ def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
     connection.sendall(bytes_of(values))
 
 
-def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
+def receive_array(connection: socket.socket, allocate: Allocate = np.empty) -> npt.NDArray[Any]:
     """Receive the array that `send_array` sends; raise `CommunicationError` if it is not an array of numbers."""
     kind, ndim, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
     try:
@@ -66,7 +79,7 @@ def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
         raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
     if dtype.kind not in "biufc":
         raise CommunicationError(f"an array of numbers was expected, got {dtype}")
-    received = np.empty((rows, columns)[:ndim], dtype)
+    received = allocate((rows, columns)[:ndim], dtype)
     read_into(connection, bytes_of(received))
     return received
 

@@ -23,10 +23,11 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ import numpy.typing as npt
 
 from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.handshake import Acceptor, Address, Deadline, connect, prove, shut_down
-from gsparse.distributed.ranks.messages import is_silent, read, receive_array, send_array
+from gsparse.distributed.ranks.messages import Allocate, is_silent, read, receive_array, send_array
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import listen
 from gsparse.errors import CommunicationError
@@ -196,8 +197,10 @@ def send_request(connection: socket.socket, number: int, operation: str, parts: 
         send_array(connection, part)
 
 
-def receive_answer(connection: socket.socket, number: int) -> Any:
+def receive_answer(connection: socket.socket, number: int, allocate: Allocate = np.empty) -> Any:
     """Return what a server answers to the request with this number: an array, or a tuple of arrays.
+
+    The arrays are received into what `allocate` returns.
 
     Raises
     ------
@@ -213,7 +216,7 @@ def receive_answer(connection: socket.socket, number: int) -> Any:
         raise CommunicationError(f"a rank answered product {answered} where product {number} was asked for")
     if not has_succeeded:
         raise ValueError(read(connection, count).decode())
-    arrays = tuple(receive_array(connection) for _ in range(count))
+    arrays = tuple(receive_array(connection, allocate) for _ in range(count))
     return arrays[0] if count == 1 else arrays
 
 
@@ -249,6 +252,35 @@ def _shut_down_all(connections: list[socket.socket]) -> None:
         shut_down(connection)
 
 
+class WholeVector:
+    """A vector whose parts arrive from several ranks at the same time.
+
+    Parameters
+    ----------
+    bounds : sequence of int
+        The part of rank r begins at ``bounds[r]`` and ends at ``bounds[r + 1]``.
+
+    Attributes
+    ----------
+    values : array or None
+        The vector, which is allocated for the part that arrives first.
+    """
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._bounds, self._lock = bounds, make_lock()
+        self.values: HostArray | None = None
+
+    def part(self, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+        """Return the memory for the part of a rank."""
+        with self._lock:
+            if self.values is None:
+                self.values = np.empty((self._bounds[-1], *shape[1:]), dtype)
+        part: HostArray = self.values[self._bounds[rank] : self._bounds[rank + 1]]
+        if (part.shape, part.dtype) != (shape, dtype):
+            raise CommunicationError(f"rank {rank} sends {shape} of {dtype} where {part.shape} of {part.dtype} belong")
+        return part
+
+
 class ProductClient:
     """Connections to the product servers of all ranks.
 
@@ -282,13 +314,23 @@ class ProductClient:
         numbers = np.array([number, oldest], np.int64)
         self.multiply("store", [(part, numbers) for part in parts])
 
-    def take(self, number: int) -> list[HostArray]:
-        """Return the parts of the vector that the ranks have under a number, and drop it there."""
-        numbers = np.array([number], np.int64)
-        return self.multiply("take", [(numbers[:0], numbers)] * self._num_ranks)
+    def take(self, number: int, bounds: Sequence[int]) -> HostArray:
+        """Return the vector that the ranks have under a number, and drop it there.
 
-    def multiply(self, operation: str, parts: list[tuple[HostArray, HostArray]]) -> list[Any]:
+        Each rank's part is received where it belongs, between two of the bounds, and need not be copied.
+        """
+        numbers, whole = np.array([number], np.int64), WholeVector(bounds)
+        allocators = [partial(whole.part, rank) for rank in range(self._num_ranks)]
+        self.multiply("take", [(numbers[:0], numbers)] * self._num_ranks, allocators)
+        assert whole.values is not None
+        return whole.values
+
+    def multiply(
+        self, operation: str, parts: list[tuple[HostArray, HostArray]], allocators: Iterable[Allocate] | None = None
+    ) -> list[Any]:
         """Make every rank multiply its part, all at the same time. Only one product runs at a time.
+
+        The result of each rank is received into what its allocator returns; by default, into a new array.
 
         A product that ends early, because of Ctrl-C or an error of one rank, leaves requests and answers of other ranks
         in transit. The connections are therefore used again only after a complete product; otherwise the next product
@@ -300,17 +342,18 @@ class ProductClient:
             requests: list[Future[Any]] = []
             errors: list[Exception] = []
 
-            def request(connection: socket.socket, part: tuple[HostArray, HostArray]) -> Any:
+            def request(connection: socket.socket, part: tuple[HostArray, HostArray], allocate: Allocate) -> Any:
                 try:
-                    return self._request(connection, number, operation, part)
+                    return self._request(connection, number, operation, part, allocate)
                 except Exception as error:
                     errors.append(error)  # before the connections end, which makes the other requests fail too
                     _shut_down_all(connections)
                     raise
 
             try:
-                for connection, part in zip(connections, parts, strict=True):
-                    requests.append(self._pool.submit(request, connection, part))
+                targets = repeat(np.empty, len(parts)) if allocators is None else allocators
+                for connection, part, allocate in zip(connections, parts, targets, strict=True):
+                    requests.append(self._pool.submit(request, connection, part, allocate))
                 products = [future.result() for future in requests]
             except BaseException as error:
                 _shut_down_all(connections)
@@ -323,12 +366,17 @@ class ProductClient:
             return products
 
     def _request(
-        self, connection: socket.socket, number: int, operation: str, parts: tuple[HostArray, HostArray]
+        self,
+        connection: socket.socket,
+        number: int,
+        operation: str,
+        parts: tuple[HostArray, HostArray],
+        allocate: Allocate,
     ) -> Any:
         """Send a request to one rank, and return its product."""
         try:
             send_request(connection, number, operation, parts)
-            return receive_answer(connection, number)
+            return receive_answer(connection, number, allocate)
         except OSError as error:
             raise CommunicationError(f"a rank does not answer: {error}") from error
 

@@ -21,7 +21,7 @@ import pytest
 
 from gsparse.distributed import listen
 from gsparse.distributed.ranks import handshake, product_connections
-from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer
+from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer, WholeVector
 from gsparse.errors import CommunicationError
 from tests.ranks.groups import LONG, SECRET, SOON, make_certificate, wait_until
 from tests.ranks.strangers import seconds_until_closed, strangers
@@ -286,3 +286,16 @@ def test_the_system_detects_clients_that_vanish() -> None:
             for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
         )
         assert idle + every * count <= 120
+
+
+def test_parts_of_a_vector_are_received_where_they_belong() -> None:
+    whole = WholeVector((0, 3, 3, 5))
+    last = whole.part(2, (2, 4), np.dtype(np.float32))
+    assert whole.values is not None
+    last[:] = 7
+    assert whole.part(1, (0, 4), np.dtype(np.float32)).size == 0
+    whole.part(0, (3, 4), np.dtype(np.float32))[:] = 1
+    np.testing.assert_array_equal(whole.values, np.repeat([1, 7], [3, 2])[:, None] * np.ones(4, np.float32))
+    for shape, dtype in (((2, 4), np.float32), ((3, 4), np.float64)):
+        with pytest.raises(CommunicationError, match="rank 0 sends"):
+            whole.part(0, shape, np.dtype(dtype))

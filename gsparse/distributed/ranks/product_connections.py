@@ -44,6 +44,7 @@ __all__ = [
     "OPERATIONS",
     "ProductClient",
     "ProductServer",
+    "WholeVector",
     "connect_to_servers",
     "local_product",
     "receive_answer",

@@ -1,4 +1,4 @@
-"""Normalise, select and project a table of cells and genes on the device: the first steps of a single-cell analysis.
+"""Normalise, select and project a table of cells and genes: the first steps of a single-cell analysis.
 
 Each row of the matrix is a cell, each column a gene, and each entry says how often the gene was read in the cell. The
 program divides each row by its sum, takes logarithms, keeps the genes that vary most, and projects the cells onto the
@@ -6,7 +6,8 @@ first principal components. Cells of the same kind then lie together. The counts
 has a hundred genes of its own that are read often.
 
 The same function runs with SciPy and with gsparse. With gsparse it runs inside `gsparse.strict()`, which raises an
-error if any step of the matrix would run on the host.
+error if any operation of the matrix would run on the host. The vectors of SciPy's `svds` stay on the host; with
+`gsparse.linalg.svds`, which takes a matrix and no operator, they would stay on the device.
 
     python examples/single_cell.py
     python examples/single_cell.py --cells 50000 --genes 20000

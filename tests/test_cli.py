@@ -648,7 +648,7 @@ def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:
     report = call_json(capsys, "doctor")
     by_name = {finding["what"]: finding for finding in report["findings"]}
     assert report["works"] is True
-    assert by_name["a product on cpu"]["found"] == "right"
+    assert by_name["a product on cpu"]["found"] == "its result is correct"
     assert by_name["scipy"]["found"] == scipy.__version__
     assert {"GPU", "CuPy", "CPU threads", "g++", "cache: CPU kernels", "cache: gsparse", "tqdm"} <= set(by_name)
     code, text, _ = call(capsys, "doctor")

@@ -147,7 +147,7 @@ assert info == 0 and abs(x - u).max() < 1e-6 * abs(u).max()
 
 # %%
 # The same from the command line, without a program: ``gsparse info plate.mtx.gz`` prints the plan, and
-# ``gsparse solve plate.mtx.gz -o x.npy`` solves with a right-hand side of ones.
+# ``gsparse solve plate.mtx.gz --rhs b.npy -o x.npy`` solves.
 #
 # Values that change
 # ------------------

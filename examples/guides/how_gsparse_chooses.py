@@ -5,8 +5,8 @@ How gsparse chooses
 A sparse product does two operations for each entry that it reads, so its time is that of reading memory. gsparse
 reduces the bytes that are read: it inspects the matrix once, computes how many bytes each of its formats would read,
 and chooses the one with the shortest predicted time, including the conversion. This page shows the statistics that the
-choice uses, the choices for three matrices, and how to override a choice. Its pictures need matplotlib: ``pip install
-'gsparse-gpu[examples]'``.
+choice uses, the choices for three matrices, and how to override a choice. Its pictures need matplotlib:
+``pip install '.[plot]'``.
 """
 
 # %%
@@ -42,6 +42,9 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
 # ``A.plan`` prints the choice, its reason, the row statistics, and a line for each format that fits: how columns and
 # values would be stored, the bytes that one product reads and writes, stored over true entries, and the predicted time.
 # η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all rows have the same length.
+# "27 rows" means that the matrix has only 27 different rows, which are stored once, and "uint8 of 178" would mean that
+# it has 178 different values, of which each entry has the number. The format with the fewest bytes need not be the
+# fastest: a product also has to decode what it reads, which takes time where the bytes come from a cache.
 
 A = GpuSparseMatrix(grid)
 print(A.plan)

@@ -3,7 +3,7 @@ Solvers and preconditioners
 ===========================
 
 Which method suits which matrix, which preconditioner to try first, and how to read the result of a solve. The picture
-needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
+needs matplotlib: ``pip install '.[plot]'``.
 """
 
 # %%
@@ -142,7 +142,8 @@ assert np.allclose(factors.solve(b), X[:, 0] / 4)
 #                            exactly, on one thread, so the numbers of iterations differ. With `block_size=`, they
 #                            are those of nodes with several unknowns, and so are the sweeps of `gauss_seidel`
 # `amg`                      multigrid: the number of iterations hardly grows with the problem. It is set up on the
-#                            device (:doc:`/multigrid`)
+#                            device (:doc:`/multigrid`). For elasticity, ``amg(A, block_size=3,
+#                            B=rigid_body_modes(coordinates))``, see :doc:`other_libraries`
 # =========================  ==================================================================================
 #
 # Try `jacobi` first, then `ic0` or `ilu0`, and `amg` if the problem is elliptic and large (:ref:`poisson_amg`).

@@ -69,9 +69,9 @@ print(factors)
 # %%
 # You build a matrix entry by entry
 # ---------------------------------
-# Each assignment ``A[i, j] = v`` makes new arrays. SciPy's formats for that, LIL and DOK, live on the host. Collect the
-# entries and make the matrix of all of them at once (`gsparse.sparse.coo_array`), or build it with SciPy. Inside
-# `strict`, a conversion to a format of the host raises an error.
+# Each assignment ``A[i, j] = v`` to a place without an entry makes new arrays. SciPy's formats for that, LIL and DOK,
+# live on the host. Collect the entries and make the matrix of all of them at once (`gsparse.sparse.coo_array`), or
+# build it with SciPy. Inside `strict`, a conversion to a format of the host raises an error.
 
 with gsparse.strict():
     for operation in (A.tolil, A.todok):

@@ -4,7 +4,7 @@ Where the time goes
 
 A program is slow, and you do not know why. `gsparse.profile` says which operations take the time, with which matrix and
 on which line, and what would save some of it. This page takes a slow program from its profile to one that is more than
-five times as fast. It needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
+five times as fast. It needs matplotlib: ``pip install '.[plot]'``.
 """
 
 # %%

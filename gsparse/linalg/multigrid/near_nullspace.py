@@ -39,6 +39,13 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
     ShapeError
         If there are not two or three coordinates for each point.
 
+    Notes
+    -----
+    Points that are clamped in all directions, and so have no rows in the matrix, are left out of `coordinates`. A point
+    that is clamped in some directions only keeps all of its rows: make those of the clamped displacements rows of the
+    identity, with the value on the right-hand side, and set the modes to 0 there, so that all points have as many
+    unknowns.
+
     References
     ----------
     .. [1] P. Vaněk, J. Mandel, M. Brezina, "Algebraic multigrid by smoothed aggregation for second and fourth order

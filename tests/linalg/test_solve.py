@@ -14,7 +14,7 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, FactorizationError, ShapeError, SingularMatrixError
-from gsparse.linalg import solve
+from gsparse.linalg import amg, cg, solve
 from gsparse.linalg.automatic import direct, plan
 from gsparse.linalg.automatic.plan import methods_for
 from gsparse.linalg.automatic.preconditioners import make_preconditioner
@@ -381,6 +381,42 @@ def test_the_unknowns_of_a_node_are_found(device: Device, size: int) -> None:
     block = np.random.default_rng(0).random((size, size)) + 1
     assert properties(device, sp.kron(laplacian(5), block)).block_size == size
     assert properties(device, sp.kron(sp.eye_array(5), block)).block_size in (1, size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_unknowns_of_a_node_are_found_although_zeros_were_dropped(device: Device, size: int) -> None:
+    rng = np.random.default_rng(0)
+    S = sp.csr_array(sp.kron(laplacian(12), rng.random((size, size)) + 1))
+    S.data[rng.random(S.nnz) < 0.2] = 0
+    S.eliminate_zeros()
+    assert properties(device, S).block_size == size
+
+
+@pytest.mark.parametrize(
+    "S",
+    [
+        pytest.param(sp.diags_array(np.ones(13), offsets=np.arange(-6, 7), shape=(600, 600)), id="band"),
+        pytest.param(sp.diags_array([1.0, -4.0, 6.0, -4.0, 1.0], offsets=range(-2, 3), shape=(600, 600)), id="plate"),
+        pytest.param(sp.kron(laplacian(5), np.ones((5, 5))), id="blocks of another size"),
+        pytest.param(abs(laplacian(24)) @ abs(laplacian(24)), id="scalar problem with wide rows"),
+    ],
+)
+def test_neighbouring_rows_that_are_alike_are_no_unknowns_of_a_node(device: Device, S: Any) -> None:
+    assert properties(device, S).block_size == 1
+
+
+def test_a_solve_of_elasticity_uses_the_unknowns_of_a_node_without_zeros(real_device: Device) -> None:
+    pyamg = pytest.importorskip("pyamg", reason="needs PyAMG")
+    K, _ = pyamg.gallery.linear_elasticity((40, 40), format="bsr")
+    S = sp.csr_array(K)
+    S.data[abs(S.data) < 1e-10 * abs(S.data).max()] = 0
+    S.eliminate_zeros()
+    assert GpuSparseMatrix(S, device="cpu").block_shape == (1, 1)
+    result = solve(GpuSparseMatrix(S, device=real_device), np.ones(S.shape[0]))
+    A = GpuSparseMatrix(S, device=real_device)
+    alone = cg(A, np.ones(S.shape[0]), M=amg(A), rtol=1e-8, full_output=True)
+    assert result.info == 0
+    assert result.iterations < 0.7 * alone.iterations
 
 
 def test_the_choice_is_a_function_of_the_properties() -> None:

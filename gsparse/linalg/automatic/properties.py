@@ -17,6 +17,12 @@ __all__ = ["MatrixProperties", "examine"]
 # Numbers of unknowns of a node that are looked for, beginning with the largest: six are displacements and rotations of
 # a shell, three and two the displacements of a solid or of a plane.
 _BLOCK_SIZES = (6, 4, 3, 2)
+# Blocks of matrices from which zeros were dropped are not full. They are looked for in samples of consecutive nodes.
+_NUM_SAMPLES, _SAMPLE_NODES = 16, 32
+# Entries that blocks of a node must have, as a fraction of full blocks. Two unknowns of a plane on a regular grid have
+# 0.72, and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must have fewer, at most
+# this fraction of that: otherwise neighbouring rows are alike because of a band, and not because of nodes.
+_FILLED, _SHIFTED = 0.65, 0.85
 # Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
 _MOST_ROWS = 0.95
 # Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
@@ -52,7 +58,7 @@ class MatrixProperties:
     num_empty_rows : int
         Rows without a value other than zero.
     block_size : int
-        Number of unknowns of a node, if groups of as many rows have the same columns; 1 if they have not.
+        Number of unknowns of a node, if groups of as many rows have the same columns, or nearly so; 1 if they have not.
     """
 
     num_rows: int
@@ -111,8 +117,15 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
         is_m_matrix=is_positive and dominant >= _MOST_ROWS * size and negative >= _MOST_ROWS * off_diagonal,
         has_constant_null_space=zero_sums == size,
         num_empty_rows=empty,
-        block_size=next((n for n in _BLOCK_SIZES if _has_blocks(matrix, n)), 1),
+        block_size=_block_size(matrix),
     )
+
+
+def _block_size(matrix: SquareMatrix) -> int:
+    """Return the number of unknowns of a node. Synchronizes."""
+    sizes = [n for n in _BLOCK_SIZES if matrix.size % n == 0 and matrix.size > n and matrix.csr.nnz >= n * matrix.size]
+    full = next((n for n in sizes if _has_blocks(matrix, n)), None)
+    return full or next((n for n in sizes if _nearly_has_blocks(matrix, n)), 1)
 
 
 def _row_totals(matrix: SquareMatrix) -> Array:
@@ -126,8 +139,6 @@ def _row_totals(matrix: SquareMatrix) -> Array:
 def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
     """Return whether the rows of each group of `size` have the same columns, which come in groups too. Synchronizes."""
     xp, csr = matrix.device.xp, matrix.csr
-    if matrix.size % size or matrix.size == size or csr.nnz < size * matrix.size:
-        return False
     lengths = xp.diff(csr.indptr).reshape(-1, size)
     first_where = partial(kernels_of(matrix.device).first_where, matrix.device)
     if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
@@ -138,3 +149,25 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
     same_columns = csr.indices == csr.indices[places]
     in_groups = csr.indices % size == (xp.arange(csr.nnz) - csr.indptr[matrix.rows]) % size
     return first_where(same_columns & in_groups, "zero") is None  # synchronizes
+
+
+def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
+    """Return whether most places of blocks of this size have entries, in samples of consecutive rows. Synchronizes."""
+    num_nodes, download = matrix.size // size, matrix.device.download
+    indptr = download(matrix.csr.indptr)
+    filled, shifted = np.zeros(2), np.zeros(2)
+    for first in np.unique(np.linspace(0, max(num_nodes - _SAMPLE_NODES, 0), _NUM_SAMPLES).astype(np.int64)) * size:
+        bounds = indptr[first : first + size * _SAMPLE_NODES + 1]
+        rows = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
+        columns = download(matrix.csr.indices[bounds[0] : bounds[-1]]).astype(np.int64)
+        filled += _blocks_of(rows, columns, size)
+        is_inside = (rows > 0) & (rows <= bounds.size - 1 - size)
+        shifted += _blocks_of(rows[is_inside] - 1, columns[is_inside] + size - 1, size)
+    fills = [entries / max(places, 1) for entries, places in (filled, shifted)]
+    return bool(fills[0] >= _FILLED and fills[1] <= _SHIFTED * fills[0])
+
+
+def _blocks_of(rows: Array, columns: Array, size: int) -> tuple[int, int]:
+    """Return the number of entries, and of places in the blocks in which they lie."""
+    num_blocks = np.unique(np.stack([rows // size, columns // size]), axis=1).shape[1]
+    return rows.size, size * size * num_blocks

@@ -255,13 +255,13 @@ def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
         other = np.asanyarray(other)
     if any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other)):
         return run_on_host(matrix, name, other)
-    device, is_in_kind = matrix.device, is_on_device(other)
+    device, other_is_on_device = matrix.device, is_on_device(other)
     with device.active(), device.memory_guard():
-        other = other if is_in_kind else device.upload(np.asarray(other))
+        other = other if other_is_on_device else device.upload(np.asarray(other))
         if name in _SUMS:
             other = _repeated(device, other, matrix.shape)
         result = _dense_result(matrix, name, other)
-        if is_in_kind:
+        if other_is_on_device:
             return result
         is_by_columns = result.ndim == 2 and result.flags.f_contiguous
         result = device.xp.ascontiguousarray(result.T if is_by_columns else result)

@@ -131,7 +131,7 @@ class ArrayPair:
             if self.lent and self._host is not None:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = self.on_loan
-                self.on_device = self.device.upload(self._device_form(is_copied=on_loan))
+                self.on_device = self.device.upload(self._device_form(may_be_written=on_loan))
                 if self.device.is_host and not on_loan:
                     self._host = None  # Its memory is that of the device copy from now on.
                 self.lent = on_loan
@@ -143,23 +143,23 @@ class ArrayPair:
             if self._host is None:
                 return
             self.on_device = self.device.upload(
-                self._device_form(is_copied=held_elsewhere(self._host, self._own_references()))
+                self._device_form(may_be_written=held_elsewhere(self._host, self._own_references()))
             )
             self._host = None
             self.lent = self.was_lent = False
 
-    def _device_form(self, *, is_copied: bool) -> npt.NDArray[Any]:
+    def _device_form(self, *, may_be_written: bool) -> npt.NDArray[Any]:
         """Return the host copy as a device can take it.
 
         Parameters
         ----------
-        is_copied : bool
+        may_be_written : bool
             Whether somebody may write to the host copy. Where the host is the device, the result is a copy then.
         """
         assert self._host is not None
         form = _native(self._host)
         form = np.conjugate(form) if self.conjugated else form
-        return form.copy() if is_copied and self.device.is_host and form is self._host else form
+        return form.copy() if may_be_written and self.device.is_host and form is self._host else form
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
         """Replace the device array by another one, to which nobody may write. No host copy may be on loan.
@@ -194,7 +194,7 @@ class ArrayPair:
             array = self.current_array()
         return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
 
-    def is_host(self, array: Any) -> bool:
+    def is_lent_array(self, array: Any) -> bool:
         """Return whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
 
         A frozen pair lends read-only views, so any array that shows the whole host copy counts.

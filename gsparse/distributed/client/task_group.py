@@ -207,7 +207,7 @@ class TaskGroup:
             while not all(future.status == FINISHED for future in futures):
                 with suppress(TimeoutError, CancelledError):
                     distributed.wait(futures, timeout=_CHECK_INTERVAL)
-                lost = self.first_lost_worker()
+                lost = self.error_of_lost_worker()
                 if lost is not None:
                     raise lost
                 signs.check(self.workers)
@@ -361,10 +361,10 @@ class TaskGroup:
                 if any(state in (FAILED, CUT_OFF) for state in states):
                     failed_at = failed_at or now
                     if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise first_error(tasks, self.workers, self.first_lost_worker)
+                        raise first_error(tasks, self.workers, self.error_of_lost_worker)
                 if now >= next_check and lost is None:
                     next_check = now + _CHECK_INTERVAL
-                    lost = self.first_lost_worker(unfinished)
+                    lost = self.error_of_lost_worker(unfinished)
                     signs.check([self.workers[rank] for rank in unfinished])
                 if now > deadline:
                     rank = unfinished[0]
@@ -379,7 +379,7 @@ class TaskGroup:
 
     # ------------------------------------------------------------------ losses and errors
 
-    def first_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
+    def error_of_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
         """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
         known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)

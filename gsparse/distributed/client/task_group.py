@@ -396,4 +396,4 @@ class TaskGroup:
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Do nothing: as a callback, this only keeps a future alive until it is done."""
+    """Keep a future alive until it is done: as a callback, this refers to it, and does nothing else."""

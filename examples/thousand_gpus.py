@@ -129,14 +129,15 @@ def plot(model: CostModel, path: str) -> None:
 def main() -> None:
     """Fit the model, print its predictions, and draw them if ``--plot`` asks for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", default=Path(__file__).with_name("measured_cg.json"), type=Path)
+    default = Path(__file__).with_name("measured_cg.json")
+    parser.add_argument("--records", default=default, type=Path, help="JSON file with the measured runs")
     parser.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     measured = json.loads(options.records.read_text())
     model = fit(measured["records"])
     print_fit(model, measured)
-    print(f"\nBelow, an entry takes {RankWork.entry_bytes:g} bytes, as in plain CSR: more than in the runs above.")
+    print(f"\nBelow, an entry takes {RankWork.entry_bytes:g} bytes, as in plain CSR.")
     for name, rows_on in SCENARIOS.items():
         print_table(model, name, rows_on)
     if options.plot:

@@ -26,7 +26,8 @@ def measured(device: Device, S: sp.csr_array) -> Csr:
     return Csr(S.shape, *parts, longest=int(np.diff(S.indptr).max(initial=0)))
 
 
-# Pairs of matrices by the number of lanes that merge a row of the product, and by those that add to it.
+# Pairs of matrices, named by how many lanes merge a row of the product. They also differ in how many lanes add the
+# products of a row of B.
 PAIRS: dict[str, Any] = {
     "a lane, single entries in B": lambda rng: (from_lengths(rng.integers(0, 9, 300), 60, rng), _even(60, 1, 30, rng)),
     "a lane": lambda rng: (from_lengths(rng.integers(0, 8, 300), 50, rng), _even(50, 7, 60, rng)),
@@ -44,7 +45,7 @@ def _even(num_rows: int, length: int, num_cols: int, rng: np.random.Generator) -
 
 @pytest.fixture
 def merges_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merge the rows of products that have too few of them to gain from it."""
+    """Merge rows also in products with too few rows to gain from it."""
     monkeypatch.setattr(merged_rows, "_ENOUGH_ROWS", 0)
 
 

@@ -24,15 +24,16 @@ class HubSlices:
     """The position at which each entry of a matrix is stored, without columns and values.
 
     Up to 65,535 columns with the most entries are *frequent*, and are numbered 0, 1, 2 … by falling number of entries.
-    All other columns are *rare* and keep their numbers. In each row the entries in frequent columns come first, in
-    their order, and those in rare columns follow.
+    All other columns are *rare* and keep their numbers. In each row the entries in frequent columns come first, in the
+    order of the CSR matrix, and those in rare columns follow, in the same order.
 
-    A slice has `slice_size` lanes. A row has a power of two of lanes, or, if it needs more than a slice has, all lanes
-    of several consecutive slices. Its entries in frequent columns are dealt to its lanes in turn, and then those in
-    rare columns, beginning with the first lane again. All rows of a slice have the same number of lanes. Rows are
-    sorted by falling number of lanes, then by falling number of positions that a lane of the row takes, and then by
-    that of its frequent ones. In a slice of 4 lanes with two rows a and b of two lanes each, of which a has five
-    entries in frequent columns, b has four, and both have two in rare columns::
+    A slice has `slice_size` lanes. On a GPU, a row has the smallest power of two of lanes with which a lane has, on
+    average, at most a given number of its entries. If that takes more lanes than a slice has, the row has all lanes of
+    several consecutive slices. On a CPU, each row has one lane. The entries of a row in frequent columns are dealt to
+    its lanes in turn, and then those in rare columns, beginning with the first lane again. All rows of a slice have the
+    same number of lanes. Rows are sorted by falling number of lanes, then by falling number of positions that a lane of
+    the row takes, and then by that of its frequent ones. In a slice of 4 lanes with two rows a and b of two lanes each,
+    of which a has five entries in frequent columns, b has four, and both have two in rare columns::
 
                   frequent columns        rare columns     (.. is padding)
         lane 0    a0 a2 a4                a5
@@ -46,7 +47,7 @@ class HubSlices:
     Attributes
     ----------
     slice_size : int
-        The lanes of a warp.
+        Number of lanes of a slice: those of a warp on a GPU, or of a vector of numbers on a CPU.
     frequent : array of int32, shape (num_frequent,)
         The column of each number.
     numbers : array of uint16, shape (num_cols,)
@@ -58,7 +59,7 @@ class HubSlices:
     lanes : array of int32, shape (num_slices,)
         Number of lanes of each row of a slice. It is a multiple of `slice_size` for a row of several slices.
     first_slices : array of int32, shape (num_slices,)
-        The slice in which the first row of each slice begins.
+        For a slice of a long row, the first slice of that row; otherwise the slice itself.
     frequent_offsets, rare_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice among the frequent positions and among the rare ones, and then their number.
     num_frequent_positions, num_rare_positions : int

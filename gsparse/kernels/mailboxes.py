@@ -34,7 +34,8 @@ from gsparse.kernels.calls import Call
 
 __all__ = ["HEADER_WORDS", "Mailboxes"]
 
-# Words before the contents of a message: the count, and an unused one, so that the contents begin with a new pair.
+# Words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple of 16
+# bytes, which a GPU thread accesses at once.
 HEADER_WORDS = 2
 
 
@@ -51,8 +52,8 @@ class Mailboxes(ABC):
     rank : int
         The number of this rank.
     theirs, own : sequence of arrays of uint64, shape (2, words)
-        ``theirs[p]`` is this rank's box in the memory of rank p, and ``own[p]`` is the box of rank p in this rank's
-        memory. All are full of zeros. Those of the rank itself are not used.
+        This rank writes to ``theirs[p]``, which is in the memory of rank p. Rank p writes to ``own[p]``, which is in
+        this rank's memory. All are full of zeros. Those of the rank itself are not used.
 
     Attributes
     ----------
@@ -68,12 +69,15 @@ class Mailboxes(ABC):
         self._flags, self._flags_on_device = device.host_array(2, np.dtype(np.uint32))
 
     def stop(self) -> None:
-        """End all waits of this rank, now and in the future. What they return is of no use."""
+        """End all waits of this rank, now and in the future.
+
+        The arrays that they should have filled then have no valid contents.
+        """
         self._flags[0] = 1
 
     @property
     def disagreeing_rank(self) -> int | None:
-        """A rank that has sent a message of another size than this rank has read; None if none has."""
+        """A rank that has sent a message of another size than this rank expected; None if none has."""
         return int(self._flags[1]) - 1 if self._flags[1] else None
 
     @abstractmethod
@@ -109,7 +113,7 @@ class Mailboxes(ABC):
     def sum(self, values: Array) -> list[int]:
         """Replace an array by its sum over all ranks, with the same bits on all of them.
 
-        It takes the place of a message from each rank to each other one.
+        In the numbering of messages, it counts as one from each rank to each other rank.
 
         Parameters
         ----------

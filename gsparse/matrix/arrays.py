@@ -211,7 +211,7 @@ class MatrixArrays:
         """
         pairs = dict(zip(ARRAY_NAMES, self, strict=True))
         old = pairs[name]
-        if old.is_host(array):
+        if old.is_lent_array(array):
             return self
         if old.frozen:
             raise ValueError(f"the matrix is frozen: {name} cannot be replaced; work on A.copy()")

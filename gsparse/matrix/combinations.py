@@ -1,8 +1,8 @@
 """Sums, differences, extremes and comparisons: of two matrices, of a matrix and a dense array, or of one and a scalar.
 
-The result is sparse if 0 and 0, or 0 and the scalar, make 0. Of a comparison whose result is true almost everywhere,
-the opposite is computed, and then the entries that it does not have. Results with a dense array are dense: NumPy's for
-an array of NumPy, and arrays of the device for an array of the device.
+The result is sparse if 0 and 0, or 0 and the scalar, make 0. For a comparison that is true for zeros, such as ``==``,
+the opposite is computed first. The result then has an entry wherever the opposite has none. Results with a dense array
+are dense: NumPy's for an array of NumPy, and arrays of the device for an array of the device.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def _warn_of_inefficiency(text: str) -> None:
 
 
 def _complement(matrix: MatrixLike, csr: Csr) -> Any:
-    """Return the matrix that is true where the arrays of a canonical one, in the order of `matrix`, have no entry."""
+    """Return the boolean matrix that is true where `csr` has no entry.
+
+    `csr` is canonical, and transposed if `matrix` is stored by columns.
+    """
     device = matrix.device
     with device.active(), device.memory_guard():
         missing = kernels_of(device).missing_entries(device, csr)
@@ -163,7 +166,10 @@ def _sum_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Return the maxima or minima with a scalar: a matrix with all entries if those of 0 and the scalar are not 0."""
+    """Return the maxima or minima with a scalar.
+
+    If the maximum (minimum) of 0 and the scalar is not 0, all entries of the result are stored.
+    """
     function: np.ufunc = getattr(np, name)
     if not function(0, scalar):
         return sparse_result(matrix, name, scalar)
@@ -213,12 +219,15 @@ def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
 
 
 def _in_range(dtype: np.dtype[Any], scalar: Any) -> Any:
-    """Return an integer in the dtype of integer values: a common dtype of both might be one of rounded numbers."""
+    """Return an integer in the dtype of integer values.
+
+    NumPy's common dtype of both might be float64, which rounds large integers.
+    """
     return dtype.type(scalar) if dtype.kind in "iu" and _is_integer(scalar) else scalar
 
 
 def _no_entries(matrix: MatrixLike) -> Csr:
-    """Return booleans without entries of the shape of a matrix's arrays."""
+    """Return a boolean matrix without entries, in the shape in which `matrix` is stored."""
     device, shape = matrix.device, matrix._stored_shape
     with device.active(), device.memory_guard():
         index = matrix._arrays.current(shape).csr.indptr.dtype
@@ -255,13 +264,13 @@ def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
         other = np.asanyarray(other)
     if any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other)):
         return run_on_host(matrix, name, other)
-    device, is_in_kind = matrix.device, is_on_device(other)
+    device, other_is_on_device = matrix.device, is_on_device(other)
     with device.active(), device.memory_guard():
-        other = other if is_in_kind else device.upload(np.asarray(other))
+        other = other if other_is_on_device else device.upload(np.asarray(other))
         if name in _SUMS:
             other = _repeated(device, other, matrix.shape)
         result = _dense_result(matrix, name, other)
-        if is_in_kind:
+        if other_is_on_device:
             return result
         is_by_columns = result.ndim == 2 and result.flags.f_contiguous
         result = device.xp.ascontiguousarray(result.T if is_by_columns else result)
@@ -271,7 +280,7 @@ def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
 
 
 def _dense_result(matrix: MatrixLike, name: str, other: Array) -> Array:
-    """Return the result of an operation with a dense array of the device, as one."""
+    """Combine with a dense array of the device, and return a dense array of the device."""
     device, (csr, _) = matrix.device, lines_of(matrix, None, summed=False)
     function = COMBINATIONS[name].function
     dtype = np.result_type(csr.dtype, other.dtype)
@@ -302,7 +311,10 @@ def _compare_exactly(device: Device, name: str, a: Array, b: Array) -> Array:
 
 
 def _order_of_bits(xp: Any, values: Array) -> Array:
-    """Return integers in the order of float32 numbers: their bits, for negative numbers the negative of the others."""
+    """Return integers in the order of float32 numbers.
+
+    They are the bits of the numbers, read as int32; for negative numbers, minus the lower 31 bits.
+    """
     bits = xp.ascontiguousarray(values).view(np.int32)
     return xp.where(bits < 0, -(bits & np.int32(0x7FFFFFFF)), bits)
 

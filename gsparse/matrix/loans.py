@@ -56,8 +56,8 @@ class ArrayPair:
     lent : bool
         Whether the host copy may differ from the device copy.
     was_lent : bool
-        Whether, since the last `make_device_current`, the host copy was on loan or the array was replaced by one of
-        which the user's declarations may not be true.
+        Whether, since the last `make_device_current`, the host copy was on loan or the array was replaced by one for
+        which the properties that the user declared (such as ``symmetric=True``) may not hold.
     loans : int
         How often the host copy was lent, or the array replaced by another one.
     frozen : bool
@@ -94,7 +94,7 @@ class ArrayPair:
 
     @property
     def on_loan(self) -> bool:
-        """Whether anybody refers to the host copy now."""
+        """Whether the writable host copy was lent and somebody outside of this pair still refers to it."""
         if not self.lent:
             return False
         with self._lock:
@@ -113,7 +113,7 @@ class ArrayPair:
     def read(self) -> npt.NDArray[Any]:
         """Return a read-only host array, for our own use: it does not count as a loan. Synchronizes.
 
-        Where the host is the device, it shows the memory of the device copy.
+        Where the host is the device, it shows the memory of the device copy, unless the array is lent or conjugated.
         """
         with self._lock:
             is_device_copy = self.device.is_host and not self.lent and not self.conjugated
@@ -131,35 +131,39 @@ class ArrayPair:
             if self.lent and self._host is not None:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = self.on_loan
-                self.on_device = self.device.upload(self._device_form(is_copied=on_loan))
+                self.on_device = self.device.upload(self._device_form(may_be_written=on_loan))
                 if self.device.is_host and not on_loan:
                     self._host = None  # Its memory is that of the device copy from now on.
                 self.lent = on_loan
             return self.on_device
 
     def make_device_current(self) -> None:
-        """Upload the host copy and end its loan; memory that the caller still refers to is copied first."""
+        """Upload the host copy and end its loan.
+
+        Where the host is the device, memory that somebody else still refers to is copied first.
+        """
         with self._lock:
             if self._host is None:
                 return
             self.on_device = self.device.upload(
-                self._device_form(is_copied=held_elsewhere(self._host, self._own_references()))
+                self._device_form(may_be_written=held_elsewhere(self._host, self._own_references()))
             )
             self._host = None
             self.lent = self.was_lent = False
 
-    def _device_form(self, *, is_copied: bool) -> npt.NDArray[Any]:
-        """Return the host copy as a device can take it.
+    def _device_form(self, *, may_be_written: bool) -> npt.NDArray[Any]:
+        """Return the host copy in native byte order, and conjugated if the pair is.
 
         Parameters
         ----------
-        is_copied : bool
-            Whether somebody may write to the host copy. Where the host is the device, the result is a copy then.
+        may_be_written : bool
+            Whether somebody else may still write to the host copy. Then the result is a copy where the host is the
+            device.
         """
         assert self._host is not None
         form = _native(self._host)
         form = np.conjugate(form) if self.conjugated else form
-        return form.copy() if is_copied and self.device.is_host and form is self._host else form
+        return form.copy() if may_be_written and self.device.is_host and form is self._host else form
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
         """Replace the device array by another one, to which nobody may write. No host copy may be on loan.
@@ -194,10 +198,11 @@ class ArrayPair:
             array = self.current_array()
         return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
 
-    def is_host(self, array: Any) -> bool:
-        """Return whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
+    def is_lent_array(self, array: Any) -> bool:
+        """Return whether `array` is the host copy that was lent.
 
-        A frozen pair lends read-only views, so any array that shows the whole host copy counts.
+        ``A.data *= 2`` changes that copy in place and then assigns it to ``A.data``. A frozen pair lends read-only
+        views, so any array that shows the whole host copy counts.
         """
         if not self.frozen:
             return array is self._host and array is not None
@@ -252,7 +257,8 @@ def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
     ----------
     array : ndarray
     own : int
-        Our references to it, without the caller's local names.
+        How many references are known to be ours. A local variable of the caller is not allowed for and would count as
+        someone else's.
     """
     while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base

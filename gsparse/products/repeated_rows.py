@@ -1,6 +1,6 @@
 """Rows that repeat: the distinct rows of a matrix, found by hashes and then compared.
 
-The first functions are properties of `gsparse.products.structure.Structure`.
+The functions that take a `structure` are properties of `gsparse.products.structure.Structure`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rows_repeat(structure: RepeatingStructure) -> bool:
 
 
 def patterns(structure: RepeatingStructure) -> Patterns | None:
-    """The distinct rows by their offsets, or None if there are too many. Synchronizes."""
+    """The distinct rows by their offsets, or None if there are too many or hashes collide. Synchronizes."""
     return find_patterns(structure.device, structure.csr, structure._row_dictionary, values=False)
 
 
@@ -94,11 +94,12 @@ def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values
         return None
     indptr = np.zeros(hashes.size + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
+    # Runs are groups of consecutive rows with the same pattern.
     runs = _runs(hashes.codes, lengths) if kernels_of(device).SHARES_RUNS else (0, 0)
     return Patterns(hashes.codes, representatives, device.upload(indptr), int(indptr[-1]), runs)
 
 
 def _runs(codes: Any, lengths: Any) -> tuple[int, int]:
-    """Return the number of runs of rows with the same pattern, and the number of entries of their first rows."""
+    """Return the number of groups of consecutive rows with the same pattern, and the entries of their first rows."""
     run_codes = np.concatenate([codes[:1], codes[1:][codes[1:] != codes[:-1]]])
     return run_codes.size, int(lengths[run_codes].sum())

@@ -19,6 +19,8 @@ _MAX_INT64 = np.iinfo(np.int64).max
 def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *, distinct: bool) -> Array:
     """Return the values of a matrix after others were written to the positions of entries.
 
+    Synchronizes if positions are not distinct.
+
     Parameters
     ----------
     device : Device

@@ -110,7 +110,7 @@ class WorkerProducts:
         try:
             yield
         except CommunicationError as error:
-            lost = self._task_group.first_lost_worker()
+            lost = self._task_group.error_of_lost_worker()
             if lost is None:
                 raise
             raise lost from error

@@ -1,4 +1,7 @@
-"""Arguments of tasks on their way to the workers, as futures, so that they are not in the graphs of the scheduler."""
+"""Large arguments of tasks, which are sent to the workers as futures, and checks of futures.
+
+As futures, the arguments are not part of the task graph that goes to the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ __all__ = ["check_computable", "large_arrays_on_workers", "raise_errors", "relea
 
 # The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
 _GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
-# An array is large if it has more than this part of that size. So a task may have many arrays that are not.
+# An array is large if it exceeds this fraction of that size. So a task may contain dozens of small arrays before dask
+# warns.
 _LARGE = 0.01
 
 
@@ -26,7 +30,8 @@ def scatter(client: distributed.Client, worker: str, value: Any, timeout: float)
     """Send a value to a worker, and return a future for it; raise the errors of `wait_while_answering`."""
 
     def call() -> Any:
-        # Dask would send the items of a list or a dictionary one by one, but not those of a list's item.
+        # Dask would scatter the items of a list or dictionary one by one. Wrapped in a list, the value is scattered as
+        # a whole.
         return client.scatter([value], workers=[worker], hash=False)
 
     (future,) = wait_while_answering(client, [worker], timeout, call)
@@ -59,7 +64,7 @@ def check_computable(client: distributed.Client, futures: Iterable[distributed.F
 
 @contextmanager
 def releasing_futures() -> Iterator[list[Any]]:
-    """Release the futures in a list when the block ends.
+    """Yield an empty list for the caller to fill, and release the futures in it when the block ends.
 
     They have to be kept until the tasks that use them have ended: a future that is released while the scheduler still
     prepares these tasks is lost. And they are released explicitly: dask's exceptions keep the frames of its callers

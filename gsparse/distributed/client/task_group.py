@@ -40,7 +40,10 @@ _GRACE_PERIOD = 3.0
 
 @dataclass
 class _Connections:
-    """The state of the connections between ranks, which a matrix shares with the results computed from it."""
+    """The state of the connections between ranks, which a matrix shares with the results computed from it.
+
+    `epoch` is the number of times that the ranks have begun to connect.
+    """
 
     epoch: int = 0
     are_open: bool = False
@@ -128,7 +131,7 @@ class TaskGroup:
             self._connections.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
-        """Make every rank open a port, and return the addresses."""
+        """Begin a new epoch: make every rank open a port, and return the addresses."""
         self._connections.epoch += 1
         settings = self.settings
         tasks = [self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]
@@ -190,9 +193,9 @@ class TaskGroup:
     def wait_for_inputs(self, inputs: list[Any], name: str) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.
 
-        The tasks of a group occupy threads of the workers until all of them run. If an input were still to be computed
-        then, there might be no thread left to compute it. Error messages use `name` for the object of which the inputs
-        are parts, such as "the matrix".
+        A task that has started blocks a thread of its worker until the tasks of all other ranks have started too. If an
+        input still had to be computed, no thread might be left for it. Error messages use `name` for the object of
+        which the inputs are parts, such as "the matrix".
 
         Raises
         ------
@@ -207,7 +210,7 @@ class TaskGroup:
             while not all(future.status == FINISHED for future in futures):
                 with suppress(TimeoutError, CancelledError):
                     distributed.wait(futures, timeout=_CHECK_INTERVAL)
-                lost = self.first_lost_worker()
+                lost = self.error_of_lost_worker()
                 if lost is not None:
                     raise lost
                 signs.check(self.workers)
@@ -254,7 +257,7 @@ class TaskGroup:
         Raises
         ------
         CommunicationError, WorkerLostError
-            Or the error of the task that has failed.
+            If a rank is silent, or its worker is lost. If a task fails, its own error is raised.
         """
         with self._connections_end_on_error():
             try:
@@ -298,7 +301,7 @@ class TaskGroup:
         Raises
         ------
         CommunicationError, WorkerLostError
-            Or the error of the call that has failed.
+            If a rank is silent, or its worker is lost. If a call fails, its own error is raised.
         """
         requests = [pickled_call(f"gsparse-{name}-rank{rank}", function, *arguments[rank]) for rank in self.ranks]
         with self._connections_end_on_error(), rank_calls.running(requests) as pending:
@@ -325,7 +328,7 @@ class TaskGroup:
             return wait_while_answering(self.client, self.workers, self.timeout, lambda: self.client.gather(tasks))
 
     def futures_of_result(self, number: int) -> list[distributed.Future]:
-        """Return futures of a vector's parts that a solve has left on the workers under a number, without waiting."""
+        """Return, without waiting, a future for each part of vector `number`, which a solve has left on the workers."""
         references = enumerate(self._references)
         futures = [self.submit(solve_vectors.take_result, "x", r, opened, number) for r, opened in references]
         for future in futures:
@@ -344,7 +347,8 @@ class TaskGroup:
     ) -> None:
         """Wait until the tasks of all ranks have finished; raise an error if one fails, or a worker is silent or lost.
 
-        Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
+        If a task fails or a worker is lost, the other ranks' tasks first have `_GRACE_PERIOD` seconds to end. If a rank
+        is silent, the error is raised at once.
         """
         next_check, deadline = time.monotonic() + _CHECK_INTERVAL, time.monotonic() + time_limit
         failed_at, lost = None, None
@@ -361,10 +365,10 @@ class TaskGroup:
                 if any(state in (FAILED, CUT_OFF) for state in states):
                     failed_at = failed_at or now
                     if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise first_error(tasks, self.workers, self.first_lost_worker)
+                        raise first_error(tasks, self.workers, self.error_of_lost_worker)
                 if now >= next_check and lost is None:
                     next_check = now + _CHECK_INTERVAL
-                    lost = self.first_lost_worker(unfinished)
+                    lost = self.error_of_lost_worker(unfinished)
                     signs.check([self.workers[rank] for rank in unfinished])
                 if now > deadline:
                     rank = unfinished[0]
@@ -379,7 +383,7 @@ class TaskGroup:
 
     # ------------------------------------------------------------------ losses and errors
 
-    def first_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
+    def error_of_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
         """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
         known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
@@ -392,4 +396,4 @@ class TaskGroup:
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Return nothing; as a callback, this only keeps a future alive until it is done."""
+    """Keep a future alive until it is done: as a callback, this refers to it, and does nothing else."""

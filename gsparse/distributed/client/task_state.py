@@ -86,7 +86,7 @@ class CallTasks:
 
 
 def first_error(
-    tasks: DaskTasks | CallTasks, workers: Sequence[str], first_lost_worker: Callable[[], WorkerLostError | None]
+    tasks: DaskTasks | CallTasks, workers: Sequence[str], error_of_lost_worker: Callable[[], WorkerLostError | None]
 ) -> Any:
     """Return the error that made tasks fail, and not the errors that other ranks raised in consequence.
 
@@ -95,7 +95,7 @@ def first_error(
     tasks : DaskTasks or CallTasks
     workers : sequence of str
         Dask's addresses, in the order of the ranks.
-    first_lost_worker : callable
+    error_of_lost_worker : callable
         Returns the error for a worker that the scheduler has lost, or None.
     """
     errors, states = tasks.errors(), tasks.states
@@ -107,7 +107,7 @@ def first_error(
         # A rank whose task has failed closes its connections too. So the rank is lost only if its task has not ended.
         if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
             return WorkerLostError(error.rank, workers[error.rank])
-    lost = first_lost_worker()
+    lost = error_of_lost_worker()
     if lost is not None:
         return lost
     return errors[0] if errors else CommunicationError("the tasks were cancelled, or the cluster was restarted")

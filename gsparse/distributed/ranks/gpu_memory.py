@@ -40,10 +40,10 @@ _HANDLE_SIZE = 64
 class SharedGpuCommunicator(MemoryCommunicator):
     """The communicator of ranks of which several use the same GPU.
 
-    A GPU runs the kernels of one process at a time, in time slices of about 2 ms. A kernel that waited for another
-    process on the same GPU would waste the rest of its time slice. So ranks tell each other over `control` that a
-    message has been written, and the kernel that reads it starts only then. Sums are computed over `control`. Calls
-    wait for the GPU, so they cannot be part of a CUDA graph.
+    Without CUDA's Multi-Process Service, a GPU runs the kernels of one process at a time, in time slices of about 2 ms.
+    A kernel that waited for another process on the same GPU would waste the rest of its time slice. So ranks tell each
+    other over `control` that a message has been written, and the kernel that reads it starts only then. Sums are
+    computed over `control`. Calls wait for the GPU, so they cannot be part of a CUDA graph.
     """
 
     def __init__(

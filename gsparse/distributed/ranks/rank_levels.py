@@ -4,7 +4,8 @@
     fewer than _FEWEST_ROWS a rank          distributed over fewer ranks; the others have no rows
     at most _LARGEST_COMMON rows in all     replicated: every rank computes them by itself, without waiting for others
 
-The finest level is replicated only if the ranks do not coarsen it together.
+The ranks do not coarsen the finest level together if it is no larger than `max_coarse` allows, if `max_levels` is 1, or
+if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Only then can it be replicated.
 
 The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
 uses only the rank's own rows of the correction.
@@ -69,7 +70,9 @@ class _RankLevel:
 
 @dataclass(eq=False)
 class RankLevelSetup:
-    """Computes the levels of a matrix over ranks, and keeps their structures for other values.
+    """Computes the levels of a matrix over ranks, and keeps their structures.
+
+    A matrix with the same structure and other values is then set up faster.
 
     Attributes
     ----------
@@ -88,7 +91,7 @@ class RankLevelSetup:
     replicated : LevelSetup or None
         The set-up of the replicated levels; None if there are none, and before the first set-up.
     sizes : list of (int, int)
-        Rows and entries of each level on all ranks, after the set-up.
+        Rows and entries of each level, of all ranks together, after the set-up.
     phases : Phases
         The times of the latest set-up on this rank.
     """
@@ -184,7 +187,7 @@ class RankLevelSetup:
         return coarsening
 
     def _smoothers_of_stalled(self, matrix: RankLevelMatrix, make: Any, depth: int) -> tuple[Smoother, Smoother]:
-        """Return the smoothers of a large level that cannot be coarsened, with a warning."""
+        """Return the smoothers of a large level that cannot be coarsened, and warn if it has more entries than rows."""
         if matrix.part.nnz > matrix.part.shape[0]:
             warnings.warn(
                 f"amg: level {depth} of {matrix.part.shape[0]} rows has too few strong connections within the ranks "
@@ -194,6 +197,8 @@ class RankLevelSetup:
                 stacklevel=2,
             )
         if gershgorin_bound not in matrix.shared:
+            # Only the bounds of this coarsening are used: one that stalled was discarded together with its bounds, and
+            # an update has made none for this level.
             strength = self.options.strength(depth)
             block_size = self.num_candidates if depth else self.options.block_size
             found = RankCoarsening(
@@ -277,14 +282,14 @@ def _narrowest(csr: Csr) -> Csr:
 
 @dataclass(frozen=True, eq=False)
 class _ReplicatedVectors:
-    """How vectors that every rank has in full are divided among the ranks that compute their elements.
+    """Which rank computes which elements of the vectors of a replicated level, which every rank has in full.
 
     Attributes
     ----------
     matrix : RankOperator
         The distributed matrix of the level. Only its communicator, its dtype and `is_resident` are used.
     partition : RowPartition
-        The ranks that compute the elements.
+        The rows whose elements each rank computes.
     """
 
     matrix: Any

@@ -1,6 +1,7 @@
 """Eight numbers side by side in vector registers, for compiled loops that LLVM does not vectorise by itself.
 
-A loop over the rows of a slice has one row in each lane, and takes one entry of each row at a time:
+A lane is one element of a vector register. A loop over the rows of a slice has one row in each lane, and takes one
+entry of each row at a time:
 
     lane                0        1        2       ...      7
     codes[k : k + 8]    c0       c1       c2               c7         `load` reads eight neighbouring elements
@@ -8,8 +9,9 @@ A loop over the rows of a slice has one row in each lane, and takes one entry of
     sums                s0       s1       s2               s7
 
 LLVM vectorises neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
-nor a sum that is kept in eight scalars. Slices of 7-point 24**3, in the cache, ns per entry: scalars 0.8, these lanes
-0.4. A gather is made of scalar loads, because AMD's gather instructions are slower.
+nor a sum that is kept in eight scalars. On slices of the 7-point matrix on 24³ points, which stays in the cache,
+scalars take 0.8 ns per entry, and these lanes 0.4. A gather is made of scalar loads, because the gather instructions of
+AMD's CPUs are slower.
 
 A `Lanes` is one LLVM vector, or two vectors of real and imaginary parts. No operations are reordered or fused, so each
 lane has the bits of a scalar loop. Positions are uint64.
@@ -144,7 +146,7 @@ def store_first(context: Any, array: Any, k: Any, count: Any, lanes: Any) -> Any
 
 @intrinsic
 def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Return ``array[base + codes[k : k + LANES]]``; no code is padding."""
+    """Return ``array[base + codes[k : k + LANES]]``. No code may be padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, array, args[0], lane_indices(context, builder, codes, args[1:]))

@@ -27,7 +27,7 @@ from gsparse.profiling import recording
 
 __all__ = ["IterationPart", "bind_one_kernel"]
 
-# The vector that stands for a diagonal preconditioner in the kernel.
+# The name of the vector that stands for a diagonal preconditioner in the kernel.
 _SCALING = "scaling"
 
 
@@ -55,7 +55,7 @@ class IterationPart:
 def bind_one_kernel(
     system: LinearSystem, body: Sequence[Call], vectors: Mapping[str, Array], state: StepState
 ) -> tuple[Call, Call] | None:
-    """Return a launch of several iterations as one kernel, and a call that counts their products.
+    """Return a call that runs several iterations as one kernel, and a call that counts their products.
 
     Parameters
     ----------
@@ -66,17 +66,20 @@ def bind_one_kernel(
     vectors : mapping
         The vectors by their names in the program.
     state : StepState
-        The scalars.
+        The scalars, with the program and the capacity of the ring buffer of residuals.
 
     Returns
     -------
     tuple of callable, or None
-        None if the device, the system or the method does not allow it.
+        None unless all of this holds: There is one right-hand side and one rank. Every call is an `IterationPart`, no
+        operation occurs twice, and the program exports no sums. The products, except with a diagonal, are all with the
+        same matrix, which has the system's dtype and is not conjugated. The device can run such a kernel.
     """
     if not system.device.runs_blocks_together or system.columns != 1 or system.A.ranks is not None:
         return None
     program, name = state.program, state.program.name
     parts = [part for part in body if isinstance(part, IterationPart)]
+    # Exported sums are read by other kernels between the steps, which cannot be a part of this one.
     if len(parts) < len(body) or program.exported:
         return None
     program, operations, scaling = _operations(program, parts)
@@ -85,11 +88,13 @@ def bind_one_kernel(
     if not isinstance(operator, MatrixOperator) or any(other is not operator for other in products):
         return None
     prepared, is_conjugated = operator.matrix._prepared()
+    # The kernel has local variables that are named after its steps, so each step may occur only once.
     if is_conjugated or prepared.csr.dtype != system.dtype or len({*operations}) < len(operations):
         return None
     if scaling is not None:
         vectors = {**vectors, _SCALING: scaling.astype(system.dtype, copy=False)}
-    # A launch may record as many residuals as the ring buffer of `state` has room for.
+    # A launch may record as many residuals as the ring buffer of `state` has room for. Each iteration (`turn` in the
+    # kernel) records one.
     turns, width = state.capacity, prepared.stats.max_length
     bind = kernels_of(system.device).bind_iterations
     launch = bind(system.device, program, operations, prepared.csr, width, vectors, state, turns)

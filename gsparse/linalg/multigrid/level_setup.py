@@ -2,9 +2,10 @@
 
 What is done on each level, beginning with the finest:
 
-    connections  →  aggregates  →  smoothers  →  T, P and R  →  the Galerkin product R·A·P
+    connections  →  aggregates  →  smoothers  →  the tentative prolongator T, P and R  →  the Galerkin product R·A·P
 
-The matrix of the coarsest level gets a dense inverse.
+The matrix of the coarsest level gets a dense inverse, if it has at most `MAX_INVERTED` rows; otherwise the level is
+only smoothed, or an error is raised.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ __all__ = [
     "largest_magnitude",
 ]
 
-# Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 2 000 rows reads 32 MB.
+# Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 3000 rows reads 72 MB in
+# float64.
 MAX_INVERTED = 3000
-# A level that has more than this part of the rows of the finer one is not worth its time.
+# A level that has more than this fraction of the rows of the finer one is not worth its time.
 STALLED = 0.8
 # Products that the plan of a coarse level's matrix, and of a transfer, may expect: about as many as one solve makes.
-# They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
-# H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
+# They are too few for an analysis of values and columns, which took about 10 ms of the set-up of the 7-point matrix on
+# 200³ points on an H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
 LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 # Number of entries from which on a coarse matrix may be stored in dense blocks. The products of smaller ones take
 # little more than the time of a launch, whatever they read, and the conversion is a dozen launches.
@@ -101,13 +103,13 @@ class LevelMatrix(SquareMatrix):
 
 @dataclass(eq=False)
 class LevelSetup:
-    """Computes the levels of a matrix, and keeps their structures for other values.
+    """Computes the levels of a matrix, and keeps their structures.
+
+    A matrix with the same structure and other values is then set up faster.
 
     Attributes
     ----------
     options : AggregationOptions
-    hermitian : bool
-        Whether the matrix is Hermitian.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     candidates, left_candidates : array, shape (num_rows, k)
         Near-nullspace candidates of the matrix and of its adjoint.
@@ -139,7 +141,10 @@ class LevelSetup:
     structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
     def build(self, finest: SquareMatrix) -> tuple[list[Level], MatrixOperator | None]:
-        """Return the levels, and the inverse of the coarsest matrix, or None if no device can hold it. Synchronizes."""
+        """Return the levels, and the inverse of the coarsest matrix. Synchronizes.
+
+        The inverse is None if the coarsest level is only smoothed.
+        """
         self.phases = Phases(finest.device)
         matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
         candidates: Callable[[], tuple[Array, Array]]
@@ -204,8 +209,8 @@ class LevelSetup:
             return levels, self._operator_of(matrix, self._narrow(inverse), (len(levels), "inverse"))
         if len(levels) + 1 == self.options.max_levels:
             raise FactorizationError(
-                f"amg: the coarsest level has {matrix.size} rows, a dense inverse is made of up to {MAX_INVERTED}: "
-                "allow more levels (max_levels)"
+                f"amg: the coarsest level has {matrix.size} rows, and a dense inverse is computed for at most "
+                f"{MAX_INVERTED}: allow more levels (max_levels)"
             )
         if matrix.csr.nnz > matrix.size:
             warnings.warn(

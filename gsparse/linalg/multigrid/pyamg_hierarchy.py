@@ -73,8 +73,8 @@ def convert_hierarchy(
     levels, coarsest = [], ml.levels[-1].A
     if coarsest.shape[0] > MAX_INVERTED:
         raise FactorizationError(
-            f"amg: the coarsest level has {coarsest.shape[0]} rows, a dense inverse is made of up to {MAX_INVERTED}: "
-            "build the hierarchy with more levels (max_levels, max_coarse)"
+            f"amg: the coarsest level has {coarsest.shape[0]} rows, and a dense inverse is computed for at most "
+            f"{MAX_INVERTED}: build the hierarchy with more levels (max_levels, max_coarse)"
         )
     for level in ml.levels[:-1]:
         operator = _operator(level.A, device, dtype)

@@ -82,8 +82,8 @@ csr_split(Index nnz, const int *__restrict__ first_rows, const Index *__restrict
   enum { TILE = THREADS * ITEMS };
   // The products of the tile's entries and, after these, the sums of the rows that end in the tile.
   GS_SHARED(T, work, TILE);
-  // Row ends, counted from the tile's first entry. They fit into 16 bits, and the L1 cache, which holds x, shares its
-  // memory with shared memory.
+  // Row ends, counted from the tile's first entry. They are stored in 16 bits to save shared memory: what it does not
+  // take is left to the L1 cache, which holds x.
   GS_SHARED(unsigned short, ends, TILE);
   GS_SHARED(T, warp_sums, THREADS / GS_WARP);
   GS_SHARED(int, warp_ended, THREADS / GS_WARP);

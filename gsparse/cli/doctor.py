@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ import gsparse
 from gsparse._version import install_command
 from gsparse.cli.common import Command, add_json, print_result, show_elapsed
 from gsparse.device.base import Device
-from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of
+from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of, gpu_code_folder
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -209,8 +208,7 @@ def _check_compilers() -> Iterator[CheckResult]:
 
 
 def _check_caches() -> Iterator[CheckResult]:
-    cupy_folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    folders = {"gsparse": cache_folder(), "CUDA kernels": cupy_folder, "CPU kernels": cpu_code_folder()}
+    folders = {"gsparse": cache_folder(), "CUDA kernels": gpu_code_folder(), "CPU kernels": cpu_code_folder()}
     for what, folder in folders.items():
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
         yield CheckResult(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")

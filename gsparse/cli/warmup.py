@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from gsparse import linalg
 from gsparse.bench.problems import Arrays, stencil, uniform
 from gsparse.cli.common import Command, add_device, add_json, print_result, show_elapsed
-from gsparse.device.cache import cache_folder, cpu_code_folder
+from gsparse.device.cache import cpu_code_folder, gpu_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.device.select import get_device
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
             steps.append(_run_step(what, dtype, matrices))
             if not options.json:
                 print(_line(steps[-1]), flush=True)
-    folder = str(cpu_code_folder() if device.kind == "cpu" else cache_folder())
+    folder = str(cpu_code_folder() if device.kind == "cpu" else gpu_code_folder())
     result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
     total = WarmupStep("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
     print_result(result, f"{_line(total)}\non {device.name}; the kernels are kept in {folder}", options)

@@ -15,6 +15,7 @@ __all__ = [
     "cache_folder",
     "cpu_code_folder",
     "fault_of",
+    "gpu_code_folder",
     "make_private",
     "make_private_code_folder",
 ]
@@ -35,6 +36,11 @@ def cache_folder() -> Path:
     if base:
         return Path(base)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsparse"
+
+
+def gpu_code_folder() -> Path:
+    """Return the folder in which CuPy keeps compiled kernels of a GPU. It may not exist yet."""
+    return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
 
 
 def cpu_code_folder() -> Path:

@@ -156,7 +156,8 @@ def test_it_takes_few_more_iterations_than_plain_conjugate_gradients(T: sp.csr_a
     A = gsparse.GpuSparseMatrix(T, device="cpu")
     plain, result = solve_both(A, right_hand_side(T), rtol=1e-8, M=M and M(A))
     assert (plain.info, result.info) == (0, 0)
-    assert abs(result.iterations - plain.iterations) <= 0.04 * plain.iterations
+    # Without a preconditioner, rounding changes the number of iterations, and differs between processors.
+    assert abs(result.iterations - plain.iterations) <= (0.15 if M is None else 0.04) * plain.iterations
     assert result.relative_residual < 1.5e-8
 
 

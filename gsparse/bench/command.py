@@ -97,7 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
     method.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... up to all)")
-    method.add_argument("--repeats", type=int, metavar="N", help="samples of a median (default: 15; 7 with --quick)")
+    method.add_argument(
+        "--repeats",
+        type=int,
+        metavar="N",
+        help=f"samples of a median (default: {Settings.repeats}; {_QUICK_REPEATS} with --quick)",
+    )
     method.add_argument("--check", action="store_true", help="compare each product with extended precision, by row")
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write the records")
@@ -178,7 +183,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         formats=formats or (("auto",) if only_chosen else ()),
         threads_per_block=block_sizes if device.kind == "gpu" else (),
         threads=options.threads or ((available_cpus(),) if options.quick else default_threads(scaling.THREADS)),
-        repeats=options.repeats or (_QUICK_REPEATS if options.quick else 15),
+        repeats=options.repeats or (_QUICK_REPEATS if options.quick else Settings.repeats),
         check=options.check,
         columns=options.columns or (),
         launches=tuple(options.launches or ()),

@@ -124,7 +124,7 @@ def test_a_task_that_fails_leaves_one_line_in_the_logs_of_workers(client: Any, t
             A.checkpoint(tmp_path / "file")
         lines = [text for log in client.get_worker_logs().values() for _, text in log]
     assert not [line for line in lines if "Traceback" in line]
-    failures = [line for line in lines if "has failed, and its client is told: " in line]
+    failures = [line for line in lines if "has failed; the client raises the error: " in line]
     assert failures
     assert not [line for line in failures if "\n" in line]
 

@@ -57,7 +57,7 @@ class RowSource(ABC):
         """
 
     def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
-        """Take notice that a matrix has been made from these rows, on the workers of a group."""
+        """Record that a matrix has been made from these rows, on the workers of a group."""
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int

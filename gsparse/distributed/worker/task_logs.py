@@ -22,5 +22,5 @@ def _one_line(record: logging.LogRecord) -> bool:
     if isinstance(args, tuple) and len(args) > 3 and str(record.msg).startswith(_FAILURE):
         key, error = str(args[0]), str(args[3])
         if key.startswith("gsparse-"):
-            record.msg, record.args = "%s has failed, and its client is told: %.500s", (key, error)
+            record.msg, record.args = "%s has failed; the client raises the error: %.500s", (key, error)
     return True

@@ -154,10 +154,9 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
 def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
     """Return whether most places of blocks of this size have entries, in samples of consecutive rows. Synchronizes."""
     num_nodes, download = matrix.size // size, matrix.device.download
-    indptr = download(matrix.csr.indptr)
     filled, shifted = np.zeros(2), np.zeros(2)
     for first in np.unique(np.linspace(0, max(num_nodes - _SAMPLE_NODES, 0), _NUM_SAMPLES).astype(np.int64)) * size:
-        bounds = indptr[first : first + size * _SAMPLE_NODES + 1]
+        bounds = download(matrix.csr.indptr[first : first + size * _SAMPLE_NODES + 1])
         rows = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
         columns = download(matrix.csr.indices[bounds[0] : bounds[-1]]).astype(np.int64)
         filled += _blocks_of(rows, columns, size)

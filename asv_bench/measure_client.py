@@ -5,6 +5,7 @@ solves after a first one, in turns:
 
 - in this process, with vectors on the device, and with NumPy vectors;
 - through dask, with NumPy vectors, and with dask arrays, whose parts stay on the worker;
+- on as many ranks without dask, in processes of their own, with vectors on their devices;
 - a copy of b and x over a local socket, which vectors of this process have to pay for.
 """
 
@@ -23,6 +24,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from distributed import Client
+from measure_rank_multigrid import timed
+from measure_ranks import first_of, on_ranks
+from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import stencil
@@ -50,6 +54,14 @@ def copy_over_socket(values: np.ndarray) -> None:
         thread.start()
         send_array(one, values)
         thread.join()
+
+
+def solve_seconds(communicator: Any, device: Any, pipe: Any, size: int) -> float:
+    """Return the median seconds of a solve on ranks without dask."""
+    A = matrix(communicator, device, (size, size, size))
+    rows = A.rows.rows(communicator.rank)
+    b = device.upload(np.random.default_rng(0).standard_normal(A.whole_shape[0])[rows])
+    return timed(A, lambda: cg(A, b, rtol=1e-8))[0]
 
 
 def main() -> None:
@@ -84,9 +96,12 @@ def main() -> None:
                     elapsed = seconds(call)
                     if turn:
                         times[name].append(elapsed)
+    kind = "cpu" if device.is_host else "gpu"
+    without_dask = first_of(on_ranks(solve_seconds, options.workers, kind, options.size))
     medians = {name: statistics.median(of_call) for name, of_call in times.items()}
     for name, value in medians.items():
         print(f"{name:42} {1e3 * value:8.2f} ms", flush=True)
+    print(f"{f'on {options.workers} ranks without dask':42} {1e3 * without_dask:8.2f} ms", flush=True)
     inside, outside, plain, staying, copies = medians.values()
     more, more_if_kept = plain - inside - copies, staying - inside
     for text, value, goal in (
@@ -95,7 +110,9 @@ def main() -> None:
     ):
         print(f"{text}: {1e3 * value:.2f} ms, goal {1e3 * goal:g} {'met' if value <= goal else 'MISSED'}")
     if options.json:
-        options.json.write_text(json.dumps({**medians, "numpy vectors in process": outside}, indent=1))
+        options.json.write_text(
+            json.dumps({**medians, "numpy vectors in process": outside, "without dask": without_dask}, indent=1)
+        )
 
 
 if __name__ == "__main__":

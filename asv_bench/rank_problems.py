@@ -1,7 +1,11 @@
-"""The problem of `measure_ranks.py`: the 7-point Laplacian, of which each rank makes a slab of planes on its device."""
+"""What the measurements of several ranks have in common: their problem, and an altered communicator.
+
+The problem is the 7-point Laplacian, of which each rank makes a slab of planes on its device.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,55 @@ import scipy.sparse as sp
 
 from gsparse.distributed import RankMatrix, RowBlock, RowPartition
 
-__all__ = ["matrix", "slab"]
+__all__ = ["AlteredCommunicator", "matrix", "slab"]
+
+
+class AlteredCommunicator:
+    """A communicator that works differently, to find out how long its messages and sums take.
+
+    Parameters
+    ----------
+    inner : Communicator
+        The communicator that does the work. If it takes arrays of a GPU, the communicator for host arrays that `on`
+        returns is not altered.
+
+    Attributes
+    ----------
+    alteration : str
+        "without messages", "sums twice", or "one stream", so that messages wait for other work on the same stream.
+        Anything else changes nothing.
+    """
+
+    def __init__(self, inner: Any, alteration: str) -> None:
+        self._inner, self.alteration, self._received = inner, "", list[Any]()
+        self.uses_second_stream = inner.uses_second_stream and alteration != "one stream"
+        self._spare: Any = None  # is allocated ahead, because a CUDA graph cannot allocate memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def on(self, device: Any) -> Any:
+        communicator = self._inner.on(device)
+        self._spare = device.xp.zeros(64)
+        return self if communicator is self._inner else communicator
+
+    def clear_received(self) -> None:
+        """Store zeros in what bound exchanges have received, for products without messages."""
+        for values in self._received:
+            values[...] = 0
+
+    def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
+        return self.bind_exchange(sends, receives)()
+
+    def bind_exchange(self, sends: Any, receives: Any) -> Callable[[], Callable[[], None]]:
+        self._received += receives.values()
+        exchange = self._inner.bind_exchange(sends, receives)
+        return lambda: (lambda: None) if self.alteration == "without messages" else exchange()
+
+    def allreduce(self, values: Any) -> None:
+        if self.alteration == "sums twice":
+            self._inner.allreduce(self._spare[: values.size])
+        self._inner.allreduce(values)
 
 
 def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variable: bool = False) -> RowBlock:
@@ -54,8 +106,15 @@ def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variab
     return RowBlock(diagonal, off_diagonal, boundary, ghosts)
 
 
-def matrix(communicator: Any, device: Any, shape: tuple[int, int, int], variable: bool = False) -> RankMatrix:
+def matrix(
+    communicator: Any, device: Any, shape: tuple[int, int, int], variable: bool = False, is_coupled: bool = True
+) -> RankMatrix:
+    """Make a rank's rows of the problem, with or without the entries in columns of other ranks."""
     planes = RowPartition.by_rows(shape[0], communicator.world_size)
     own = planes.rows(communicator.rank)
     rows = RowPartition(tuple(b * shape[1] * shape[2] for b in planes.row_bounds))
-    return RankMatrix(slab(shape, own.start, own.stop, device, variable), rows, rows, communicator, device)
+    if is_coupled:
+        block = slab(shape, own.start, own.stop, device, variable)
+    else:
+        block = slab((own.stop - own.start, *shape[1:]), 0, own.stop - own.start, device, variable)
+    return RankMatrix(block, rows, rows, communicator, device)

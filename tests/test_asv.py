@@ -30,6 +30,8 @@ NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARK
 import measure_blocks  # noqa: E402
 import measure_exchange  # noqa: E402
 import measure_factors  # noqa: E402
+import measure_faults  # noqa: E402
+import measure_rank_parts  # noqa: E402
 import measure_ranks  # noqa: E402
 import measure_smoothers  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
@@ -142,6 +144,29 @@ def test_messages_are_timed_beside_copies(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(lines) == 2 * (2 + len(measure_exchange.SUMS))
     assert lines[0].startswith("cpu        message of 8 bytes")
     assert " us, a copy " in lines[0]
+
+
+def test_iterations_over_ranks_are_timed_without_a_part_of_them(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(
+        measure_rank_parts, "on_ranks", lambda work, size, kind, *args: run_ranks(work, size, get_device(), None, *args)
+    )
+    monkeypatch.setattr(sys, "argv", ["measure_rank_parts.py", "--cpu", "2", "--points", "8", "12", "12"])
+    measure_rank_parts.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(measure_rank_parts.VARIANTS)
+    assert all(f"2 ranks, {name}" in line for name, line in zip(measure_rank_parts.VARIANTS, lines[1:], strict=True))
+
+
+@pytest.mark.whole
+@pytest.mark.timed
+def test_faults_are_measured_on_a_cluster_of_cpus(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    arguments = ["--device", "cpu", "--workers", "2", "--size", "12"]
+    monkeypatch.setattr(sys, "argv", ["measure_faults.py", *arguments])
+    measure_faults.main()
+    killed, resumed, stopped = capsys.readouterr().out.splitlines()
+    assert "(WorkerLostError" in killed
+    assert "on 1 workers; info 0" in resumed
+    assert "has been silent for 5 s" in stopped
 
 
 @pytest.mark.parametrize("goals", [[], ["--goals"]])

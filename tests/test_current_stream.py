@@ -120,6 +120,7 @@ BLOCKS: dict[str, Callable[[Any, Callable[[], None]], Any]] = {
     "one within the other": lambda device, call: within(
         device.own_stream(), lambda: within(device.outside_capture(), call)
     ),
+    "a second stream": lambda device, call: device.alongside(call)(),
     "timing": lambda device, call: device.seconds_of(call),
 }
 
@@ -395,3 +396,24 @@ def test_a_span_on_a_gpu_has_the_time_between_its_events(stand_in: tuple[Any, St
     assert found["outer"].device_seconds == pytest.approx(3.0)  # five seconds, less the two inside
     on_device = [e for e in json.loads(p.to_chrome_trace())["traceEvents"] if e["ph"] == "X" and e["pid"] != 1]
     assert sorted(round(e["dur"] / 1e6) for e in on_device) == [1, 1, 5]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True], ids=["at once", "in a graph"])
+def test_a_second_stream_works_after_earlier_and_before_later_work(gpu: Device, captured: bool) -> None:
+    cupy = gpu.xp
+    x, y = cupy.zeros(1 << 24), cupy.zeros(1 << 24)
+
+    def work() -> None:
+        x.__iadd__(1)
+        wait = gpu.alongside(lambda: cupy.multiply(x, 2, out=y))
+        wait()
+        y.__iadd__(x)
+
+    work()
+    with gpu.active(), gpu.own_stream():
+        run = gpu.capture(work) if captured else work
+        for _ in range(5):
+            run()
+    assert (cupy.asnumpy(x) == 6).all()
+    assert (cupy.asnumpy(y) == 18).all()

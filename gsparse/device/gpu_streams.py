@@ -14,6 +14,8 @@ __all__ = ["GpuStreams", "on_stream"]
 
 # Number of products in the CUDA graph that one timing launches.
 _PRODUCTS_PER_GRAPH = 10
+# The lowest priority of a stream is 0. All GPUs have this one, too.
+_HIGH_PRIORITY = -1
 
 
 @contextmanager
@@ -48,6 +50,7 @@ class GpuStreams(Streams):  # on GPUs only
         # default stream: every thread has its own, and all have this number.
         self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._free_events: deque[Any] = deque()
+        self._of_thread = threading.local()
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()  # synchronizes
@@ -124,6 +127,18 @@ class GpuStreams(Streams):  # on GPUs only
                 yield
             finally:
                 caller.wait_event(stream.record())
+
+    def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
+        cuda, caller = self.xp.cuda, self.xp.cuda.get_current_stream()
+        if not hasattr(self._of_thread, "second"):
+            # Blocks of its small kernels start before the many waiting blocks of a product.
+            self._of_thread.second = cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)
+        second = self._of_thread.second
+        second.wait_event(caller.record())
+        with on_stream(self.xp, second):
+            call()
+        done = second.record()
+        return lambda: caller.wait_event(done)
 
     def capture(self, call: Callable[[], None]) -> Callable[[], None]:
         stream = self.xp.cuda.get_current_stream()

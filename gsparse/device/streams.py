@@ -81,6 +81,15 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         """Queue the work of the block on a new stream, after earlier and before later work of the caller's stream."""
         return NO_CONTEXT
 
+    def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Queue the work of `call` on a second stream, after earlier work of the caller's stream.
+
+        The second stream belongs to the calling thread. The returned function lets later work of the caller's stream
+        wait for this work, without waiting itself. It must be called before the next call of this method.
+        """
+        call()
+        return lambda: None
+
     def capture(self, call: Callable[[], None]) -> Callable[[], None]:
         """Return a function that repeats the launches of `call`; on a GPU, it launches a CUDA graph of them.
 

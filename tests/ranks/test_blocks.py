@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,9 @@ def test_products_match_scipy_on_any_number_of_ranks(run: Callable[..., Any], wo
         rows, columns = RowPartition.by_nnz(S.indptr, world_size), RowPartition.by_rows(S.shape[1], world_size)
         cases.append((S, rows, columns, random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)))
 
-    def multiply(communicator: Communicator) -> list[tuple[np.ndarray, np.ndarray]]:
+    def multiply(communicator: Communicator, uses_second_stream: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
         results = []
+        communicator.uses_second_stream = uses_second_stream
         for S, rows, columns, x, z in cases:
             own = rows.rows(communicator.rank)
             A = RankMatrix(S[own], rows, columns, communicator, device="cpu")
@@ -65,11 +67,12 @@ def test_products_match_scipy_on_any_number_of_ranks(run: Callable[..., Any], wo
         return results
 
     parts = run(multiply, world_size)
-    again = run(multiply, world_size)
+    again = run(partial(multiply, uses_second_stream=True), world_size)
     for k, (S, _, _, x, z) in enumerate(cases):
         y, g = (np.concatenate([part[k][i] for part in parts]) for i in (0, 1))
         np.testing.assert_allclose(y, S @ x, atol=1e-12)
         np.testing.assert_allclose(g, S.conj().T @ z, atol=1e-12)
+        np.testing.assert_array_equal(y, np.concatenate([part[k][0] for part in again]))
         np.testing.assert_array_equal(g, np.concatenate([part[k][1] for part in again]))
 
 

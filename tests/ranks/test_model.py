@@ -90,8 +90,9 @@ def test_a_fit_keeps_constants_that_the_records_do_not_determine() -> None:
     assert replace(alone, launch=1, bandwidth=1) == replace(CostModel(), launch=1, bandwidth=1)
 
 
-def test_the_model_predicts_the_measured_runs_within_3_percent() -> None:
-    measured = json.loads((EXAMPLES / "measured_cg.json").read_text())["records"]
+@pytest.mark.parametrize("name", ["measured_cg.json", "measured_cg_h100.json"])
+def test_the_model_predicts_the_measured_runs_within_3_percent(name: str) -> None:
+    measured = json.loads((EXAMPLES / name).read_text())["records"]
     model = fit(measured)
     for record in measured:
         assert model.seconds(RankWork.from_record(record)) == pytest.approx(record["seconds_per_iteration"], rel=0.03)

@@ -41,6 +41,9 @@ class Communicator(ABC):
     is_queued : bool
         Whether calls with arrays of a GPU only queue work on its current stream, so that they can be part of a CUDA
         graph.
+    uses_second_stream : bool
+        Whether a product with ghosts, and their exchange, are queued on a second stream of a GPU, beside the product
+        with the diagonal block.
     is_stuck : bool
         Whether closing or aborting has not finished in time. The resources are then freed only when the process ends.
 
@@ -62,6 +65,7 @@ class Communicator(ABC):
     world_size: int
     timeout: float = 60.0
     is_queued: bool = False
+    uses_second_stream: bool = False
     is_stuck: bool = False
 
     def on(self, device: Device) -> Communicator:

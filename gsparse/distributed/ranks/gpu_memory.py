@@ -50,7 +50,7 @@ class SharedGpuCommunicator(MemoryCommunicator):
         self, control: Communicator, device: Device, mailboxes: Mailboxes, release: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(control, device, mailboxes, release)
-        self.is_queued = False
+        self.is_queued = self.uses_second_stream = False
 
     def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
         super()._post(posts)

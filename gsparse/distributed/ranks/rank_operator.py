@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,7 @@ class _BoundProduct:
             for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
         )
         self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
+        self._uses_second_stream = matrix.communicator.uses_second_stream
         # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
         numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
         index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
@@ -296,7 +298,14 @@ class _BoundProduct:
 
 
 class _Product(_BoundProduct):
-    """Computes y = alpha·A·x + beta·y as an `Apply`: the diagonal block while ghosts are sent, then the other block.
+    """Computes y = alpha·A·x + beta·y as an `Apply`.
+
+    The diagonal block is multiplied while ghosts are sent, and on a second stream the other block, too:
+
+        one stream       gather and send → diagonal block → receive → other block → add to y
+
+        two streams      diagonal block                                           → add to y
+                         gather and send → receive → other block                  →
 
     If the kernels support it, the product also leaves partial sums of conj(x)·y.
 
@@ -314,7 +323,10 @@ class _Product(_BoundProduct):
             self.num_dots += kernels_of(self._device).num_scatter_dots(self._boundary_values.size)
 
     def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
-        finish = self._exchange.gather(x)
+        if self._uses_second_stream:
+            wait = self._device.alongside(lambda: self._multiply_ghosts(self._exchange.gather(x)))
+        else:
+            wait = partial(self._multiply_ghosts, self._exchange.gather(x))
         diagonal_arguments: tuple[Any, ...] = ()
         scatter_arguments: tuple[Any, ...] = ()
         if dots is not None:
@@ -322,9 +334,12 @@ class _Product(_BoundProduct):
             scatter_arguments = (x, dots[self._num_diagonal_dots :])
         diagonal: Any = self._diagonal
         diagonal(x, y, *diagonal_arguments)
-        self._off_diagonal(finish(), self._boundary_values)
+        wait()
         kernels = kernels_of(self._device)
         kernels.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
+
+    def _multiply_ghosts(self, wait_for_ghosts: Callable[[], Array]) -> None:
+        self._off_diagonal(wait_for_ghosts(), self._boundary_values)
 
 
 class _AdjointProduct(_BoundProduct):

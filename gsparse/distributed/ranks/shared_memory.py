@@ -60,7 +60,7 @@ class MemoryCommunicator(Communicator):
     ) -> None:
         self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
         self._control, self._device, self._mailboxes, self._release = control, device, mailboxes, release
-        self.is_queued = not device.is_host
+        self.is_queued = self.uses_second_stream = not device.is_host
 
     def on(self, device: Device) -> Communicator:
         if device is self._device:

@@ -220,7 +220,7 @@ class _Action:
         bind = kernels_of(device).bind_step
         steps = {step.name: step for step in PROGRAM.steps}
         self._steps = {name: bind(device, PROGRAM, step, vectors, self._state) for name, step in steps.items()}
-        self._pair: Call = self._queue_pair
+        self._graph_of_pair: Call | None = None
         self._num_pairs = 0
 
     def _queue_pair(self) -> None:
@@ -234,8 +234,8 @@ class _Action:
         if self._num_pairs == 3 and self.is_resident and not self.device.is_host:
             with recorded_products() as count_products:
                 launch = self.device.capture(self._queue_pair)
-            self._pair = lambda: queue([launch, count_products])
-        self._pair()
+            self._graph_of_pair = lambda: queue([launch, count_products])
+        (self._graph_of_pair or self._queue_pair)()
 
     def advance(self, t: complex) -> None:
         """Replace the columns by exp(t·A) times them. Synchronizes."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
-from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.relaxation import Smoother
 
@@ -166,37 +166,53 @@ class MultigridPreconditioner(Preconditioner):
         ]
 
     def _cycle(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        bound_levels = [BoundLevel(passes, level, adjoint) for level in self.levels]
-        bound_transfers = [
+        levels = [BoundLevel(passes, level, adjoint) for level in self.levels]
+        transfers = [
             BoundTransfers(passes, level.restriction, level.prolongation, adjoint)
             for level in self.levels
             if level.restriction is not None and level.prolongation is not None
         ]
         kind = (passes.device, passes.dtype, passes.columns)
         invert = None if self.coarse is None else self.coarse.bind(*kind, adjoint=adjoint)
+        return _BoundCycle(levels, transfers, invert, self._cycle_index)
 
-        def visit(depth: int, b: Array, x: Array, guess: bool) -> list[Call]:
-            """Return the calls of a cycle on one level."""
-            if depth == len(bound_levels):
-                assert invert is not None
-                return [partial(invert, b, x)]
-            level = bound_levels[depth]
-            after = level.postsmoother.calls(x, b, level.r, guess=True, residual=False)
-            if depth == len(bound_transfers):
-                return [*level.presmoother.calls(x, b, level.r, guess=guess, residual=False), *after]
-            coarse = bound_transfers[depth]
-            correction: list[Call] = []
-            for number in range(1 if depth + 1 == len(bound_levels) else self._cycle_index):
-                correction += visit(depth + 1, coarse.b, coarse.x, number > 0)
-            return [
-                *level.presmoother.calls(x, b, level.r, guess=guess, residual=True),
-                partial(coarse.restrict, level.r, coarse.b),
-                *correction,
-                partial(coarse.prolong, coarse.x, x),
-                *after,
-            ]
 
-        return lambda x, y: visit(0, x, y, False)
+@dataclass(frozen=True, eq=False)
+class _BoundCycle:
+    """Builds the calls of a cycle for given vectors.
+
+    It keeps arrays of the device, so it does not refer to the preconditioner that refers to it: their memory would be
+    freed only when Python looks for such cycles.
+    """
+
+    levels: list[BoundLevel]
+    transfers: list[BoundTransfers]
+    invert: Apply | None
+    cycle_index: int
+
+    def __call__(self, x: Array, y: Array) -> list[Call]:
+        return self._calls(0, x, y, False)
+
+    def _calls(self, depth: int, b: Array, x: Array, guess: bool) -> list[Call]:
+        """Return the calls of a cycle on one level."""
+        if depth == len(self.levels):
+            assert self.invert is not None
+            return [partial(self.invert, b, x)]
+        level = self.levels[depth]
+        after = level.postsmoother.calls(x, b, level.r, guess=True, residual=False)
+        if depth == len(self.transfers):
+            return [*level.presmoother.calls(x, b, level.r, guess=guess, residual=False), *after]
+        coarse = self.transfers[depth]
+        correction: list[Call] = []
+        for number in range(1 if depth + 1 == len(self.levels) else self.cycle_index):
+            correction += self._calls(depth + 1, coarse.b, coarse.x, number > 0)
+        return [
+            *level.presmoother.calls(x, b, level.r, guess=guess, residual=True),
+            partial(coarse.restrict, level.r, coarse.b),
+            *correction,
+            partial(coarse.prolong, coarse.x, x),
+            *after,
+        ]
 
 
 def hierarchy_table(

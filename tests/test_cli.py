@@ -160,7 +160,7 @@ def test_solve_accepts_every_preconditioner(files: Path, capsys: Any, precond: s
     assert report["relative_residual"] < 1e-6
 
 
-@pytest.mark.parametrize("precond", ["block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0"])
+@pytest.mark.parametrize("precond", ["block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0", "amg"])
 def test_block_size_sets_the_rows_per_block_of_preconditioners(files: Path, capsys: Any, precond: str) -> None:
     options = ["--device", "cpu", "--precond", precond, "--method", "cg", "--block-size", str(N)]
     assert (
@@ -382,7 +382,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "values that a file cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
     "a block size without blocks": (
         "solve line.mtx --block-size 7",
-        "--block-size goes with --precond block_jacobi, gauss_seidel, sor, ic0, ilu0$",
+        "--block-size goes with --precond block_jacobi, gauss_seidel, sor, ic0, ilu0, amg$",
     ),
     "a variable name for an array file": (
         "solve line.mtx --rhs short.npy --rhs-name B",

@@ -48,7 +48,7 @@ LEAST_SQUARES = names_of("solver", least_squares=True)
 _RELATIVE_TO_MATRIX = names_of("solver", relative_to_matrix=True)
 PRECONDITIONERS = names_of("preconditioner")
 # Preconditioners of blocks of rows.
-_OF_BLOCKS = ("block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0")
+_OF_BLOCKS = ("block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0", "amg")
 # Default number of rows of a block of block_jacobi, meant for several unknowns per grid point. The others have 1.
 _BLOCK_SIZE = 4
 # Iterations of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
@@ -77,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = "default: chosen for the matrix, with a preconditioner; another one follows if it fails"
     method.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help=chosen)
     method.add_argument("--precond", choices=("none", *PRECONDITIONERS), help="default: none, if --method is given")
-    sizes = f"rows of a block, for {', '.join(_OF_BLOCKS)} (default: {_BLOCK_SIZE} for block_jacobi, else 1)"
+    sizes = f"rows of a block (unknowns of a node), for {', '.join(_OF_BLOCKS)} "
+    sizes += f"(default: {_BLOCK_SIZE} for block_jacobi, else 1)"
     method.add_argument("--block-size", type=int, metavar="N", help=sizes)
     tested_by_scipys = ", ".join(sorted(_RELATIVE_TO_MATRIX))
     meaning = f"of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; default: 1e-8)"
@@ -235,8 +236,8 @@ def make_preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float
         return None, 0.0
     begin = time.perf_counter()
     with show_elapsed(f"preconditioner {name}"):
-        size = options.block_size or (_BLOCK_SIZE if name == "block_jacobi" else 1)
-        M = getattr(linalg, name)(A, **({"block_size": size} if name in _OF_BLOCKS else {}))
+        size = options.block_size or (_BLOCK_SIZE if name == "block_jacobi" else None)
+        M = getattr(linalg, name)(A, **({} if size is None else {"block_size": size}))
     return M, time.perf_counter() - begin
 
 

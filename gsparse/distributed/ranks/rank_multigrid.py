@@ -74,6 +74,7 @@ class RankMultigrid(MultigridPreconditioner):
         levels = self._setup.build(part, operator)
         operator.device.synchronize()  # synchronizes
         self.seconds = {**self._setup.phases.seconds(), "in all": time.perf_counter() - begin}
+        self._milliseconds = self._setup.phases.line(self.seconds)
         return levels
 
     @property
@@ -145,9 +146,8 @@ class RankMultigrid(MultigridPreconditioner):
             )
 
     def _remarks(self) -> dict[str, str]:
-        seconds = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in self.seconds.items())
         ranks = self._structure.rows.world_size
-        return {**super()._remarks(), "Ranks": str(ranks), "Milliseconds": seconds}
+        return {**super()._remarks(), "Ranks": str(ranks), "Milliseconds": self._milliseconds}
 
 
 def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigrid:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gsparse.device.base import Device
+from gsparse.device.compile_notice import COMPILE_NOTICE
 
 __all__ = ["Phases"]
 
@@ -22,7 +23,7 @@ class Phases:
     """
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self._device, self._compilations = device, COMPILE_NOTICE.compilations
         self._readers: list[tuple[str, Callable[[], float | None]]] = []
 
     def run(self, name: str, function: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
@@ -37,3 +38,9 @@ class Phases:
         for name, read in self._readers:
             seconds[name] = seconds.get(name, 0.0) + (read() or 0.0)
         return seconds
+
+    def line(self, seconds: dict[str, float]) -> str:
+        """Return the milliseconds of phases as text, which tells whether this process has compiled kernels since."""
+        times = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in seconds.items())
+        is_first = COMPILE_NOTICE.compilations > self._compilations
+        return f"{times}; compiling kernels included" if is_first else times

@@ -51,6 +51,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         levels = self._setup.build(matrix)
         matrix.device.synchronize()  # synchronizes
         self.seconds = {**self._setup.phases.seconds(), "in all": time.perf_counter() - begin}
+        self._milliseconds = self._setup.phases.line(self.seconds)
         return levels
 
     @property
@@ -110,5 +111,4 @@ class SmoothedAggregation(MultigridPreconditioner):
         return self
 
     def _remarks(self) -> dict[str, str]:
-        seconds = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in self.seconds.items())
-        return {**super()._remarks(), "Milliseconds": seconds}
+        return {**super()._remarks(), "Milliseconds": self._milliseconds}

@@ -153,8 +153,6 @@ def test_every_method_solves_for_a_right_hand_side_of_a_file(files: Path, capsys
 
 @pytest.mark.parametrize("precond", solve.PRECONDITIONERS)
 def test_solve_accepts_every_preconditioner(files: Path, capsys: Any, precond: str) -> None:
-    if precond == "amg":
-        pytest.importorskip("pyamg", reason="amg(A) needs PyAMG")
     report = call_json(capsys, "solve", files / "line.mtx", "--device", "cpu", "--precond", precond, "--method", "cg")
     assert (report["precond"], report["converged"]) == (precond, True)
     assert report["relative_residual"] < 1e-6

@@ -140,7 +140,7 @@ def test_the_drivers_launch_function_has_the_parameters_that_launching_passes() 
     assert (launch.__doc__ or "").partition("\n")[0] == f"launchKernel({parameters})"
     with pytest.raises(TypeError):
         launch(*range(10))
-    if not has_driver():
+    if not cupy.cuda.runtime.driverGetVersion():  # an installed driver would launch what these numbers point at
         with pytest.raises(RuntimeError, match="CuPy failed to load"):
             launch(*range(11))
 

@@ -12,7 +12,7 @@ from gsparse.kernels import contract, cpu, gpu
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.catalogue import instantiations
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 
 BACKENDS = [pytest.param(cpu, id="cpu"), pytest.param(gpu, id="gpu")]
 MEMBERS = {

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from gsparse.device.locks import make_lock
 
-__all__ = ["available_cpus", "get_num_threads", "map_elements", "run_parts", "set_num_threads"]
+__all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elements", "run_parts", "set_num_threads"]
 
 # Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Time of a product in µs with
 # one thread / with two threads, on a virtual machine with two CPUs. The helper thread is awake if products follow one
@@ -256,8 +256,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         The error that a part raised. Parts that had not begun by then may not run.
     """
     hand_out = getattr(function, "hand_out", None)
-    max_threads = isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
-    num_threads = min(_pool.num_threads, max_threads)
+    num_threads = min(_pool.num_threads, _max_threads(hand_out, cost))
     if num_threads < 2:
         function(0, 1, *args)
         return
@@ -266,6 +265,15 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         job = _Job(function, num_parts, args)
         _pool.submit(job, num_threads - 1)
         job.run()
+
+
+def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
+    """Return whether `run_parts` makes one part of this work, however many threads there are."""
+    return _max_threads(getattr(function, "hand_out", None), cost) < 2
+
+
+def _max_threads(hand_out: Callable[..., bool] | None, cost: int) -> int:
+    return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
 
 
 def map_elements(

@@ -14,7 +14,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import basis_launch
 from gsparse.linalg import jacobi, minres
 from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from tests.support import host, on_device, random_values
 
 # More than the two blocks of an emulated device have in flight.

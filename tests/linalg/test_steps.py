@@ -12,7 +12,7 @@ import gsparse
 from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step, parse
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from tests.support import host, on_device, random_values
 
 VECTORS = "a b c d"

@@ -20,7 +20,7 @@ from typing import Any
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import run_parts
+from gsparse.device.threads import is_for_one_thread, run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState, names_in
@@ -198,6 +198,18 @@ def bind_step(
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
     arrays = [[vectors[name].reshape(columns, -1)[column] for name in names] for column in range(columns)]
     cost = size * max(1, len(names)) // 2
+
+    if columns == 1 and is_for_one_thread(pass_over, cost):
+        own_arrays, own_sums, own_cells, own_history = arrays[0], sums[0], cells[0], history[0]
+
+        def run_one() -> None:
+            pass_over(0, 1, size, own_cells, partials, *own_arrays)
+            module.total(partials, own_sums)
+            if num_sums and state.reduce is not None:
+                state.reduce(sums)
+            after(own_sums, own_cells, own_history)
+
+        return run_one
 
     def run() -> None:
         for column in range(columns):

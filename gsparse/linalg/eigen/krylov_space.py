@@ -31,7 +31,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.small_matrices import with_one_blas_thread
 

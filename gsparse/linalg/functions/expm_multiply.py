@@ -34,7 +34,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.functions.taylor_degree import ShiftedNorms, trace_of
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 
 __all__ = ["PROGRAM", "expm_multiply"]

@@ -33,7 +33,8 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_dtype
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
-from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_state import Snapshot
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations

@@ -24,7 +24,8 @@ from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, parse_dtype
-from gsparse.linalg.krylov.solve_loop import SolveLoop, SolveState
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult

@@ -3,7 +3,7 @@
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
 graph, or are one kernel if the system is small (`one_kernel.py`), which is launched repeatedly. While a graph runs, the
 host reads a copy of the scalars that the previous graph left, so the device never waits for the host. Once a pass has
-set `stop`, all further passes change nothing.
+set `stop`, all further passes change nothing. On a CPU, the host looks at `stop` after each iteration.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import Device
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
@@ -26,12 +24,13 @@ from gsparse.kernels.steps import SYSTEM_CELLS, Multiplication, Program
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.one_kernel import IterationPart, bind_one_kernel
 from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
-from gsparse.linalg.operators import Apply, RankGroup
+from gsparse.linalg.krylov.solve_state import HISTORY_LENGTH, Snapshot, SolveState
+from gsparse.linalg.operators import Apply
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe, more_iterations
 from gsparse.profiling import recording
 
-__all__ = ["SolveLoop", "SolveState"]
+__all__ = ["SolveLoop"]
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
@@ -39,117 +38,6 @@ _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
-# Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.
-_HISTORY_LENGTH = 64
-
-
-@dataclass(eq=False)
-class SolveState:
-    """The scalars of a program on the device and the recent residuals, for each right-hand side.
-
-    Attributes
-    ----------
-    device : Device
-    program : Program
-    dtype : dtype
-        The dtype of the vectors.
-    columns : int
-        Number of right-hand sides.
-    capacity : int
-        Size of the ring buffer of residuals: iteration i is stored at position i modulo the capacity.
-    ranks : RankGroup, optional
-        The ranks that share the vectors. The sums of a pass are added up over all of them, so every rank has the same
-        scalars.
-    partial_sums : dict
-        Partial sums by name, in the form in which the backend leaves them.
-    """
-
-    device: Device
-    program: Program
-    dtype: np.dtype[Any]
-    columns: int
-    capacity: int = _HISTORY_LENGTH
-    ranks: RankGroup | None = None
-    buffer: Array = field(init=False, repr=False)
-    partial_sums: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        self._is_fresh = True
-        self._cell_dtype = np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64)
-        self._num_cells = len(self.program.cells) * self.columns * (self._cell_dtype.itemsize // 8)
-        self.buffer = self.device.xp.zeros(self._num_cells + self.columns * self.capacity, np.float64)
-
-    @property
-    def cells(self) -> Array:
-        """All scalars; those of one right-hand side are contiguous."""
-        return self.buffer[: self._num_cells].view(self._cell_dtype)
-
-    @property
-    def history(self) -> Array:
-        return self.buffer[self._num_cells :]
-
-    @property
-    def reduce(self) -> Callable[[Array], None] | None:
-        """A function that adds an array up over all ranks, in place; None if there is one rank."""
-        return None if self.ranks is None else self.ranks.allreduce
-
-    def set(self, **scalars: Any) -> None:
-        """Write scalars from the host: one value for all right-hand sides, or one for each.
-
-        Synchronizes, except in the first call.
-        """
-        buffer = np.zeros(self.buffer.size) if self._is_fresh else self.device.download(self.buffer)
-        self._is_fresh = False
-        cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
-        for name, value in scalars.items():
-            if name in self.program.deferred_sums:
-                raise KeyError(f"{name} is a sum of passes, not a scalar to be set")
-            cells[:, self.program.cells[name]] = value
-        self.buffer[...] = self.device.upload(buffer)
-
-    def read(self) -> Snapshot:
-        """Read all scalars. Synchronizes."""
-        return self.read_async()()
-
-    def read_async(self) -> Callable[[], Snapshot]:
-        """Queue a copy of all scalars, and return a function that waits for it and returns a `Snapshot`."""
-        copied = self.device.read_async(self.buffer, None if self.ranks is None else self.ranks.wait)
-        if recording.recorder is not None:
-            copied = recording.timed(copied, "wait", "for the scalars of a solve")
-        return lambda: self.snapshot(copied())
-
-    def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
-        """Interpret a host copy of the buffer."""
-        cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
-        return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """A host copy of the scalars and the recent residuals.
-
-    Attributes
-    ----------
-    positions : dict of str to int
-        Position of each scalar in a row of `cells`.
-    cells : ndarray, shape (columns, num_scalars)
-    history : ndarray, shape (columns, capacity)
-    """
-
-    positions: dict[str, int]
-    cells: npt.NDArray[Any]
-    history: npt.NDArray[np.float64]
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self.cells[:, self.positions[name]]
-
-    @property
-    def stop(self) -> npt.NDArray[np.int64]:
-        return self["verdict" if "verdict" in self.positions else "stop"].real.astype(np.int64)
-
-    @property
-    def iterations(self) -> npt.NDArray[np.int64]:
-        return self["iteration"].real.astype(np.int64)
 
 
 class SolveLoop:
@@ -179,7 +67,7 @@ class SolveLoop:
         *,
         sizes: dict[str, int] | None = None,
         monitor: ConvergenceMonitor | None = None,
-        history: int = _HISTORY_LENGTH,
+        history: int = HISTORY_LENGTH,
         norm: str = "residual",
     ) -> None:
         self.began = time.perf_counter()
@@ -304,9 +192,23 @@ class SolveLoop:
             return
         seconds = self._mean_over_ranks((read_time() if read_time else None) or 0.0)
         count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if seconds <= limit), 1)
+        if self.device.is_host:
+            self._run_on_host(body, count)
+            return
         with recorded_products() as count_products:
             launch = captured(self.device, body, count, iteration)
         self._launch_repeatedly(launch, count_products)
+
+    def _run_on_host(self, body: Sequence[Call], count: int) -> None:
+        """Run iterations until every right-hand side has stopped, and record up to `count` of them at a time."""
+        stop = self.state.snapshot(self.state.buffer)  # a view: on the host, the scalars change in place
+        while True:
+            for _ in range(count):
+                queue(body)
+                if stop.have_all_stopped:
+                    break
+            if self._record_and_check(self.state.read()):
+                return
 
     def _launch_repeatedly(self, launch: Call, count_products: Call) -> None:
         """Launch several iterations at a time until every right-hand side has stopped."""

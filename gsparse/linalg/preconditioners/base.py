@@ -15,7 +15,7 @@ from gsparse.errors import DeviceError, DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 

@@ -29,7 +29,7 @@ from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.random_vectors import hashed_vector
 

@@ -1,0 +1,134 @@
+"""The scalars of a solve and its recent residuals: on the device, and as the host reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.kernels.steps import Program
+from gsparse.linalg.operators import RankGroup
+from gsparse.profiling import recording
+
+__all__ = ["HISTORY_LENGTH", "Snapshot", "SolveState"]
+
+# Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.
+HISTORY_LENGTH = 64
+
+
+@dataclass(eq=False)
+class SolveState:
+    """The scalars of a program on the device and the recent residuals, for each right-hand side.
+
+    Attributes
+    ----------
+    device : Device
+    program : Program
+    dtype : dtype
+        The dtype of the vectors.
+    columns : int
+        Number of right-hand sides.
+    capacity : int
+        Size of the ring buffer of residuals: iteration i is stored at position i modulo the capacity.
+    ranks : RankGroup, optional
+        The ranks that share the vectors. The sums of a pass are added up over all of them, so every rank has the same
+        scalars.
+    partial_sums : dict
+        Partial sums by name, in the form in which the backend leaves them.
+    """
+
+    device: Device
+    program: Program
+    dtype: np.dtype[Any]
+    columns: int
+    capacity: int = HISTORY_LENGTH
+    ranks: RankGroup | None = None
+    buffer: Array = field(init=False, repr=False)
+    partial_sums: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._is_fresh = True
+        self._cell_dtype = np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64)
+        self._num_cells = len(self.program.cells) * self.columns * (self._cell_dtype.itemsize // 8)
+        self.buffer = self.device.xp.zeros(self._num_cells + self.columns * self.capacity, np.float64)
+
+    @property
+    def cells(self) -> Array:
+        """All scalars; those of one right-hand side are contiguous."""
+        return self.buffer[: self._num_cells].view(self._cell_dtype)
+
+    @property
+    def history(self) -> Array:
+        return self.buffer[self._num_cells :]
+
+    @property
+    def reduce(self) -> Callable[[Array], None] | None:
+        """A function that adds an array up over all ranks, in place; None if there is one rank."""
+        return None if self.ranks is None else self.ranks.allreduce
+
+    def set(self, **scalars: Any) -> None:
+        """Write scalars from the host: one value for all right-hand sides, or one for each.
+
+        Synchronizes, except in the first call.
+        """
+        buffer = np.zeros(self.buffer.size) if self._is_fresh else self.device.download(self.buffer)
+        self._is_fresh = False
+        cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
+        for name, value in scalars.items():
+            if name in self.program.deferred_sums:
+                raise KeyError(f"{name} is a sum of passes, not a scalar to be set")
+            cells[:, self.program.cells[name]] = value
+        self.buffer[...] = self.device.upload(buffer)
+
+    def read(self) -> Snapshot:
+        """Read all scalars. Synchronizes."""
+        return self.read_async()()
+
+    def read_async(self) -> Callable[[], Snapshot]:
+        """Queue a copy of all scalars, and return a function that waits for it and returns a `Snapshot`."""
+        copied = self.device.read_async(self.buffer, None if self.ranks is None else self.ranks.wait)
+        if recording.recorder is not None:
+            copied = recording.timed(copied, "wait", "for the scalars of a solve")
+        return lambda: self.snapshot(copied())
+
+    def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
+        """Interpret a host copy of the buffer."""
+        cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
+        return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A host copy of the scalars and the recent residuals.
+
+    Attributes
+    ----------
+    positions : dict of str to int
+        Position of each scalar in a row of `cells`.
+    cells : ndarray, shape (columns, num_scalars)
+    history : ndarray, shape (columns, capacity)
+    """
+
+    positions: dict[str, int]
+    cells: npt.NDArray[Any]
+    history: npt.NDArray[np.float64]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.cells[:, self.positions[name]]
+
+    @property
+    def stop(self) -> npt.NDArray[np.int64]:
+        return self["verdict" if "verdict" in self.positions else "stop"].real.astype(np.int64)
+
+    @property
+    def have_all_stopped(self) -> bool:
+        return bool(self["verdict" if "verdict" in self.positions else "stop"].all())
+
+    @property
+    def iterations(self) -> npt.NDArray[np.int64]:
+        return self["iteration"].real.astype(np.int64)

@@ -1,7 +1,8 @@
-"""Time an iteration over ranks without a part of it: ``python asv_bench/measure_rank_parts.py``.
+"""Time an iteration over ranks with single parts removed or doubled, to see what each part costs.
 
-The ranks have a GPU each (``--cpu N``: N processes with one thread each), and 8 million rows of the 7-point Laplacian
-(``--points Z Y X``). CG is timed plainly, with ``single_reduction=True`` and with multigrid, also
+Run ``python asv_bench/measure_rank_parts.py``. The ranks have a GPU each (``--cpu N``: N processes with one thread
+each), and 8 million rows of the 7-point Laplacian (``--points Z Y X``). CG is timed plain, with
+``single_reduction=True`` and with multigrid: first unchanged, and then in these variants:
 
 - `without messages`: ranks gather what others need, but do not send it, and multiply zeros in place of what they would
   receive;
@@ -9,7 +10,7 @@ The ranks have a GPU each (``--cpu N``: N processes with one thread each), and 8
 - `one stream`: messages wait for other work on the same stream;
 - `sums twice`: each sum over the ranks is computed once more, which shows what one costs.
 
-One rank alone is shown beside them. The set-up of multigrid is timed with its phases.
+One rank alone is timed first. The set-up of multigrid is timed with its phases.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def time_parts(communicator: Any, device: Any, pipe: Any, shape: tuple[int, int,
     lengths, of_multigrid = ((20, 60), (3, 9)) if device.is_host else ((20, 220), (5, 35))
     records = []
     for variant in VARIANTS if communicator.world_size > 1 else VARIANTS[:1]:
-        ranks = AlteredCommunicator(communicator, variant)
-        A = matrix(ranks, device, shape, is_coupled=variant != "without neighbours")
+        altered = AlteredCommunicator(communicator, variant)
+        A = matrix(altered, device, shape, is_coupled=variant != "without neighbours")
         A.matvec(device.xp.ones(A.shape[0]))
         set_up, M = timed(A, partial(amg, A))
         M @ device.xp.ones(A.shape[0])
-        ranks.clear_received()
-        ranks.alteration = variant
+        altered.clear_received()
+        altered.alteration = variant
         record = {"variant": variant, "world_size": communicator.world_size, "set_up": set_up, "phases": M.seconds}
         record["levels"] = [rows for rows, _ in M.sizes]
         record["plain"] = iteration_seconds(A, lengths)[0]

@@ -993,8 +993,8 @@ def test_a_matrix_on_loan_keeps_the_options_of_its_user() -> None:
     prepared = A._prepared()[0]
     assert prepared.on_loan
     assert prepared.options.expected_products == 70
-    assert "ranked over 1 products" in A.plan.reason
+    assert "ranked by the time of 1 products" in A.plan.reason
     del data
     assert A @ np.ones(100) is not None
     assert not A._prepared()[0].on_loan
-    assert "ranked over 70 products" in A.plan.reason
+    assert "ranked by the time of 70 products" in A.plan.reason

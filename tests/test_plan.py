@@ -20,7 +20,7 @@ from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
 from gsparse.formats.registry import Storage, find_format, names_of, register, unregister
 from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, rank, threads_per_row
+from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, sorted_by_time, threads_per_row
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
 from tests.support import STRUCTURES, from_lengths
 
@@ -160,11 +160,11 @@ def test_the_fastest_candidate_is_chosen_and_the_reason_names_the_next(
 
     best, runner_up, *_ = sorted(plan.candidates, key=cost)
     assert plan.chosen is best
-    assert [c.format for c in rank(plan.candidates, products)][:2] == [best.format, runner_up.format]
+    assert [c.format for c in sorted_by_time(plan.candidates, products)][:2] == [best.format, runner_up.format]
     for words in (
         f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted",
         f"{runner_up.format} {runner_up.seconds * 1e6:.1f} µs",
-        f"over {products} products",
+        f"by the time of {products} products",
     ):
         assert words in plan.reason
     assert [c.format for c in plan.candidates] == list(storages_of(stats, pattern=pattern))
@@ -249,15 +249,15 @@ def candidate(format: str, seconds: float, setup_seconds: float) -> Candidate:
 
 def test_set_up_time_is_divided_by_the_expected_products() -> None:
     plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
-    assert rank([plain, converted], 9) == [plain, converted]
-    assert rank([plain, converted], 11) == [converted, plain]
-    assert f"over {EXPECTED_PRODUCTS} products" in plan_of(STENCIL).reason
+    assert sorted_by_time([plain, converted], 9) == [plain, converted]
+    assert sorted_by_time([plain, converted], 11) == [converted, plain]
+    assert f"by the time of {EXPECTED_PRODUCTS} products" in plan_of(STENCIL).reason
 
 
 def test_the_first_of_two_equally_fast_candidates_is_chosen() -> None:
     plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
-    assert rank([plain, converted], 10) == [plain, converted]
-    assert rank([converted, plain], 10) == [converted, plain]
+    assert sorted_by_time([plain, converted], 10) == [plain, converted]
+    assert sorted_by_time([converted, plain], 10) == [converted, plain]
     for first, second in (("ellpack", "csr_split"), ("csr_split", "ellpack")):
         assert choose_fastest(plan_of(STENCIL), {first: 2e-6, second: 2e-6}, "measured").format == first
 

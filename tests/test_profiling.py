@@ -473,7 +473,7 @@ def test_advice_names_the_line_that_prepares_a_matrix_again_and_again(device: De
     work()
     first = sys._getframe().f_lineno - 3
     (sentence,) = [sentence for sentence in advice_on(work) if "A.with_data(values)" in sentence]
-    assert sentence.startswith(f"{FILE}:{first} has a matrix prepared in each of 4 calls")
+    assert sentence.startswith(f"{FILE}:{first} prepares a matrix in each of 4 calls")
 
     def improved() -> None:
         A = gsparse.GpuSparseMatrix(S, device=device)

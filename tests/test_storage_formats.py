@@ -250,7 +250,7 @@ def test_csr_without_a_schedule_uses_the_best_one(device: Device, products: int,
     plan = GpuSparseMatrix(S, device=device, format="csr", expected_products=products).plan
     assert {c.format for c in plan.candidates} == set(SCHEDULES.values())
     assert plan.chosen.seconds == min(c.seconds for c in plan.candidates) or products < 10**9
-    assert f"over {products} products" in plan.reason
+    assert f"by the time of {products} products" in plan.reason
     x = random_values(rng, 280, float)
     assert_product(GpuSparseMatrix(S, device=device, format="csr", expected_products=products) @ x, S, x)
 

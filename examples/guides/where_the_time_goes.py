@@ -58,7 +58,7 @@ print(p.table("line"))
 # ---------------------
 # Each row is an operation on one line of the program.
 #
-# - *waiting s* are the seconds for which the program waited, without the operations inside that have rows of their own.
+# - *waiting s* are the seconds for which the program waited, excluding inner operations that have rows of their own.
 #   With the row *outside gsparse*, the time in which no operation of gsparse was recorded, they add up to the
 #   wall-clock time.
 # - *with inner* also contains the operations inside: the row of the solver contains those of its steps.
@@ -88,8 +88,8 @@ assert any("asks for A.data" in sentence for sentence in p.advice)
 # A fast program
 # --------------
 # All matrices have the same structure. So the matrix is made once, and `GpuSparseMatrix.with_data` replaces its values
-# by those that are computed on the device. The preconditioner is made once too: as M changes little, that of the first
-# step serves all of them. The check reads the values on the device, where ``A.device_data`` is.
+# by those that are computed on the device. The preconditioner is made once too: as M changes little, the preconditioner
+# of the first step serves all of them. The check reads the values on the device, where ``A.device_data`` is.
 
 
 def fast(steps):
@@ -121,8 +121,8 @@ assert 2 * q.seconds < p.seconds
 gsparse.plot.profile(q)
 
 # %%
-# A program that knows nothing of it
-# ----------------------------------
+# Profile a program without changing it
+# -------------------------------------
 # ``gsparse profile program.py arguments`` runs a program and prints the table and the advice, also if the program ends
 # with an error or with Ctrl-C. The options ``--json``, ``--trace`` and ``--picture`` write files.
 #

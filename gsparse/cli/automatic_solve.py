@@ -17,7 +17,7 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 __all__ = ["describe_automatic_solve", "solve_automatically"]
 
 # Python's arguments in the advice of `gsparse.linalg.solve`, and the options of this command.
-_OPTIONS = {"(rtol)": "(--rtol)", "(maxiter)": "(--maxiter)"}
+_OPTIONS = {"rtol": "--rtol", "maxiter": "--maxiter"}
 
 
 def solve_automatically(options: argparse.Namespace, S: sp.csr_array, b: Any) -> tuple[SolveResult, dict[str, Any]]:

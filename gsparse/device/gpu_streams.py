@@ -14,7 +14,8 @@ __all__ = ["GpuStreams", "on_stream"]
 
 # Number of products in the CUDA graph that one timing launches.
 _PRODUCTS_PER_GRAPH = 10
-# The lowest priority of a stream is 0. All GPUs have this one, too.
+# Priority of a stream whose kernels start before those of other streams. Lower numbers start first, and 0 is the
+# default. All GPUs support -1.
 _HIGH_PRIORITY = -1
 
 
@@ -46,8 +47,8 @@ class GpuStreams(Streams):  # on GPUs only
     has_events = True
 
     def __init__(self, cupy: Any) -> None:
-        # The default streams have small numbers instead of addresses. The largest number stands for the per-thread
-        # default stream: every thread has its own, and all have this number.
+        # The handle of a default stream is a small number (at most streamPerThread = 2), that of any other stream an
+        # address. Each thread has its own per-thread default stream, but all share the handle streamPerThread.
         self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._free_events: deque[Any] = deque()
         self._of_thread = threading.local()
@@ -107,8 +108,8 @@ class GpuStreams(Streams):  # on GPUs only
         pointer: int = stream.ptr
         if pointer <= self._per_thread_stream:
             return (threading.get_ident(), pointer) if pointer == self._per_thread_stream else pointer
-        # A captured launch runs whenever its graph is launched, at the same time as any other work. A new object as the
-        # key says that nothing else runs in order with it.
+        # A captured launch runs when its graph is launched, perhaps beside any other work. So it gets a unique key: no
+        # other work is ordered with it.
         return object() if stream.is_capturing() else pointer
 
     @contextmanager
@@ -131,7 +132,7 @@ class GpuStreams(Streams):  # on GPUs only
     def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
         cuda, caller = self.xp.cuda, self.xp.cuda.get_current_stream()
         if not hasattr(self._of_thread, "second"):
-            # Blocks of its small kernels start before the many waiting blocks of a product.
+            # Blocks of the small kernels of this stream start before the many waiting blocks of a product.
             self._of_thread.second = cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)
         second = self._of_thread.second
         second.wait_event(caller.record())

@@ -77,7 +77,7 @@ class Staging:  # on GPUs only
         return buffer
 
     def _release(self, buffer: _Buffer) -> None:
-        """Keep a buffer for reuse, or if enough are kept, free it when its last copy has ended."""
+        """Keep a buffer for reuse, or if enough are kept, free it when its last copy has ended. May synchronize."""
         if len(self._free) < MAX_FREE_BUFFERS:
             self._free.append(buffer)
         else:
@@ -86,7 +86,8 @@ class Staging:  # on GPUs only
     def upload(self, host: npt.NDArray[Any]) -> Array:
         """Copy a contiguous host array to a new device array. When this returns, `host` may be changed.
 
-        The copy to the device is queued on the caller's current stream, and is not waited for.
+        The copy is queued on the caller's current stream. The last chunks are not waited for; earlier ones may be, to
+        reuse their buffers. May synchronize.
         """
         runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
         result = self._cupy.empty(host.shape, host.dtype)

@@ -98,8 +98,8 @@ class Storage:
     nbytes : int
         Bytes of the matrix that one product reads.
     runs : (int, int)
-        Only for row patterns on a CPU: the number of rows whose pattern differs from that of the row before, and the
-        number of entries of these rows.
+        Only for row patterns on a CPU: the number of runs, which are groups of consecutive rows with the same pattern,
+        and the number of entries of one row of each run.
     has_bases : bool
         Whether columns are stored relative to a base, which a product adds.
     has_codes : bool

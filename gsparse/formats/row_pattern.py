@@ -40,9 +40,9 @@ class CommonPattern:
     ----------
     code : int
     masks : array of uint32, shape (num_patterns,)
-        For each pattern whose offsets are some of those of the common one, in the same order: bit k is 1 if it has the
-        offset of entry k. All bits are 1 for the common pattern itself, and 0 for a pattern that is no part of it, or
-        if the common one has more than 32 entries.
+        Bit k is 1 if the pattern contains offset k of the common one. The common pattern itself has all bits set. The
+        mask is 0 for a pattern that is not a subsequence of the common one, and for all others if the common one has no
+        entry, more than 32 entries, or offsets that are not increasing.
     span : int
         The largest magnitude of its offsets. On a grid, this is about the distance of two planes.
     """
@@ -116,8 +116,9 @@ class Patterns:
     num_entries : int
         Number of entries of all patterns.
     runs : (int, int)
-        The number of rows whose pattern differs from that of the row before, and the number of entries of these rows.
-        Only a CPU, which multiplies the rows of a run together, needs them: on a GPU each row has a thread.
+        The number of runs, which are groups of consecutive rows with the same pattern, and the number of entries of one
+        row of each run. Only a CPU, which multiplies the rows of a run together, needs them: on a GPU each row has a
+        thread.
     """
 
     codes: Array
@@ -176,7 +177,7 @@ class PatternPreparation(Preparation[PatternStructure], Protocol):
 
     @property
     def patterns(self) -> Patterns | None:
-        """The distinct rows by offsets and values, or None if values of each row's own take less memory."""
+        """The distinct rows by offsets and values, or None if storing each row's own values takes less memory."""
         ...
 
     @property

@@ -77,7 +77,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
     arrays = matrix._arrays
     hosts = arrays.read()
     # As long as nothing was lent or replaced, nothing was written.
-    key = (matrix.format, matrix.shape, *((pair, pair.loans) for pair in arrays))
+    key = (matrix.format, matrix.shape, *((pair, pair.version) for pair in arrays))
     lent = bool(arrays.lent_names)
     remembered = arrays.scipy_array
     if remembered is not None and not lent and key == remembered[0]:

@@ -58,8 +58,8 @@ class ArrayPair:
     was_lent : bool
         Whether, since the last `make_device_current`, the host copy was on loan or the array was replaced by one for
         which the properties that the user declared (such as ``symmetric=True``) may not hold.
-    loans : int
-        How often the host copy was lent, or the array replaced by another one.
+    version : int
+        Number of times that the host copy was lent or the array was replaced.
     frozen : bool
         Whether only read-only arrays are lent (`freeze`).
     """
@@ -81,7 +81,7 @@ class ArrayPair:
         self.on_device = on_device
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
-        self.loans = 0
+        self.version = 0
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -107,7 +107,7 @@ class ArrayPair:
                 return self.read()
             host = self._host_side()
             self.lent = self.was_lent = True
-            self.loans += 1
+            self.version += 1
             return host
 
     def read(self) -> npt.NDArray[Any]:
@@ -179,7 +179,7 @@ class ArrayPair:
             self._host = self._reading = None
             self.lent = False
             self.was_lent = self.was_lent or not keeps_declarations
-            self.loans += 1
+            self.version += 1
 
     def share(self, *, flip: bool = False) -> ArrayPair:
         """Return another pair over the same device array; a write to either host copy leaves the other unchanged.
@@ -257,15 +257,15 @@ def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
     ----------
     array : ndarray
     own : int
-        How many references are known to be ours. A local variable of the caller is not allowed for and would count as
-        someone else's.
+        How many references are known to be ours. Local variables of the caller are not included and count as
+        references of others.
     """
     while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base
         if base is not None and not isinstance(base, np.ndarray):
             return True  # The memory belongs to an object that is no array, so its references cannot be counted.
         array, own = base, 1
-        del base
+        del base  # `base` itself must not count as a reference.
     return array is not None
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "choose_fastest",
     "count_terms",
     "make_plan",
-    "rank",
+    "sorted_by_time",
     "threads_per_row",
 ]
 
@@ -149,8 +149,8 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) 
     >>> threads_per_row(60.0, 32, num_rows=5000)
     16
     """
-    entries = max(length / _ENTRIES_PER_THREAD, min(length, _DEVICE_THREADS / max(num_rows, 1)))
-    return min(max(2, 1 << int(entries).bit_length() >> 1), lanes)
+    wanted_threads = max(length / _ENTRIES_PER_THREAD, min(length, _DEVICE_THREADS / max(num_rows, 1)))
+    return min(max(2, 1 << int(wanted_threads).bit_length() >> 1), lanes)
 
 
 def make_plan(
@@ -184,8 +184,8 @@ def make_plan(
     threads : int
         Number of threads of a CPU that share a product. It has no meaning for a GPU.
     format : str
-        The name of a format; the name of a layout, of which the model chooses the schedule; or "auto", with which the
-        model chooses among all formats.
+        The name of a format; a layout such as "csr", for which the model chooses the schedule; or "auto", with which
+        the model chooses among all formats.
     threads_per_block : {128, 256, 512}
     expected_products : int
         Number of products over which the time of a conversion is spread.
@@ -193,16 +193,18 @@ def make_plan(
     Raises
     ------
     FormatError
-        If the format or the number of threads is invalid, or the matrix cannot be stored in the format.
+        If the format or `threads_per_block` is invalid, or the matrix cannot be stored in the format.
     """
     check_request(format, threads_per_block)
     allowed = [each.name for each in choices(format)]
     launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
     candidates = tuple(
-        rank([_candidate(name, s, stats, model, value_bytes, launch, threads) for s in encoded], expected_products)[0]
+        sorted_by_time(
+            [_candidate(name, s, stats, model, value_bytes, launch, threads) for s in encoded], expected_products
+        )[0]
         for name, encoded in storages.items()
     )
-    ranked = rank([c for c in candidates if c.format in allowed], expected_products)
+    ranked = sorted_by_time([c for c in candidates if c.format in allowed], expected_products)
     if not ranked:
         raise find_format(allowed[0]).refusal()
     if len(ranked) == 1:
@@ -210,7 +212,7 @@ def make_plan(
     return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
 
 
-def rank(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
+def sorted_by_time(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
     """Sort candidates by the predicted time of a product, including its share of the set-up time; the best first."""
     return sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
 
@@ -287,5 +289,5 @@ def _candidate(
 def _reason(best: Candidate, next_best: Candidate, expected_products: int) -> str:
     return (
         f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted per product, {next_best.format} "
-        f"{next_best.seconds * 1e6:.1f} µs; ranked over {expected_products} products and the set-up"
+        f"{next_best.seconds * 1e6:.1f} µs; ranked by the time of {expected_products} products and the set-up"
     )

@@ -28,7 +28,7 @@ from gsparse._version import __version__
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.locks import make_lock
-from gsparse.plan.choice import Plan, choose_fastest, rank
+from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
 __all__ = [
     "MAX_CANDIDATES",
@@ -120,7 +120,7 @@ def choose_measured(plan: Plan, times: Mapping[str, Timing], source: str) -> Pla
 
 def formats_to_time(plan: Plan, expected_products: int) -> list[str]:
     """Return the names of the two to four formats that may be the fastest."""
-    ranked = rank(plan.candidates, expected_products)
+    ranked = sorted_by_time(plan.candidates, expected_products)
     close = [c.format for c in ranked if c.seconds <= _MAX_RATIO * ranked[0].seconds]
     return close[:MAX_CANDIDATES] if len(close) > 1 else [c.format for c in ranked[:2]]
 

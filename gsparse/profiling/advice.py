@@ -1,4 +1,4 @@
-"""Advice from a profile: sentences that say what to change in the program, and what the measured times say it saves."""
+"""Advice from a profile: sentences that say what to change in a program, and an estimate of the time that it saves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.005
 _LOOP_CALLS = 3
 # Iterations of a solve from which on a preconditioner usually pays.
 _MANY_ITERATIONS = 50
-# What a good preconditioner is assumed to leave of the iterations' time.
+# Share of the iterations' time that is assumed to remain with a good preconditioner.
 _PRECONDITIONED_SHARE = 0.5
 
 
@@ -39,12 +39,12 @@ def advise(rows: Sequence[Row], seconds: float) -> list[str]:
         The wall-clock time of the profile.
     """
     own = [row for row in rows if not row.is_other_thread]
-    found = [advice for rule in _RULES for advice in rule(own, seconds)]
-    return [each.sentence for each in sorted(found, reverse=True) if each.saved >= _LEAST_SHARE * seconds]
+    advice = [each for rule in _RULES for each in rule(own, seconds)]
+    return [each.sentence for each in sorted(advice, reverse=True) if each.saved >= _LEAST_SHARE * seconds]
 
 
 def _set_up(rows: Sequence[Row], *, on_loan: bool) -> list[Row]:
-    """Return the rows of repeated set-ups, on lines where a host array is held or on the other ones."""
+    """Return the rows of repeated set-ups: those on lines where the program holds a host array, or all others."""
     places = {row.place for row in rows if row.name == ON_LOAN}
     set_up = [row for row in rows if row.kind == "set-up" and row.calls >= _LOOP_CALLS]
     return [row for row in set_up if (row.place in places) == on_loan]
@@ -61,9 +61,9 @@ def _repeated_set_up(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
     total = sum(row.seconds for row in set_up)
     yield Advice(
         saved,
-        f"{most.place} has a matrix prepared in each of {most.calls:,} calls. With the choice and the making of its "
-        f"format, this takes {_of(total, seconds)}. If only the values change, make the matrix once before the loop "
-        f"and call A.with_data(values), which keeps what depends on the structure: it saves up to {saved:.2g} s.",
+        f"{most.place} prepares a matrix in each of {most.calls:,} calls. With choosing and building its format, this "
+        f"takes {_of(total, seconds)}. If only the values change, make the matrix once before the loop and call "
+        f"A.with_data(values), which keeps what depends on the structure: it saves up to {saved:.2g} s.",
     )
 
 
@@ -139,7 +139,7 @@ def _host_operations(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
 
 
 def _of(part: float, seconds: float) -> str:
-    """Return how sentences say a share of the time."""
+    """Format a share of the time, such as "0.2 of 3 s"."""
     return f"{part:.2g} of {seconds:.2g} s"
 
 

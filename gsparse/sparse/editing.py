@@ -70,8 +70,8 @@ def with_new_entries(
     ordered : bool
         Whether `rows` is known to be strictly increasing, so that no row has more than one new entry.
     is_sorted : bool
-        Whether columns rise within each row of the matrix; they then do in the result. Otherwise each row begins with
-        its new entries, as in SciPy.
+        Whether columns increase within each row of the matrix; then they also do in the result. Otherwise each row
+        begins with its new entries, as in SciPy.
     """
     xp = device.xp
     if rows.size > 1 and not ordered:
@@ -103,6 +103,7 @@ def _order_of_places(
     if distinct:
         return kernels.stable_order(device, places, bound)
     order = _last_of_each(device, places, bound)
+    # No place occurs twice: keep the caller's order within each row, as SciPy does.
     is_whole = order.size == rows.size and not by_columns
     return kernels.stable_order(device, rows, csr.num_rows) if is_whole else order
 
@@ -132,6 +133,6 @@ def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
         indptr = xp.concatenate([indptr, last])
     csr = Csr((num_rows, csr.num_cols), indptr, indices, data, csr.is_canonical)
     if num_cols < csr.num_cols:
-        kept = kernels_of(device).keep_entries(device, csr, csr.indices < num_cols)
-        csr = replace(kept, is_canonical=csr.is_canonical)
+        cut = kernels_of(device).keep_entries(device, csr, csr.indices < num_cols)
+        csr = replace(cut, is_canonical=csr.is_canonical)
     return replace(csr, shape=shape)

@@ -84,8 +84,8 @@ def solve(
 @pytest.fixture
 def small_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Distribute also levels of a hundred rows."""
-    monkeypatch.setattr(rank_levels, "_LARGEST_COMMON", {"cpu": 60, "gpu": 60})
-    monkeypatch.setattr(rank_levels, "_FEWEST_ROWS", 30)
+    monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
+    monkeypatch.setattr(rank_levels, "_MIN_ROWS_PER_RANK", 30)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -96,8 +96,8 @@ def test_iterations_are_within_two_of_those_of_one_rank(
     cpu: Device, name: str, world_size: int, distributes_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if distributes_all:
-        monkeypatch.setattr(rank_levels, "_LARGEST_COMMON", {"cpu": 60, "gpu": 60})
-        monkeypatch.setattr(rank_levels, "_FEWEST_ROWS", 30)
+        monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
+        monkeypatch.setattr(rank_levels, "_MIN_ROWS_PER_RANK", 30)
     S, block_size, arguments = problem(name)
     solver = gmres if name == "convection" else cg
     b = np.random.default_rng(0).standard_normal(S.shape[0]).astype(S.dtype)
@@ -187,7 +187,7 @@ def test_small_matrices_and_those_that_cannot_be_coarsened(cpu: Device, monkeypa
     for S in (poisson(3, 7), sp.eye_array(40, format="csr") * 3.0, sp.csr_array(np.array([[2.0]]))):
         _, iterations, _ = solve(sp.csr_array(S), blocks(S.shape[0], 3), cpu, {})
         assert iterations <= 3
-    monkeypatch.setattr(rank_levels, "_LARGEST_COMMON", {"cpu": 60, "gpu": 60})
+    monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a diagonal matrix needs no coarser level
         solve(sp.csr_array(sp.diags_array(np.linspace(1, 2, 400))), blocks(400, 2), cpu, {})
@@ -308,8 +308,8 @@ class _LikeNccl(Communicator):
 
 
 def test_ranks_without_rows_of_a_level_make_the_same_calls(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_levels, "_LARGEST_COMMON", {"cpu": 60, "gpu": 60})
-    monkeypatch.setattr(rank_levels, "_FEWEST_ROWS", 150)
+    monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
+    monkeypatch.setattr(rank_levels, "_MIN_ROWS_PER_RANK", 150)
     S = poisson(16, 7)
     partition = blocks(S.shape[0], 4)
 

@@ -30,7 +30,7 @@ __all__ = ["RankCoarsening", "RankTransfers", "on_fewer_ranks"]
 
 @dataclass(frozen=True, eq=False)
 class RankTransfers:
-    """The values of one level.
+    """The transfers of one level, and the matrix and candidates of the next one.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class RankTransfers:
     coarse : RankRows
         R·A·P.
     candidates, left_candidates : array
-        The rank's rows of the near-nullspace candidates of the coarser level.
+        The rank's rows of the near-nullspace candidates of the coarser level. `left_candidates` belong to the adjoint.
     """
 
     prolongation: RankRows
@@ -51,7 +51,7 @@ class RankTransfers:
 
 @dataclass(frozen=True, eq=False)
 class _NodeAggregates:
-    """From which aggregates a rank's nodes interpolate.
+    """The aggregates of the nodes that a rank reads, and the structure of its rows of P.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ class RankCoarsening:
         Number of unknowns of a node of this level, and of the next one.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     strength : Strength
-    fewest, most_common : int
-        Number of rows of the coarser level that a rank should have at least, unless every rank will have the whole
-        level, because it has at most `most_common` rows.
+    min_rows_per_rank, max_replicated_rows : int
+        A coarser level with at most `max_replicated_rows` rows will be replicated. Otherwise, each rank that has rows
+        should have at least `min_rows_per_rank` of them on average.
     phases : Phases
 
     Attributes
@@ -88,7 +88,7 @@ class RankCoarsening:
     aggregates : array of int32, shape (own nodes,)
         The aggregate of each node of this rank, counted from its first one; -1 for none.
     num_aggregates : int
-        Their number on all ranks.
+        Number of aggregates of all ranks together.
     coarse_rows : RowPartition
         The owners of the rows of the coarser level.
     unfiltered_bound, diagonal_range
@@ -102,8 +102,8 @@ class RankCoarsening:
         num_candidates: int,
         symmetry: str,
         strength: Strength,
-        fewest: int,
-        most_common: int,
+        min_rows_per_rank: int,
+        max_replicated_rows: int,
         phases: Phases,
     ) -> None:
         self._block_size, self._k = block_size, num_candidates
@@ -111,21 +111,24 @@ class RankCoarsening:
         graph = phases.run("strength", self._connect, *self.examine(A, phases))
         self.aggregates, count = phases.run("aggregation", aggregate_nodes, A.context.device, graph)
         ends = np.cumsum(A.context.communicator.table([count])[:, 0]).tolist()
-        self._nodes = RowPartition((0, *ends))
-        self.num_aggregates = self._nodes.num_rows
-        is_common = self.num_aggregates * num_candidates <= most_common
-        self._coarse_nodes = self._nodes if is_common else on_fewer_ranks(self._nodes, -(-fewest // num_candidates))
-        self.coarse_rows = _times(self._coarse_nodes, num_candidates)
+        self._aggregate_owners = RowPartition((0, *ends))
+        self.num_aggregates = self._aggregate_owners.num_rows
+        is_replicated = self.num_aggregates * num_candidates <= max_replicated_rows
+        self._coarse_node_owners = self._aggregate_owners
+        if not is_replicated:
+            min_nodes_per_rank = -(-min_rows_per_rank // num_candidates)
+            self._coarse_node_owners = on_fewer_ranks(self._aggregate_owners, min_nodes_per_rank)
+        self.coarse_rows = _times(self._coarse_node_owners, num_candidates)
         # For the prolongator, and for that of the adjoint.
         self._interpolations: list[_NodeAggregates] = []
 
     def examine(self, A: RankRows, phases: Phases) -> tuple[Csr, Examination]:
-        """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
+        """Examine the values of a matrix with this structure, and store the `Examination` for `fill`. Synchronizes."""
         self._context = A.context  # in an update, that of another matrix
-        self._found: tuple[Csr, Examination] = phases.run("strength", self._examine, A)
-        examination = self._found[1]
+        self._examined: tuple[Csr, Examination] = phases.run("strength", self._examine, A)
+        examination = self._examined[1]
         self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
-        return self._found
+        return self._examined
 
     def _examine(self, A: RankRows) -> tuple[Csr, Examination]:
         device, size = self._context.device, self._block_size
@@ -133,19 +136,23 @@ class RankCoarsening:
         if size > 1:
             nodes = kernels.block_weights(device, A.csr, size)
             nodes = replace(nodes, shape=(nodes.num_rows, A.csr.num_cols // size))
-        found = kernels.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
-        smallest, largest = found.diagonal_range
-        # A rank without rows has found no smallest element.
-        numbers = [found.bound, found.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
+        examination = kernels.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
+        smallest, largest = examination.diagonal_range
+        # A rank without rows has no smallest element.
+        numbers = [examination.bound, examination.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
         most = self._largest_of_all(np.array(numbers))
         bound, unfiltered, largest, smallest = most[0], most[1], most[2], -most[3]
-        return nodes, replace(found, bound=bound, unfiltered_bound=unfiltered, diagonal_range=(smallest, largest))
+        diagonal_range = smallest, largest
+        return nodes, replace(examination, bound=bound, unfiltered_bound=unfiltered, diagonal_range=diagonal_range)
 
     def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
-        """Return the largest of each number over all ranks. Their bits are sent: numbers may be infinite."""
+        """Return the largest of each number over all ranks.
+
+        `table` adds up finite numbers only, so the bits of the numbers, which may be infinite, are sent as int64.
+        """
         bits = self._context.communicator.table(numbers.view(np.int64))
-        found: list[float] = bits.view(np.float64).max(axis=0).tolist()
-        return found
+        largest: list[float] = bits.view(np.float64).max(axis=0).tolist()
+        return largest
 
     @property
     def _theta(self) -> float:
@@ -177,7 +184,7 @@ class RankCoarsening:
         """
         groups, k = self._group_nodes(), self._k
         tentative, coarse = phases.run("candidates", self._orthonormalize, groups, candidates[0])
-        P = phases.run("prolongation", self._smooth, 0, A, self._found, tentative, radius)
+        P = phases.run("prolongation", self._smooth, 0, A, self._examined, tentative, radius)
         left_coarse = coarse
         if self._symmetry == "nonsymmetric":
             tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, candidates[1])
@@ -191,9 +198,10 @@ class RankCoarsening:
 
     def _group_nodes(self) -> tuple[Array, Array]:
         """Return bounds and order: the nodes of the rank's aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
-        device, own = self._context.device, self._nodes.rows(self._context.rank)
+        device, own = self._context.device, self._aggregate_owners.rows(self._context.rank)
         count = own.stop - own.start
-        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)  # none comes last
+        # Nodes without an aggregate come last.
+        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
         order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
         return bounds[: count + 1], order
 
@@ -204,33 +212,34 @@ class RankCoarsening:
         orthonormal = kernels_of(context.device).orthonormal_candidates
         tentative, coarse = orthonormal(context.device, *groups, candidates, self._block_size)
         wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
-        return tentative, context.values_of_rows(coarse, _times(self._nodes, self._k), wanted)
+        return tentative, context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
 
     def _smooth(
-        self, number: int, A: RankRows, found: tuple[Csr, Examination], tentative: Array, radius: float
+        self, number: int, A: RankRows, examined: tuple[Csr, Examination], tentative: Array, radius: float
     ) -> RankRows:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
-        device, kernels, (nodes, examination) = self._context.device, kernels_of(self._context.device), found
+        device, kernels, (nodes, examination) = self._context.device, kernels_of(self._context.device), examined
         theta = self._theta if examination.num_dropped else 0.0
         size, k = self._block_size, self._k
         if len(self._interpolations) == number:
             self._interpolations.append(self._interpolation(A, nodes, examination, theta))
-        known = self._interpolations[number]
+        interpolation = self._interpolations[number]
+        pattern = interpolation.pattern
         omega = OMEGA / (min(examination.bound, radius) or 1.0)
         data = kernels.prolongator_values(
             device,
             A.csr,
             nodes,
-            known.pattern,
-            known.aggregates,
+            pattern,
+            interpolation.aggregates,
             examination.scales,
             theta,
             A.with_ghosts(tentative),
             size,
             omega,
         )
-        indptr, indices = kernels.expand_pattern(device, known.pattern.indptr, known.pattern.indices, size, k)
-        ghosts = (k * known.ghosts[:, None] + np.arange(k)).reshape(-1)
+        indptr, indices = kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)
+        ghosts = (k * interpolation.ghosts[:, None] + np.arange(k)).reshape(-1)
         own = self.coarse_rows.rows(self._context.rank)
         csr = Csr((A.csr.num_rows, own.stop - own.start + ghosts.size), indptr, indices, data, is_canonical=True)
         return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
@@ -238,10 +247,11 @@ class RankCoarsening:
     def _interpolation(self, A: RankRows, nodes: Csr, examination: Examination, theta: float) -> _NodeAggregates:
         """Number the aggregates of own nodes and of ghosts, and find those that each node reaches. Synchronizes."""
         context, xp, size = self._context, self._context.device.xp, self._block_size
-        first = self._nodes.rows(context.rank).start
+        first = self._aggregate_owners.rows(context.rank).start
         numbers = xp.where(self.aggregates < 0, np.int64(-1), self.aggregates.astype(np.int64) + first)
-        numbers = A.with_ghosts(xp.repeat(numbers, size))[::size]  # the halo is one of rows
-        own = self._coarse_nodes.rows(context.rank)
+        # The halo is indexed by rows: repeat each number for the rows of its node.
+        numbers = A.with_ghosts(xp.repeat(numbers, size))[::size]
+        own = self._coarse_node_owners.rows(context.rank)
         is_own = (numbers >= own.start) & (numbers < own.stop)
         ghosts = xp.unique(numbers[~is_own & (numbers >= 0)])
         places = xp.where(is_own, numbers - own.start, own.stop - own.start + xp.searchsorted(ghosts, numbers))
@@ -253,14 +263,14 @@ class RankCoarsening:
         return _NodeAggregates(aggregates, context.device.download(ghosts), pattern)
 
 
-def on_fewer_ranks(partition: RowPartition, fewest: int) -> RowPartition:
-    """Return a partition in which the first of several ranks owns the rows of all of them.
+def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartition:
+    """Merge groups of consecutive ranks: the first rank of each group owns the rows of the whole group.
 
     Parameters
     ----------
     partition : RowPartition
-    fewest : int
-        Number of rows that a rank should have on average.
+    min_rows_per_rank : int
+        Number of rows that the ranks with rows should have on average, at least.
 
     Returns
     -------
@@ -276,7 +286,7 @@ def on_fewer_ranks(partition: RowPartition, fewest: int) -> RowPartition:
     """
     bounds, world_size = partition.row_bounds, partition.world_size
     num_used = int(np.count_nonzero(np.diff(bounds)))
-    wanted = max(1, partition.num_rows // max(fewest, 1))
+    wanted = max(1, partition.num_rows // max(min_rows_per_rank, 1))
     if wanted >= num_used:
         return partition
     group = -(-world_size // wanted)
@@ -285,5 +295,5 @@ def on_fewer_ranks(partition: RowPartition, fewest: int) -> RowPartition:
 
 
 def _times(partition: RowPartition, size: int) -> RowPartition:
-    """Return the owners of rows, of which each node has `size`."""
+    """Return the partition of the rows, for nodes of `size` rows each."""
     return RowPartition(tuple(size * bound for bound in partition.row_bounds))

@@ -1,8 +1,9 @@
 """The set-up of multigrid over ranks: distributed levels, and replicated levels, which every rank has in full.
 
     finest level, and coarser ones          distributed over all ranks
-    fewer than _FEWEST_ROWS a rank          distributed over fewer ranks; the others have no rows
-    at most _LARGEST_COMMON rows in all     replicated: every rank computes them by itself, without waiting for others
+    fewer rows per rank, on average, than
+    _MIN_ROWS_PER_RANK                      distributed over fewer ranks; the others have no rows
+    at most _MAX_REPLICATED_ROWS            replicated: every rank computes them by itself, without waiting for others
 
 The ranks do not coarsen the finest level together if it is no larger than `max_coarse` allows, if `max_levels` is 1, or
 if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Only then can it be replicated.
@@ -54,9 +55,9 @@ __all__ = ["RankLevelSetup"]
 
 # Largest number of rows of a replicated level, by the kind of device. A product with such a level takes less time than
 # the messages between ranks, which take about 40 µs over NCCL.
-_LARGEST_COMMON = {"cpu": 20_000, "gpu": 300_000}
+_MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}
 # Number of rows that a rank should have at least, on average, on a distributed coarser level.
-_FEWEST_ROWS = 50_000
+_MIN_ROWS_PER_RANK = 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +143,7 @@ class RankLevelSetup:
             next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
             matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
         self.coarsenings = coarsenings
-        if matrix.part.shape[0] > _largest_common(matrix.device) and len(built) + 1 < self.options.max_levels:
+        if matrix.part.shape[0] > _max_replicated_rows(matrix.device) and len(built) + 1 < self.options.max_levels:
             built.append(_RankLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
             self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
             return [self._level(level, None) for level in built], None
@@ -173,13 +174,13 @@ class RankLevelSetup:
             coarsening = self.coarsenings[depth]
             coarsening.examine(matrix.part, self.phases)
         else:
-            is_small = size <= (_largest_common(matrix.device) if depth else self.options.max_coarse * block_size)
+            is_small = size <= (_max_replicated_rows(matrix.device) if depth else self.options.max_coarse * block_size)
             if is_small or depth + 1 == self.options.max_levels:
                 return None
             sizes = block_size, self.num_candidates
             strength = self.options.strength(depth)
-            common = _largest_common(matrix.device)
-            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, _FEWEST_ROWS, common, self.phases)
+            limits = _MIN_ROWS_PER_RANK, _max_replicated_rows(matrix.device)
+            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, *limits, self.phases)
             if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * size:
                 return None
         matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
@@ -201,11 +202,11 @@ class RankLevelSetup:
             # an update has made none for this level.
             strength = self.options.strength(depth)
             block_size = self.num_candidates if depth else self.options.block_size
-            found = RankCoarsening(
+            coarsening = RankCoarsening(
                 matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, 0, self.phases
             )
-            matrix.shared[gershgorin_bound] = found.unfiltered_bound
-            matrix.shared[DIAGONAL_RANGE] = found.diagonal_range
+            matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
+            matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
         smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", make, matrix, self._is_hermitian)
         return smoothers
 
@@ -265,8 +266,8 @@ class RankLevelSetup:
         return part if dtype == part.csr.dtype else part.with_data(part.csr.data.astype(dtype))
 
 
-def _largest_common(device: Device) -> int:
-    return _LARGEST_COMMON["cpu" if device.is_host else "gpu"]
+def _max_replicated_rows(device: Device) -> int:
+    return _MAX_REPLICATED_ROWS["cpu" if device.is_host else "gpu"]
 
 
 def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:
@@ -301,10 +302,10 @@ class _ReplicatedVectors:
 
     def transfers(self, R: RankOperator | None, P: RankOperator | None) -> tuple[Operator, Operator]:
         """Return the restriction to this level and the prolongation from it. None stands for the identity."""
-        return _CommonOperator(self, R, True), _CommonOperator(self, P, False)
+        return _ReplicatedTransfer(self, R, True), _ReplicatedTransfer(self, P, False)
 
 
-class _CommonOperator(Operator):
+class _ReplicatedTransfer(Operator):
     """A transfer between a distributed level and a replicated one.
 
     Parameters

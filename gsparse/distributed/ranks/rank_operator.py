@@ -1,6 +1,7 @@
 """One rank's rows of a matrix as an operator. Any solver of `gsparse.linalg` runs on it, on all ranks together.
 
-`RankMatrix` adds what needs the sparse algebra of rows (`rank_rows`), which itself works on these operators.
+`RankMatrix` extends this class by sparse algebra. It is a separate class because `rank_rows`, which implements that
+algebra, imports this one.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ __all__ = ["RankOperator", "common_dtype"]
 
 
 class RankOperator(Operator):
-    """A rank's rows of a matrix with their products: what `RankMatrix` is without its sparse algebra.
+    """The products of one rank's rows of a matrix.
 
-    The parameters and attributes are described there.
+    This is the base class of `RankMatrix`, whose docstring describes the parameters and attributes.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class RankOperator(Operator):
         """
         self.host_communicator, self.communicator = communicator, communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
-        self._bound_products: dict[Any, Apply] = {}  # buffers included: products follow one another, so they share them
+        # Bound products, with their buffers. Solvers share them, because the products of one matrix run one after the
+        # other.
+        self._bound_products: dict[Any, Apply] = {}
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a preconditioner of `gsparse.linalg` from the diagonal block."""
@@ -300,12 +303,14 @@ class _BoundProduct:
 class _Product(_BoundProduct):
     """Computes y = alpha·A·x + beta·y as an `Apply`.
 
-    The diagonal block is multiplied while ghosts are sent, and on a second stream the other block, too:
+    The diagonal block is multiplied while the ghosts travel. With a second stream, the off-diagonal block is multiplied
+    at the same time as the diagonal block:
 
-        one stream       gather and send → diagonal block → receive → other block → add to y
+        one stream       gather and send → diagonal block → receive → off-diagonal block → add to y
 
-        two streams      diagonal block                                           → add to y
-                         gather and send → receive → other block                  →
+        two streams      diagonal block ---------------------------------+
+                                                                         +-> add to y
+                         gather and send → receive → off-diagonal block -+
 
     If the kernels support it, the product also leaves partial sums of conj(x)·y.
 
@@ -343,7 +348,11 @@ class _Product(_BoundProduct):
 
 
 class _AdjointProduct(_BoundProduct):
-    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`: the off-diagonal block first, so that others get it early."""
+    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`.
+
+    The off-diagonal block is multiplied first, so that its results travel to their owners while the diagonal block is
+    multiplied.
+    """
 
     def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
         super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)

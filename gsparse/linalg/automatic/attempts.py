@@ -38,7 +38,7 @@ _LSMR_SAFETY = 0.01
 def try_method(
     problem: LinearProblem,
     candidate: Trial,
-    found: MatrixProperties | None,
+    properties: MatrixProperties | None,
     maxiter: int | None,
     progress: bool,
 ) -> tuple[SolveAttempt, SolveResult | None]:
@@ -55,19 +55,19 @@ def try_method(
     result, iterations = None, 0
     try:
         if candidate.method == "direct":
-            outcome = _solve_with_factors(problem, found)
+            outcome = _solve_with_factors(problem, properties)
         else:
-            outcome, result, iterations = _iterate(problem, candidate, found, maxiter, progress)
+            outcome, result, iterations = _iterate(problem, candidate, properties, maxiter, progress)
     except (FactorizationError, ImportError, DeviceMemoryError) as error:
         outcome = f"impossible: {error}"
     seconds, residual = time.perf_counter() - began, float(problem.relative_residuals.max(initial=0.0))
     return SolveAttempt(candidate.name, candidate.why, outcome, iterations, residual, seconds), result
 
 
-def _solve_with_factors(problem: LinearProblem, found: MatrixProperties | None) -> str:
+def _solve_with_factors(problem: LinearProblem, properties: MatrixProperties | None) -> str:
     device, wide = problem.device, np.result_type(problem.system.dtype, np.float64)
     b = device.download(problem.system.b).reshape(problem.columns, -1).T.astype(wide)
-    is_singular = found is not None and (found.has_constant_null_space or found.num_empty_rows > 0)
+    is_singular = properties is not None and (properties.has_constant_null_space or properties.num_empty_rows > 0)
     x = solve_directly(problem.matrix.astype(wide, copy=False), b, least_squares=is_singular)
     better = problem.offer(device.upload(np.ascontiguousarray(x.T.astype(problem.system.dtype)).reshape(-1)))
     return _outcome(problem, "residual no smaller" if not better else "residual still too large")
@@ -80,7 +80,7 @@ def _outcome(problem: LinearProblem, otherwise: str) -> str:
 def _iterate(
     problem: LinearProblem,
     candidate: Trial,
-    found: MatrixProperties | None,
+    properties: MatrixProperties | None,
     maxiter: int | None,
     progress: bool,
 ) -> tuple[str, SolveResult | None, int]:
@@ -89,9 +89,9 @@ def _iterate(
     options: dict[str, Any] = {"progress": progress}
     if candidate.preconditioner == "column_norms":
         A, scale = _scale_columns(problem)
-    elif candidate.preconditioner and found is not None:
-        options["M"] = make_preconditioner(candidate.preconditioner, A, found)
-    if candidate.method == "cg" and found is not None and problem.system.dtype != found.dtype:
+    elif candidate.preconditioner and properties is not None:
+        options["M"] = make_preconditioner(candidate.preconditioner, A, properties)
+    if candidate.method == "cg" and properties is not None and problem.system.dtype != properties.dtype:
         options["inner_dtype"] = np.float32
     limit, iterations, rtol = maxiter or candidate.maxiter, 0, problem.rtol
     result: SolveResult | None = None

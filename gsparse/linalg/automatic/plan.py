@@ -38,28 +38,28 @@ class Trial:
         return f"{self.method} with {self.preconditioner}" if self.preconditioner else self.method
 
 
-def methods_for(found: MatrixProperties) -> tuple[Trial, ...]:
+def methods_for(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods to try for a square matrix, in order.
 
     A singular matrix is not factorized before iterative methods have failed.
     """
-    if found.is_probably_definite:
-        methods = _definite(found)
-    elif found.is_hermitian:
-        methods = _indefinite(found)
+    if properties.is_probably_definite:
+        methods = _definite(properties)
+    elif properties.is_hermitian:
+        methods = _indefinite(properties)
     else:
-        methods = _nonsymmetric(found)
-    is_singular = found.has_constant_null_space or found.num_empty_rows > 0
-    if found.num_rows <= DIRECT_SIZE and not is_singular:
-        why = f"{found.num_rows} rows: a factorization takes milliseconds"
+        methods = _nonsymmetric(properties)
+    is_singular = properties.has_constant_null_space or properties.num_empty_rows > 0
+    if properties.num_rows <= DIRECT_SIZE and not is_singular:
+        why = f"{properties.num_rows} rows: a factorization takes milliseconds"
         methods = (Trial("direct", "", why), *(c for c in methods if c.method != "direct"))
     return methods
 
 
-def _definite(found: MatrixProperties) -> tuple[Trial, ...]:
+def _definite(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a Hermitian matrix with a positive diagonal."""
-    word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
-    if found.is_dominant:
+    word = "Hermitian" if properties.dtype.kind == "c" else "symmetric"
+    if properties.is_dominant:
         why = f"{word} with a positive, dominant diagonal: positive (semi)definite"
     else:
         why = f"{word} with a positive diagonal: probably positive definite"
@@ -69,31 +69,31 @@ def _definite(found: MatrixProperties) -> tuple[Trial, ...]:
         Trial("minres", "jacobi", f"{word}, maybe indefinite", 2000),
         _DIRECT,
         Trial("gmres", "ilu0", "positive definiteness is not needed", 600),
-        _last(found),
+        _last(properties),
     )
-    if found.is_strongly_dominant:
+    if properties.is_strongly_dominant:
         jacobi = Trial("cg", "jacobi", f"{why}, and so dominant that the diagonal is a good preconditioner", 500)
         return (jacobi, *chain)
     return chain
 
 
-def _indefinite(found: MatrixProperties) -> tuple[Trial, ...]:
+def _indefinite(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a Hermitian matrix with zeros or negative numbers on the diagonal."""
-    word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
-    if found.num_zero_diagonal:
-        why = f"{word} with {found.num_zero_diagonal} zeros on the diagonal: indefinite, perhaps a saddle point"
+    word = "Hermitian" if properties.dtype.kind == "c" else "symmetric"
+    if properties.num_zero_diagonal:
+        why = f"{word} with {properties.num_zero_diagonal} zeros on the diagonal: indefinite, perhaps a saddle point"
     else:
         why = f"{word} with a diagonal of both signs: indefinite"
     return (
         Trial("minres", "absolute_diagonal", why, 2000),
         _DIRECT,
         Trial("gmres", "ilu0", "an incomplete factorization, for ill-conditioned matrices", 600),
-        Trial("minres", "", "no preconditioner, in case the diagonal misleads", _many(found)),
-        _last(found),
+        Trial("minres", "", "no preconditioner, in case the diagonal misleads", _many(properties)),
+        _last(properties),
     )
 
 
-def _nonsymmetric(found: MatrixProperties) -> tuple[Trial, ...]:
+def _nonsymmetric(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a matrix that is not Hermitian."""
     ilu = Trial("gmres", "ilu0", "not symmetric: GMRES with an incomplete factorization", 600)
     tail = (
@@ -101,30 +101,30 @@ def _nonsymmetric(found: MatrixProperties) -> tuple[Trial, ...]:
         Trial("bicgstab", "ilu0", "many iterations, without the memory that GMRES needs", 2000),
         Trial("gmres", "matched_ilu0", "rows exchanged, so that the diagonal is large", 600),
         Trial("gmres", "gauss_seidel", "relaxation, where factors are unstable", 600),
-        _last(found),
+        _last(properties),
     )
-    if found.num_zero_diagonal:
-        why = f"not symmetric, {found.num_zero_diagonal} zeros on the diagonal: rows are exchanged first"
+    if properties.num_zero_diagonal:
+        why = f"not symmetric, {properties.num_zero_diagonal} zeros on the diagonal: rows are exchanged first"
         return (
             Trial("gmres", "matched_ilu0", why, 600),
             *(c for c in tail if c.preconditioner != "matched_ilu0"),
         )
-    if found.is_m_matrix:
+    if properties.is_m_matrix:
         why = "not symmetric, with a dominant diagonal and negative entries beside it, as of a flow: multigrid"
         return (Trial("fgmres", "amg", why, 200), ilu, *tail)
     return (ilu, *tail)
 
 
-def least_squares(found: MatrixProperties) -> tuple[Trial, ...]:
+def least_squares(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a rectangular matrix."""
-    shape = f"{found.num_rows} equations for {found.num_cols} unknowns"
-    limit = max(4 * min(found.num_rows, found.num_cols), 1000)
+    shape = f"{properties.num_rows} equations for {properties.num_cols} unknowns"
+    limit = max(4 * min(properties.num_rows, properties.num_cols), 1000)
     chain = (
         Trial("lsmr", "", f"{shape}: least squares", min(limit, 10_000)),
         Trial("lsmr", "column_norms", "columns of very different norms are scaled", min(limit, 10_000)),
         Trial("direct", "", "the augmented system, factorized"),
     )
-    if max(found.num_rows, found.num_cols) <= DIRECT_SIZE:
+    if max(properties.num_rows, properties.num_cols) <= DIRECT_SIZE:
         return (Trial("direct", "", f"{shape}: least squares, small enough for the host"), *chain[:2])
     return chain
 
@@ -140,13 +140,13 @@ def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Trial, ...]:
     )
 
 
-def _many(found: MatrixProperties) -> int:
+def _many(properties: MatrixProperties) -> int:
     """Return the limit of iterations of a method that converges slowly, but always."""
-    return min(max(found.num_rows, 4000), 12_000)
+    return min(max(properties.num_rows, 4000), 12_000)
 
 
-def _last(found: MatrixProperties) -> Trial:
-    return Trial("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(found))
+def _last(properties: MatrixProperties) -> Trial:
+    return Trial("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(properties))
 
 
 _DIRECT = Trial("direct", "", "a factorization, if it is not too expensive")

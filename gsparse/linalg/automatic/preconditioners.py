@@ -28,7 +28,7 @@ _MAX_MATCHED = 200_000
 _LEAST_SHARES = (0.5, 0.1, 0.01, 1e-4, 0.0)
 
 
-def make_preconditioner(name: str, A: Any, found: MatrixProperties) -> Any:
+def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
     """Return the preconditioner of this name for a matrix, with the options that its properties suggest. Synchronizes.
 
     Raises
@@ -40,9 +40,9 @@ def make_preconditioner(name: str, A: Any, found: MatrixProperties) -> Any:
         return _MAKERS[name](A)
     method = find_method(name, "preconditioner")
     options: dict[str, Any] = {}
-    if found.block_size > 1 and "block_size" in method.signature.parameters:
-        options["block_size"] = found.block_size
-    if found.dtype.char in "fF" and name == "amg":
+    if properties.block_size > 1 and "block_size" in method.signature.parameters:
+        options["block_size"] = properties.block_size
+    if properties.dtype.char in "fF" and name == "amg":
         options["dtype"] = np.float32
     return method.function(A, **options)
 

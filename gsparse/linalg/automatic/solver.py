@@ -46,23 +46,24 @@ def solve(
     """Solve A·x = b, with a method and a preconditioner that are chosen for the matrix.
 
     The choice looks at the shape, at symmetry up to rounding, at the diagonal (its signs, zeros, and dominance), at the
-    unknowns of a node, and at whether A times a constant is zero. If a method breaks down, stagnates, or does not
+    unknowns of a node, and at whether A maps constant vectors to zero. If a method breaks down, stagnates, or does not
     exist for this matrix, the next one goes on from the best solution so far:
 
     ======================================  =======================================================================
     A                                       methods, in this order
     ======================================  =======================================================================
-    up to 2 000 rows                        a factorization, and then as below
+    up to 2 000 rows and columns            a factorization, and then as below (a square matrix that has an empty
+                                            row, or that maps constant vectors to zero, begins below)
     symmetric, strongly dominant diagonal   cg with jacobi, and then as below
     symmetric, positive diagonal            cg with amg; cg with ic0; minres with jacobi; factorization; gmres with
                                             ilu0; lsmr
     symmetric, indefinite                   minres with the magnitude of the diagonal (and of the Schur complement's,
                                             where the diagonal is zero); factorization; gmres with ilu0; minres; lsmr
-    a flow: diagonal dominant, others       fgmres with amg, and then as below
-    negative
+    not symmetric, an M-matrix (such as     fgmres with amg, and then as below
+    convection–diffusion)
     not symmetric                           gmres with ilu0; factorization; bicgstab with ilu0; gmres with ilu0 of
-                                            exchanged rows (first, if the diagonal has zeros); gmres with
-                                            gauss_seidel; lsmr
+                                            exchanged rows (instead of the first method if the diagonal has zeros);
+                                            gmres with gauss_seidel; lsmr
     rectangular                             lsmr; lsmr with scaled columns; factorization of the augmented system
     an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
     ======================================  =======================================================================
@@ -92,8 +93,9 @@ def solve(
     -------
     SolveResult
         Unpacks as ``x, info``. Its attributes `method` and `why` name the choice, `attempts` lists what was tried, and
-        `relative_residual` is norm(b - A·x) / norm(b) of x as it is returned. `info` is 0 if the solve converged.
-        x is NumPy or CuPy, as b, and has the dtype of A and b, or double precision if rtol is smaller than 2e-6.
+        `relative_residual` is norm(b - A·x) / norm(b) of x as it is returned. `info` is 0 if the solve converged,
+        otherwise the number of all iterations, at least 1. x is NumPy or CuPy, as b, and has the dtype of A and b, or
+        double precision if rtol is smaller than 2e-6.
 
     Raises
     ------
@@ -120,11 +122,11 @@ def solve(
     50 rows: a factorization takes milliseconds
     """
     began = time.perf_counter()
-    problem, found = _make_problem(A, b, rtol, atol, x0)
+    problem, properties = _make_problem(A, b, rtol, atol, x0)
     with problem.device.active(), problem.device.memory_guard():
-        removed = _remove_constant(problem, found)
-        attempts, result = _try_all(problem, _candidates(problem, found), found, maxiter, progress)
-        finished = _finish(problem, found, attempts, result, removed, began)
+        removed = _remove_constant(problem, properties)
+        attempts, result = _try_all(problem, _candidates(problem, properties), properties, maxiter, progress)
+        finished = _finish(problem, properties, attempts, result, removed, began)
     if finished.info:
         warnings.warn(
             f"solve: {finished.reason}. {finished.advice}", ConvergenceWarning, stacklevel=frames_to_the_caller()
@@ -159,13 +161,13 @@ def _make_problem(
         problem = LinearProblem(
             operator, matrix, system, tolerances, _common_rtol(system, tolerances, rtol), not is_square
         )
-        found = None
+        properties = None
         if matrix is not None and is_square:
             with SquareMatrix.of(matrix, "solve") as square:
-                found = examine(square)
+                properties = examine(square)
         elif matrix is not None:
-            found = MatrixProperties(*operator.shape, int(matrix.nnz), np.dtype(matrix.dtype))
-    return problem, found
+            properties = MatrixProperties(*operator.shape, int(matrix.nnz), np.dtype(matrix.dtype))
+    return problem, properties
 
 
 def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
@@ -185,18 +187,19 @@ def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
     return max(min(ratios, default=rtol), rtol)
 
 
-def _candidates(problem: LinearProblem, found: MatrixProperties | None) -> tuple[Trial, ...]:
-    if found is None:
+def _candidates(problem: LinearProblem, properties: MatrixProperties | None) -> tuple[Trial, ...]:
+    if properties is None:
         return methods_for_operator(*problem.A.shape)
-    return methods_for(found) if found.is_square else least_squares(found)
+    return methods_for(properties) if properties.is_square else least_squares(properties)
 
 
-def _remove_constant(problem: LinearProblem, found: MatrixProperties | None) -> float:
+def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None) -> float:
     """Make b consistent with a symmetric matrix whose null space holds constants, as a pure Neumann problem.
 
-    Return the part of b that was taken away: the largest ratio of the norms, over all columns. Synchronizes.
+    Return the largest ratio, over all columns, of the norm of the removed part to norm(b). A column whose removed part
+    is within the tolerance counts as 0. Synchronizes.
     """
-    if not _has_free_constant(found):
+    if not _has_free_constant(properties):
         return 0.0
     columns = problem.system.b.reshape(problem.columns, -1)
     means = columns.mean(axis=1, keepdims=True)
@@ -206,15 +209,15 @@ def _remove_constant(problem: LinearProblem, found: MatrixProperties | None) -> 
     return float(np.where(norms > problem.tolerances, shares, 0).max())
 
 
-def _has_free_constant(found: MatrixProperties | None) -> bool:
+def _has_free_constant(properties: MatrixProperties | None) -> bool:
     """Return whether solutions differ by a constant, and b must have the mean 0."""
-    return found is not None and found.has_constant_null_space and found.is_hermitian
+    return properties is not None and properties.has_constant_null_space and properties.is_hermitian
 
 
 def _try_all(
     problem: LinearProblem,
     candidates: tuple[Trial, ...],
-    found: MatrixProperties | None,
+    properties: MatrixProperties | None,
     maxiter: int | None,
     progress: bool,
 ) -> tuple[list[SolveAttempt], SolveResult | None]:
@@ -222,7 +225,7 @@ def _try_all(
     attempts: list[SolveAttempt] = []
     last = None
     for candidate in candidates:
-        attempt, result = try_method(problem, candidate, found, maxiter, progress)
+        attempt, result = try_method(problem, candidate, properties, maxiter, progress)
         is_least = problem.least_squares and not problem.is_solved and _is_least_squares(problem)
         attempts.append(replace(attempt, outcome="least-squares solution") if is_least else attempt)
         last = result or last
@@ -237,16 +240,16 @@ def _is_least_squares(problem: LinearProblem) -> bool:
 
 def _finish(
     problem: LinearProblem,
-    found: MatrixProperties | None,
+    properties: MatrixProperties | None,
     attempts: list[SolveAttempt],
     result: SolveResult | None,
     removed: float,
     began: float,
 ) -> SolveResult:
-    """Return the result with the best solution, and the truth about it. Synchronizes."""
+    """Return the best solution, with its true residual and whether it has converged. Synchronizes."""
     last, why = attempts[-1], attempts[-1].why
     info, reason, advice = _verdict(problem, attempts, removed)
-    if _has_free_constant(found):
+    if _has_free_constant(properties):
         why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
         columns = problem.x.reshape(problem.columns, -1)
         problem.accept((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
@@ -281,6 +284,6 @@ def _verdict(problem: LinearProblem, attempts: list[SolveAttempt], removed: floa
             return 0, "converged: x minimises norm(b - A·x)", ""
         reason = "A is singular and b is not in its range: x minimises norm(b - A·x)"
         return failed, reason, "Check b, or the equations that make A singular."
-    smallest = float(problem.relative_residuals.max())
-    reason = f"no method reached rtol={problem.rtol:.1e}, the residual is {smallest:.1e}"
-    return failed, reason, "Ask for less (rtol), allow more (maxiter), or scale the equations and unknowns."
+    largest_residual = float(problem.relative_residuals.max())
+    reason = f"no method reached rtol={problem.rtol:.1e}, the residual is {largest_residual:.1e}"
+    return failed, reason, "Increase rtol or maxiter, or scale the equations and unknowns."

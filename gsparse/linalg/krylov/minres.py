@@ -90,7 +90,7 @@ PROGRAM = Program(
                 beta1 = beta
                 phibar = beta
                 record(beta)
-                stop = 2 if isnan(bb) else 8 if bb < 0 else 1 if bb == 0 or tolerance > 0 else 3 if maxiter <= 0 else 0
+                stop = 2 if isnan(bb) else 8 if bb < 0 else 1 if bb == 0 or b_is_zero > 0 else 3 if maxiter <= 0 else 0
             """,
         ),
         Step(
@@ -208,7 +208,8 @@ def minres(
     show : bool, optional
         Print the residual of each iteration and the reason for stopping, after the solve.
     check : bool, optional
-        Check that A and M are Hermitian, which takes two products with A and one with M.
+        Check that A and M are Hermitian, which takes two more products with A (three with an initial guess) and two
+        more with M.
     full_output : bool, optional
         Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
@@ -267,9 +268,11 @@ def _solve(
     norm = "residual" if system.M is None else "preconditioned residual sqrt(<r, M r>)"
     loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor, norm=norm)
     info = np.finfo(system.dtype)
+    # `tolerances` is infinite where b = 0. There, x = 0 is the solution.
+    b_is_zero = np.isinf(system.tolerances(0, 0))
     loop.state.set(
-        tolerance=np.isinf(system.tolerances(0, 0)), maxiter=maxiter, rtol=rtol, shift=shift, eps=float(info.eps),
-        beta_old=np.inf, cs=-1, gmin=float(info.max),
+        b_is_zero=b_is_zero, maxiter=maxiter, rtol=rtol, shift=shift, eps=float(info.eps), beta_old=np.inf, cs=-1,
+        gmin=float(info.max),
     )  # fmt: skip
     begin = [loop.apply(system.A, "x", "q")] if system.has_guess else []
     begin += [loop.step("start")]

@@ -116,8 +116,8 @@ class Coarsening:
         self, device: Device, csr: Csr, block_size: int, symmetry: str, strength: Strength, phases: Phases
     ) -> None:
         self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
-        found = self.examine(csr, phases)
-        graph = phases.run("strength", self._connect, *found)
+        examined = self.examine(csr, phases)
+        graph = phases.run("strength", self._connect, *examined)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
         # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
         self._groups: tuple[Array, Array] | None = None
@@ -127,11 +127,11 @@ class Coarsening:
         self._transpose = CsrTranspose(device)
 
     def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
-        """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
-        self._found: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
-        examination = self._found[1]
+        """Examine the values of a matrix with this structure, and store the `Examination` for `fill`. Synchronizes."""
+        self._examined: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
+        examination = self._examined[1]
         self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
-        return self._found
+        return self._examined
 
     def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
         kernels, size = kernels_of(self._device), self._block_size
@@ -174,10 +174,10 @@ class Coarsening:
             del of_left
         tentative, coarse = phases.run("candidates", self._orthonormalize, groups, of_right)
         del of_right
-        found, self._found = self._found, None
-        assert found is not None
-        P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
-        del found, tentative
+        examined, self._examined = self._examined, None
+        assert examined is not None
+        P = phases.run("prolongation", self._smooth, 0, csr, examined, tentative, radius)
+        del examined, tentative
         if self._symmetry == "nonsymmetric":
             tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, of_left)
             R = phases.run("prolongation", self._smooth_left, csr, tentative, radius)
@@ -204,9 +204,9 @@ class Coarsening:
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
         return kernels_of(self._device).orthonormal_candidates(self._device, *groups, candidates, self._block_size)
 
-    def _smooth(self, number: int, csr: Csr, found: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
+    def _smooth(self, number: int, csr: Csr, examined: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
-        kernels, device, (nodes, examination) = kernels_of(self._device), self._device, found
+        kernels, device, (nodes, examination) = kernels_of(self._device), self._device, examined
         theta = self._dropping_theta if examination.num_dropped else 0.0
         size, k = self._block_size, tentative.shape[1]
         if len(self._patterns) == number:

@@ -31,7 +31,9 @@ __all__ = ["Level", "MultigridPreconditioner", "hierarchy_table", "inner_dtype"]
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One level of the hierarchy, except the one that is solved exactly.
+    """One level of the hierarchy that is smoothed.
+
+    A coarsest level that is solved with its inverse is not a `Level`.
 
     Attributes
     ----------
@@ -69,10 +71,10 @@ class BoundTransfers:
     def __init__(
         self, passes: VectorPasses, restriction: MatrixOperator, prolongation: MatrixOperator, adjoint: bool
     ) -> None:
-        kind, coarse_size = (passes.device, passes.dtype, passes.columns), prolongation.shape[1]
+        vectors, coarse_size = (passes.device, passes.dtype, passes.columns), prolongation.shape[1]
         first, second = (prolongation, restriction) if adjoint else (restriction, prolongation)
-        self.restrict = first.bind(*kind, adjoint=adjoint)
-        self.prolong = second.bind(*kind, adjoint=adjoint, beta=1)
+        self.restrict = first.bind(*vectors, adjoint=adjoint)
+        self.prolong = second.bind(*vectors, adjoint=adjoint, beta=1)
         self.x, self.b = passes.vector(coarse_size), passes.vector(coarse_size)
 
 
@@ -87,7 +89,7 @@ class MultigridPreconditioner(Preconditioner):
     coarse : MatrixOperator or None
         Inverse of the coarsest matrix; None if the last one of the levels is the coarsest.
     cycle_index : int
-        How often a cycle visits the next coarser level: 1 for a V-cycle, 2 for a W-cycle.
+        Number of visits to the next coarser level: 1 for a V-cycle, 2 for a W-cycle. The dense inverse is applied once.
     dtype : dtype or None
         The dtype of the vectors inside the cycle; None for the dtype of the solve.
     coarse_nnz : int, optional
@@ -119,7 +121,7 @@ class MultigridPreconditioner(Preconditioner):
         return hierarchy_table(self.sizes, self.operator_complexity, self.grid_complexity, self._remarks())
 
     def _remarks(self) -> dict[str, str]:
-        """Return what a table of the levels says besides, by its headings."""
+        """Return the additional lines of the table: heading → text."""
         coarse = "smoothing only" if self.coarse is None else "dense inverse"
         finest = self.levels[0] if self.levels else None
         smoothers = "none" if finest is None else str(finest.presmoother)
@@ -172,8 +174,8 @@ class MultigridPreconditioner(Preconditioner):
             for level in self.levels
             if level.restriction is not None and level.prolongation is not None
         ]
-        kind = (passes.device, passes.dtype, passes.columns)
-        invert = None if self.coarse is None else self.coarse.bind(*kind, adjoint=adjoint)
+        vectors = (passes.device, passes.dtype, passes.columns)
+        invert = None if self.coarse is None else self.coarse.bind(*vectors, adjoint=adjoint)
         return _BoundCycle(levels, transfers, invert, self._cycle_index)
 
 
@@ -181,8 +183,8 @@ class MultigridPreconditioner(Preconditioner):
 class _BoundCycle:
     """Builds the calls of a cycle for given vectors.
 
-    It keeps arrays of the device, so it does not refer to the preconditioner that refers to it: their memory would be
-    freed only when Python looks for such cycles.
+    It holds device arrays and must not refer to the preconditioner, which refers to it: in such a reference cycle, the
+    arrays would be freed only by Python's garbage collector.
     """
 
     levels: list[BoundLevel]
@@ -204,6 +206,7 @@ class _BoundCycle:
             return [*level.presmoother.calls(x, b, level.r, guess=guess, residual=False), *after]
         coarse = self.transfers[depth]
         correction: list[Call] = []
+        # The inverse is exact, so a second visit would change nothing.
         for number in range(1 if depth + 1 == len(self.levels) else self.cycle_index):
             correction += self._calls(depth + 1, coarse.b, coarse.x, number > 0)
         return [
@@ -226,7 +229,7 @@ def hierarchy_table(
         Rows and entries of each level.
     operator_complexity, grid_complexity : float
     remarks : mapping of str to str
-        More lines above the levels, by their headings.
+        Additional lines above the levels: heading → text.
     """
     total = sum(nnz for _, nnz in sizes)
     lines = {

@@ -4,12 +4,13 @@
 // the smallest colour that none of them has; launches follow until all rows are coloured:
 //
 //     priorities    5 - 9 - 2 - 7 - 4        rows in a line, joined with the rows beside them
-//     launch 1      .   0   .   0   .        the rows before all of their neighbours
+//     launch 1      .   0   .   0   .        rows with a higher priority than all of their neighbours
 //     launch 2      1   0   1   0   1        rows that waited for them
 //
 // A row may see a colour that another thread writes during the same launch, or not see it and wait for the next launch.
 // Its own colour is the same in both cases, because it depends on the neighbours of higher priority alone. So the
-// colours are those of the sequential method in the order of the priorities. Only integers are atomic.
+// colours are those of the sequential method in the order of the priorities. All atomic operations are on integers, so
+// the result is the same in every run.
 //
 // A thread owns a row. The rows of a warp that are longer than GS_LONG_ROW are then coloured by the whole warp, one
 // after the other. Reads are coalesced for those rows only. Nothing is in shared memory.
@@ -78,6 +79,7 @@ __device__ __forceinline__ int gs_first_free(const Graph<Index> &graph, long lon
     return !waits;
   });
   if (WIDTH == 1 ? waits : gs_any(waits)) return -1;
+  // Neighbours of lower priority wait for this row, so they have no colour yet and do not count.
   for (int base = 0;; base += GS_WINDOW) {
     Mask used = 0;
     graph.visit(row, lane, WIDTH, [&](long long other) {
@@ -114,7 +116,8 @@ color_rows(long long num_rows, const Index *__restrict__ indptr, const Index *__
     const int free_color = gs_first_free<GS_WARP>(graph, gs_shfl(row, owner, GS_WARP), priorities, colors);
     if (lane == owner) color = free_color;
   }
-  if (color >= 0) atomicAdd(colors + row, color + 1);  // it was -1
+  // The colour was -1. It is changed atomically, because other threads may read it during this launch.
+  if (color >= 0) atomicAdd(colors + row, color + 1);
   const bool any_left = gs_any(is_open && color < 0);
   if (any_left && lane == 0) atomicAdd(num_left, 1u);
 }

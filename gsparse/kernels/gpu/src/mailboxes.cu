@@ -6,12 +6,12 @@
 // GS_IS_STOPPED, they stop waiting.
 #include "scalar.cuh"
 
-// The flags by which the host and the kernels tell each other that waits end, and the sender of a message of the wrong
-// size, plus 1.
+// Elements of `flags`: the host sets the first to 1 to end all waits. A kernel stores in the second the sender of a
+// message of unexpected size, plus 1.
 enum { GS_IS_STOPPED = 0, GS_DISAGREES = 1 };
-// Threads of a block, and loads of a waiting thread from one look at the flag to the next. Looks are rare, because each
-// of them reads host memory.
-enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_LOOK = 1024 };
+// Threads of a block, and number of loads of a waiting thread between two polls of the stop flag. Polls are rare,
+// because each reads host memory.
+enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_POLL = 1024 };
 
 typedef unsigned long long Word;
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ void gs_wait_for_pair(const Word *pair, unsigned stam
   for (unsigned loads = 1;; ++loads) {
     gs_collect(pair, a, b);
     if (unsigned(a >> 32) == stamp && unsigned(b >> 32) == stamp) break;
-    if (loads % GS_LOADS_PER_LOOK == 0 && gs_fresh(flags + GS_IS_STOPPED)) break;
+    if (loads % GS_LOADS_PER_POLL == 0 && gs_fresh(flags + GS_IS_STOPPED)) break;
   }
   first = unsigned(a);
   second = unsigned(b);
@@ -48,7 +48,9 @@ __device__ __forceinline__ unsigned gs_word(const unsigned *words, long long i, 
   return i < count ? words[i] : 0u;
 }
 
-// Write a message into a box of another rank's memory. `stamp` is that of the last message between the two ranks.
+// Write a message into a box of another rank's memory. `stamp` is the number of the last message that both ranks have
+// sent. Only collect_words and sum_over_ranks advance it, so each post must be followed by a collect from the same
+// rank.
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
 post_words(long long count, const unsigned *__restrict__ words, Word *__restrict__ box, long long half_words,
            const unsigned *__restrict__ stamp) {

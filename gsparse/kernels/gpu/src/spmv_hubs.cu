@@ -1,7 +1,8 @@
 // spmv_hubs.cu - y = alpha*A*x + beta*y for A with hub columns (gsparse.formats.hub_columns).
 //
-// A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then each of its warps
-// multiplies slices, from the first on every step-th one of all warps, so that the long rows begin first:
+// A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then the warps of all
+// blocks share the slices: each starts with one of the first slices and then takes every step-th one, where step is the
+// number of all warps. The slices of long rows come first, so they start first.
 //
 //     elements of x for frequent columns:   | 0 ... num_hubs - 1 | num_hubs ... 65534 |     65535 is padding
 //                                             shared memory        memory, through the caches
@@ -9,7 +10,7 @@
 // The lanes of a warp read neighbouring codes, columns and values (coalesced). Where a row has several lanes, their sums
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
 // arrives last adds them up in the order of the slices, so that the sum is always the same.
-// Shared memory: num_hubs elements, as many as the launch gives room for. Two blocks share a multiprocessor.
+// Shared memory: num_hubs elements, as many as fit if two blocks share a multiprocessor.
 #include "entries.cuh"
 
 // Threads of a block, and blocks that a multiprocessor runs at once.
@@ -18,23 +19,24 @@ enum { GS_HUB_THREADS = 640, GS_HUB_BLOCKS = 2 };
 // Where the elements of x are. The code of a position is the number of a frequent column (unsigned short), or a rare
 // column itself (int).
 template <class T> struct HubVector {
-  const T *hubs;      // in shared memory: the elements for the first numbers
-  const T *frequent;  // the elements for all numbers
+  const T *hubs;      // in shared memory: the elements of codes 0 to num_hubs - 1
+  const T *frequent;  // the elements of all codes
   const T *x;
   int num_hubs;
 
   static __device__ __forceinline__ void set_padding(unsigned short *code) { *code = 0xFFFF; }
   static __device__ __forceinline__ void set_padding(int *code) { *code = -1; }
 
-  // Return the element for a code that is no padding.
+  // Return the element for a code that is not padding.
   __device__ __forceinline__ T element(unsigned short code) const {
     return code < num_hubs ? hubs[code] : gs_load(frequent + code);
   }
   __device__ __forceinline__ T element(int column) const { return gs_load(x + column); }
 };
 
-// How codes and values are read. ONCE is 1 for a matrix that is larger than the second-level cache: the next product does
-// not find them there anyhow, so they leave it first, and elements of x stay.
+// How codes and values are read. ONCE is 1 if the matrix is larger than the second-level cache. The next product could
+// not find codes and values there, so they are loaded with the hint to evict them first, which keeps elements of x in
+// the cache.
 template <int ONCE> struct Reads {
   template <class S> static __device__ __forceinline__ S at(const S *p, long long k) {
     return ONCE ? gs_load_once(p + k) : gs_load(p + k);
@@ -45,8 +47,8 @@ template <int ONCE> struct Reads {
 // The entries in frequent or in rare columns, in slices.
 template <class Value, class Code, class T, int ONCE> struct HubEntries {
   const Code *codes;    // of each position
-  const Value *values;  // the value of each position, or its code
-  const T *table;       // the values that codes stand for
+  const Value *values;  // the value of each position, or its place in `table`
+  const T *table;       // the distinct values, if `values` has places
   HubVector<T> vector;
   int conjugate;  // whether values are conjugated as they are read
 
@@ -87,11 +89,12 @@ template <class Value, class Code, class T, int ONCE> struct HubEntries {
 
 // The slices of long rows, which come before all others.
 template <class T> struct LongSlices {
-  T *partials;         // a partial sum for each of these slices
-  unsigned *arrivals;  // at the first slice of each row: how many of its warps have left theirs; 0 between products
+  T *partials;  // a partial sum for each of these slices
+  // At the first slice of each row: the number of warps that have stored their partial sum; 0 between products.
+  unsigned *arrivals;
 
-  // Leave the sum of slice s, one of `count` of a row that begins in slice `first`. Return whether this warp was the
-  // last one, with the sum of the row in *sum of the first lane.
+  // Store the partial sum of slice s. The row has `count` slices, beginning with slice `first`. Return true in the last
+  // warp to arrive; the *sum of its first lane is then the sum of the row.
   __device__ __forceinline__ bool add_up(long long s, int first, int count, T *sum) const {
     const int lane = threadIdx.x % GS_WARP;
     int is_last = 0;

@@ -8,10 +8,15 @@
 //            stamp        half of a double
 //
 // A reader repeats its load until the stamp is the one that it waits for. So no flag, no counter and no order of writes
-// is needed, and above all no fence, which takes 0.7 us on an H200. A number has two places, which are used in turn. When
-// a block writes to a place again, it has received a sum from each block that was sent after the place had been read.
+// is needed, and above all no fence, which takes 0.7 us on an H200. A number has two places, which are used in turn.
+// Before a block overwrites a place, it has received a sum from every other block, and each of them sends that sum only
+// after it has read the place.
 #pragma once
 #include "steps.cuh"
+
+// Loads of elements of other blocks that a thread begins before it waits for the first one, and the smallest number of
+// far entries of each row that it multiplies at once.
+enum { GS_FAR_LOADS = 8, GS_MIN_FAR_ENTRIES = 2 };
 
 // Send numbers to a place with room for them. Words w and w + 1 are `distance` words from w + 2 and w + 3.
 template <class T, int COUNT>
@@ -101,7 +106,7 @@ __device__ __forceinline__ void gs_exchange(C *sums, unsigned long long *words, 
     sums[s] = gs_total_of_warps(shared + s * GS_MAX_WARPS, readers < warps ? readers : warps);
 }
 
-// Copies of a vector, of which one is read while the other one is written.
+// Two copies of a vector: one is read while the other is written.
 template <class T> struct Copies {
   enum { WORDS = Message<T>::WORDS };
   unsigned long long *readable, *other;
@@ -168,8 +173,8 @@ template <class T, int ROWS> struct OwnRows {
   }
 
   // Replace `product` by the products of the thread's rows and a vector. `own` has the thread's elements of the vector;
-  // element(column, value) finds one of another block in NUM_COPIES places, and returns false if it has not
-  // arrived. All threads must take part.
+  // element(column, value) computes an element that another block owns from NUM_COPIES received vectors, and returns
+  // false if one has not arrived. All threads must take part.
   template <int NUM_COPIES, class Element>
   __device__ __forceinline__ void multiply(const T *own, T *product, Element element) {
 #pragma unroll
@@ -188,7 +193,8 @@ template <class T, int ROWS> struct OwnRows {
       product[e] = sum;
       has_more = has_more || num_near[e] < lengths[e];
     }
-    constexpr int WANTED = 8 / (ROWS * NUM_COPIES), TOGETHER = WANTED > 2 ? WANTED : 2;
+    constexpr int WANTED = GS_FAR_LOADS / (ROWS * NUM_COPIES), LEAST = GS_MIN_FAR_ENTRIES;
+    constexpr int TOGETHER = WANTED > LEAST ? WANTED : LEAST;
     for (int start = 0; has_more; start += TOGETHER) {
       T factors[ROWS][TOGETHER];
       while (!load_far_elements(start, factors, element)) {

@@ -413,7 +413,9 @@ def _is_definite(path: Any) -> bool:
         lu = la.splu(S.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     except RuntimeError:
         return False
-    return bool((lu.U.diagonal().real > 0).all())
+    pivots = lu.U.diagonal().real
+    # Rounding decides whether solves with a matrix converge that is singular up to rounding, such as rail_5177_S.
+    return bool(pivots.min() > S.shape[0] * np.finfo(np.float64).eps * pivots.max())
 
 
 @pytest.mark.whole

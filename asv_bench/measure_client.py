@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from distributed import Client
 from measure_rank_multigrid import timed
 from measure_ranks import first_of, on_ranks
 from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix
-from gsparse.bench.problems import stencil
+from gsparse.bench.elliptic_problems import poisson
 from gsparse.device.select import get_device
 from gsparse.distributed import LocalGpuCluster, distribute
 from gsparse.distributed.ranks.messages import receive_array, send_array
@@ -71,8 +70,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
-    data, indices, indptr, shape = stencil(options.size, 7)
-    S = sp.csr_array((data, indices, indptr), shape=shape)
+    S = poisson(options.size, 7)
     b = np.random.default_rng(0).standard_normal(S.shape[0])
     arguments: dict[str, Any] = {"rtol": 1e-8}
     with LocalGpuCluster(options.workers, device=options.device) as cluster, Client(cluster) as client:

@@ -27,7 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from distributed import Client
 
-from gsparse.bench.problems import stencil
+from gsparse.bench.elliptic_problems import poisson
 from gsparse.distributed import LocalGpuCluster, distribute
 from gsparse.errors import CommunicationError
 from gsparse.linalg import amg, cg
@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
-    data, indices, indptr, shape = stencil(options.size, 7)
-    S = sp.csr_array((data, indices, indptr), shape=shape)
+    S = poisson(options.size, 7)
     b = np.random.default_rng(0).standard_normal(S.shape[0])
     records = []
     for kind in ("killed", "resumed", "stopped"):

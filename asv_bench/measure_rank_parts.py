@@ -40,8 +40,7 @@ def time_parts(communicator: Any, device: Any, pipe: Any, shape: tuple[int, int,
         A.matvec(device.xp.ones(A.shape[0]))
         set_up, M = timed(A, partial(amg, A))
         M @ device.xp.ones(A.shape[0])
-        altered.clear_received()
-        altered.alteration = variant
+        altered.begin()
         record = {"variant": variant, "world_size": communicator.world_size, "set_up": set_up, "phases": M.seconds}
         record["levels"] = [rows for rows, _ in M.sizes]
         record["plain"] = iteration_seconds(A, lengths)[0]

@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix, linalg
+from gsparse.bench.elliptic_problems import poisson
+from gsparse.bench.timing import call_sampler, medians
 
 SIDES, METHODS = (10, 20, 30, 50), ("cg", "bicgstab", "gmres")
-SOLVES, RTOL = 101, 1e-8
+SAMPLES, RTOL = 51, 1e-8
 # x that the project aims at.
 GOAL = 1.2
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
 def measure(side: int, method: str) -> dict[str, Any]:
-    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(side, side))
-    S = sp.csr_array(sp.kronsum(line, line))
+    S = poisson(side, 5)
     A, b = GpuSparseMatrix(S, device="cpu"), np.random.default_rng(0).standard_normal(side**2)
-    calls = [lambda: getattr(linalg, method)(A, b, rtol=RTOL), lambda: getattr(la, method)(S, b, rtol=RTOL)]
-    times = [[seconds(call) for call in calls] for _ in range(SOLVES)][1:]
-    own, scipys = (1e6 * statistics.median(column) for column in zip(*times, strict=True))
-    iterations = getattr(linalg, method)(A, b, rtol=RTOL, full_output=True).iterations
-    return {"rows": side**2, "method": method, "iterations": iterations, "gsparse": own, "scipy": scipys}
+    own, scipys = getattr(linalg, method), getattr(la, method)
+    calls = {"gsparse": partial(own, A, b, rtol=RTOL), "scipy": partial(scipys, S, b, rtol=RTOL)}
+    times = medians({name: call_sampler(call, A.device.synchronize) for name, call in calls.items()}, SAMPLES)
+    iterations = own(A, b, rtol=RTOL, full_output=True).iterations
+    microseconds = {name: 1e6 * float(seconds) for name, seconds in times.items()}  # type: ignore[arg-type]
+    return {"rows": side**2, "method": method, "iterations": iterations, **microseconds}
 
 
 def main() -> None:

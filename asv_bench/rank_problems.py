@@ -24,16 +24,13 @@ class AlteredCommunicator:
     inner : Communicator
         The communicator that does the work. If it takes arrays of a GPU, the communicator for host arrays that `on`
         returns is not altered.
-
-    Attributes
-    ----------
     alteration : str
-        "without messages", "sums twice", or "one stream", so that messages wait for other work on the same stream.
-        Anything else changes nothing.
+        "one stream", so that messages wait for other work on the same stream; or, from the call of `begin` on,
+        "without messages" or "sums twice". Anything else changes nothing.
     """
 
     def __init__(self, inner: Any, alteration: str) -> None:
-        self._inner, self.alteration, self._received = inner, "", list[Any]()
+        self._inner, self._alteration, self._has_begun, self._received = inner, alteration, False, list[Any]()
         self.uses_second_stream = inner.uses_second_stream and alteration != "one stream"
         self._spare: Any = None  # is allocated ahead, because a CUDA graph cannot allocate memory
 
@@ -45,10 +42,14 @@ class AlteredCommunicator:
         self._spare = device.xp.zeros(64)
         return self if communicator is self._inner else communicator
 
-    def clear_received(self) -> None:
-        """Store zeros in what bound exchanges have received, for products without messages."""
+    def begin(self) -> None:
+        """Work differently from now on. What bound exchanges have received becomes 0, for products without messages."""
+        self._has_begun = True
         for values in self._received:
             values[...] = 0
+
+    def _is(self, alteration: str) -> bool:
+        return self._has_begun and self._alteration == alteration
 
     def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
         return self.bind_exchange(sends, receives)()
@@ -56,10 +57,10 @@ class AlteredCommunicator:
     def bind_exchange(self, sends: Any, receives: Any) -> Callable[[], Callable[[], None]]:
         self._received += receives.values()
         exchange = self._inner.bind_exchange(sends, receives)
-        return lambda: (lambda: None) if self.alteration == "without messages" else exchange()
+        return lambda: (lambda: None) if self._is("without messages") else exchange()
 
     def allreduce(self, values: Any) -> None:
-        if self.alteration == "sums twice":
+        if self._is("sums twice"):
             self._inner.allreduce(self._spare[: values.size])
         self._inner.allreduce(values)
 

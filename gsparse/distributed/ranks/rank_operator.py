@@ -292,7 +292,6 @@ class _BoundProduct:
             for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
         )
         self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
-        self._uses_second_stream = matrix.communicator.uses_second_stream
         # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
         numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
         index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
@@ -322,6 +321,7 @@ class _Product(_BoundProduct):
 
     def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
         super().__init__(matrix, dtype, columns, alpha, beta, adjoint=False)
+        self._uses_second_stream = matrix.communicator.uses_second_stream
         self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
         self.num_dots = self._num_diagonal_dots
         if self.num_dots:

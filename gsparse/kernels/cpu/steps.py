@@ -11,7 +11,7 @@ import ast
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -198,27 +198,18 @@ def bind_step(
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
     arrays = [[vectors[name].reshape(columns, -1)[column] for name in names] for column in range(columns)]
     cost = size * max(1, len(names)) // 2
-
-    if columns == 1 and is_for_one_thread(pass_over, cost):
-        own_arrays, own_sums, own_cells, own_history = arrays[0], sums[0], cells[0], history[0]
-
-        def run_one() -> None:
-            pass_over(0, 1, size, own_cells, partials, *own_arrays)
-            module.total(partials, own_sums)
-            if num_sums and state.reduce is not None:
-                state.reduce(sums)
-            after(own_sums, own_cells, own_history)
-
-        return run_one
+    is_alone = is_for_one_thread(pass_over, cost)
+    run_pass = partial(pass_over, 0, 1) if is_alone else partial(run_parts, pass_over, cost)
+    of_columns = list(zip(sums, cells, history, arrays, strict=True))
 
     def run() -> None:
-        for column in range(columns):
-            run_parts(pass_over, cost, size, cells[column], partials, *arrays[column])
-            module.total(partials, sums[column])
+        for column_sums, column_cells, _, column_arrays in of_columns:
+            run_pass(size, column_cells, partials, *column_arrays)
+            module.total(partials, column_sums)
         if num_sums and state.reduce is not None:
             state.reduce(sums)
-        for column in range(columns):
-            after(sums[column], cells[column], history[column])
+        for column_sums, column_cells, column_history, _ in of_columns:
+            after(column_sums, column_cells, column_history)
 
     return run
 

@@ -136,9 +136,9 @@ def eigsh(
     otherwise conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not positive definite, factors up
     to 100,000 rows, or MINRES. Their tolerance is a tenth of `tol`. ``full_output=True`` tells which was used.
 
-    Eigenvalues converge slowly if they are close to each other, compared with the range of all eigenvalues. Those are
-    the smallest ones of the Laplacian of a large graph or grid (``which="SA"``). `sigma` a little below them is faster,
-    such as -1e-3 for smallest eigenvalues of 0 and 3e-3, and so is a larger `tol`.
+    Eigenvalues converge slowly if they are close to each other compared with the range of all eigenvalues, such as the
+    smallest ones of the Laplacian of a large graph or grid (``which="SA"``). A `sigma` a little below them is faster
+    (-1e-3 for smallest eigenvalues of 0 and 3e-3), and so is a larger `tol`.
 
     The host waits once per restart. Small problems are solved by LAPACK on the host.
 

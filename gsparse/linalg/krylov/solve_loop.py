@@ -158,7 +158,7 @@ class SolveLoop:
         queue(begin)
         self.last = self.state.read()
         self._record(self.last)
-        if self.last.stop.all():
+        if self.last.have_all_stopped:
             return
         with self.monitor.showing(self.maxiter):
             if self.monitor.every_iteration or not self._is_resident:
@@ -233,7 +233,7 @@ class SolveLoop:
         """Record a snapshot, report it to the monitor, and tell whether every right-hand side has stopped."""
         self._record(snapshot)
         self.monitor.update(snapshot, self)
-        return bool(snapshot.stop.all())
+        return snapshot.have_all_stopped
 
     def _record(self, snapshot: Snapshot) -> None:
         self._store_residuals(snapshot)

@@ -127,7 +127,8 @@ class Snapshot:
 
     @property
     def have_all_stopped(self) -> bool:
-        return bool(self["verdict" if "verdict" in self.positions else "stop"].all())
+        """Whether every right-hand side has stopped."""
+        return bool(self.stop.all())
 
     @property
     def iterations(self) -> npt.NDArray[np.int64]:

@@ -40,7 +40,7 @@ class Phases:
         return seconds
 
     def line(self, seconds: dict[str, float]) -> str:
-        """Return the milliseconds of phases as text, which tells whether this process has compiled kernels since."""
+        """Return the milliseconds of phases as text, with a remark if kernels were compiled since the set-up began."""
         times = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in seconds.items())
         is_first = COMPILE_NOTICE.compilations > self._compilations
         return f"{times}; compiling kernels included" if is_first else times

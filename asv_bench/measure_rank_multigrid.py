@@ -1,8 +1,9 @@
-"""Time multigrid over ranks: ``python asv_bench/measure_rank_multigrid.py [cpu] [weak] [shared]``.
+"""Time multigrid over ranks: ``python asv_bench/measure_rank_multigrid.py [cpu] [weak] [strong] [shared]``.
 
 - `cpu`: set-up and solve on 1, 2 and 4 processes with one thread each, which communicate through memory: the 7-point
   Laplacian, jumps of the coefficients by 1e6, and elasticity with rigid body modes;
 - `weak`: the 7-point Laplacian with 8 million rows a GPU, on 1, 2, 4 and 8 GPUs as far as the machine has them;
+- `strong`: the same with 64 million rows in all, on every number of GPUs whose memory suffices;
 - `shared`: two processes on one GPU, and one.
 
 Each section prints the iterations to 1e-8 and the seconds of set-up, update and solve, medians of several.
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from measure_ranks import WEAK_ROWS, first_of, on_ranks, report, verdict
+from measure_ranks import STRONG_ROWS, WEAK_ROWS, first_of, on_ranks, report, verdict
 from rank_problems import matrix
 
 from gsparse.bench.elliptic_problems import checkerboard, diffusion, elasticity, poisson
@@ -28,8 +29,9 @@ from gsparse.device.select import get_device
 from gsparse.distributed import RankMatrix, RowPartition
 from gsparse.linalg import amg, cg, rigid_body_modes
 
-SECTIONS = ("cpu", "weak", "shared")
+SECTIONS = ("cpu", "weak", "strong", "shared")
 REPEATS, RTOL = 3, 1e-8
+SHAPES = {"weak": WEAK_ROWS, "strong": STRONG_ROWS, "shared": (128, 128, 128)}
 # How much longer than on one GPU set-up and solve may take on two, with as many rows a GPU.
 GOALS = {2: (1.5, 1.25), 4: (2.0, 1.35), 8: (2.0, 1.35)}
 
@@ -111,15 +113,20 @@ def measure_cpu(size: int) -> list[dict[str, Any]]:
     return records
 
 
-def measure_gpus(kind: str, world_sizes: list[int], shape: tuple[int, int, int]) -> list[dict[str, Any]]:
+def measure_gpus(section: str, kind: str, world_sizes: list[int]) -> list[dict[str, Any]]:
+    """Time the 7-point Laplacian on GPUs. The number of rows is proportional to the ranks in `weak` only."""
     records: list[dict[str, Any]] = []
     for world_size in world_sizes:
-        grows = kind != "shared gpu"
-        whole = (shape[0] * world_size, *shape[1:]) if grows else shape
-        record = first_of(on_ranks(on_grid, world_size, kind, whole))
-        title = f"{'weak' if grows else 'shared'}, {world_size} {'GPUs' if grows else 'ranks of one GPU'}"
-        line(title, record, records[0] if records else None, GOALS.get(world_size) if grows else None)
-        records.append({**record, "section": "weak" if grows else "shared", "world_size": world_size})
+        z, y, x = SHAPES[section]
+        title = f"{section}, {world_size} {'ranks of one GPU' if section == 'shared' else 'GPUs'}"
+        results = on_ranks(on_grid, world_size, kind, (z * world_size if section == "weak" else z, y, x))
+        if any(isinstance(result, MemoryError) for result in results):
+            report(f"{title}: the memory does not suffice")
+            continue
+        record = first_of(results)
+        goals = GOALS.get(world_size) if section == "weak" else None
+        line(title, record, records[0] if records and section != "strong" else None, goals)
+        records.append({**record, "section": section, "world_size": world_size})
     return records
 
 
@@ -136,13 +143,12 @@ def main() -> None:
     for section in options.sections:
         if section == "cpu":
             records += measure_cpu(options.size)
-        elif section == "weak":
-            gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
-            records += measure_gpus(
-                "nccl" if options.nccl else "gpu", [n for n in (1, 2, 4, 8) if n <= gpus], WEAK_ROWS
-            )
+        elif section == "shared":
+            records += measure_gpus(section, "shared gpu", [1, 2])
         else:
-            records += measure_gpus("shared gpu", [1, 2], (128, 128, 128))
+            gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
+            kind = "nccl" if options.nccl else "gpu"
+            records += measure_gpus(section, kind, [n for n in (1, 2, 4, 8) if n <= gpus])
     if options.json:
         options.json.write_text(json.dumps(records, indent=1, default=str))
 

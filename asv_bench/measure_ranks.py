@@ -14,7 +14,7 @@ Sections that use all GPUs of the machine, with a process for each, which commun
 - `killed`: ``kill -9`` of a rank while the others are in an all-reduce.
 
 ``--goals`` prints beside the figures what the project aims at, and whether it is met. ``--json FILE`` writes all
-figures in the form that `gsparse.bench.scaling_model` reads.
+figures in the form that `gsparse.bench.scaling_model` reads, of the rank with the most ghosts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from gsparse.linalg import cg
 
 SECRET = b"of this run only"
 WEAK_ROWS, STRONG_ROWS = (256, 250, 125), (400, 400, 400)
-WEAK_GOAL, STRONG_GOALS = 0.95, {2: 1.85, 4: 3.5}
+WEAK_GOAL, STRONG_GOALS = 0.95, {2: 1.92, 4: 3.6}
 CPU_GOALS = {"1e3 rows": 0.4e-3, "1e6 rows": 0.10}
 REPEATS = 5
 SECTIONS = ("cpu", "dask", "weak", "strong", "large", "killed")
@@ -163,10 +163,11 @@ def time_cg(
 ) -> dict[str, Any]:
     A = matrix(communicator, device, shape, variable)
     seconds, result = iteration_seconds(A, lengths)
+    rows, nnz, plan = A.shape[0], int(A.diagonal.nnz), A.diagonal.plan.chosen
     return {
-        "world_size": communicator.world_size, "rows": int(A.whole_shape[0]), "nnz": int(A.diagonal.nnz),
-        "ghosts": int(A.ghosts.size), "neighbours": len(A.halo.receives), "seconds_per_iteration": seconds,
-        "residuals": result.residuals[:40].tolist(), "plan": A.diagonal.plan.chosen.format,
+        "world_size": communicator.world_size, "rows": rows, "nnz": nnz, "ghosts": int(A.ghosts.size),
+        "neighbours": len(A.halo.receives), "entry_bytes": (plan.nbytes - 2 * rows * A.dtype.itemsize) / nnz,
+        "seconds_per_iteration": seconds, "residuals": result.residuals[:40].tolist(), "plan": plan.format,
     }  # fmt: skip
 
 
@@ -378,7 +379,9 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool,
             z, y, x = WEAK_ROWS if section == "weak" else STRONG_ROWS
             shape = (z * world_size, y, x) if section == "weak" else (z, y, x)
             lengths = (20, 220) if section == "weak" else (20, 100)
-            record = first_of(on_ranks(time_both_forms, world_size, kind, shape, lengths, variable))
+            results = on_ranks(time_both_forms, world_size, kind, shape, lengths, variable)
+            first_of(results)
+            record = max(results, key=operator.itemgetter("ghosts"))
             seconds = record["seconds_per_iteration"]
             single_rank_seconds = single_rank_seconds or seconds
             ratio = single_rank_seconds / seconds
@@ -390,7 +393,7 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool,
                 remark += f"; residuals off by {deviation:.1e}"
             records.append({**record, "section": section, "variable": variable})
             coefficients = "variable" if variable else "constant"
-            report(f"{section:7} {coefficients} {world_size} GPUs, {record['rows']:>11,} rows "
+            report(f"{section:7} {coefficients} {world_size} GPUs, {shape[0] * shape[1] * shape[2]:>11,} rows "
                    f"({record['plan']}): {1e6 * seconds:8.1f} us per iteration, x {ratio:.3f}{remark}; "
                    f"with a single reduction {1e6 * record['single_reduction_seconds']:8.1f} us")  # fmt: skip
 

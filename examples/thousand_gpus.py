@@ -8,7 +8,7 @@ hosts are assumed and not measured, until there are records of several hosts. `g
 what else the model leaves out.
 
     python examples/thousand_gpus.py
-    python examples/thousand_gpus.py --records examples/measured_cg_h100.json
+    python examples/thousand_gpus.py --records examples/measured_cg_h200.json
     python examples/thousand_gpus.py --records my_runs.json --plot scaling.png
 """
 

@@ -56,7 +56,7 @@ class Stream:
         self.streams.current = self
         return self
 
-    def record(self) -> None: ...
+    def record(self, event: object = None) -> None: ...
 
     def wait_event(self, event: object) -> None: ...
 
@@ -87,7 +87,7 @@ class StandInCupy:
             Device=lambda index: SimpleNamespace(pci_bus_id="0"),
             Stream=lambda **options: Stream(self.streams),
             get_current_stream=lambda: self.streams.current,
-            Event=lambda: SimpleNamespace(record=lambda: None, done=True),
+            Event=lambda **options: SimpleNamespace(record=lambda: None, done=True),
             get_elapsed_time=lambda begin, end: 1.0,
             memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         )

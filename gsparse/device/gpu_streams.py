@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gsparse.device.priority_graphs import launch_with_priorities
 from gsparse.device.streams import NUM_TIMINGS, Streams
 
 __all__ = ["GpuStreams", "on_stream"]
@@ -51,6 +52,7 @@ class GpuStreams(Streams):  # on GPUs only
         # address. Each thread has its own per-thread default stream, but all share the handle streamPerThread.
         self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._free_events: deque[Any] = deque()
+        self._free_streams: deque[Any] = deque()
         self._of_thread = threading.local()
 
     def synchronize(self) -> None:
@@ -121,31 +123,40 @@ class GpuStreams(Streams):  # on GPUs only
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
-        caller, stream = self.xp.cuda.get_current_stream(), self.xp.cuda.Stream(non_blocking=True)
+        # Streams are used again, because CuPy keeps freed memory for the stream on which it was allocated.
+        caller = self.xp.cuda.get_current_stream()
+        try:
+            stream = self._free_streams.pop()
+        except IndexError:
+            stream = self.xp.cuda.Stream(non_blocking=True)
         with on_stream(self.xp, stream):
             stream.wait_event(caller.record())
             try:
                 yield
             finally:
                 caller.wait_event(stream.record())
+        self._free_streams.append(stream)  # not after an error, when its work may never end
 
     def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
-        cuda, caller = self.xp.cuda, self.xp.cuda.get_current_stream()
-        if not hasattr(self._of_thread, "second"):
+        cuda, caller, of_thread = self.xp.cuda, self.xp.cuda.get_current_stream(), self._of_thread
+        if not hasattr(of_thread, "second"):
             # Blocks of the small kernels of this stream start before the many waiting blocks of a product.
-            self._of_thread.second = cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)
-        second = self._of_thread.second
-        second.wait_event(caller.record())
+            of_thread.second = cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)
+            of_thread.begin, of_thread.end = (cuda.Event(disable_timing=True) for _ in range(2))
+        second, end, of_thread.uses_second = of_thread.second, of_thread.end, True
+        second.wait_event(caller.record(of_thread.begin))
         with on_stream(self.xp, second):
             call()
-        done = second.record()
-        return lambda: caller.wait_event(done)
+        second.record(end)
+        return lambda: caller.wait_event(end)
 
     def capture(self, call: Callable[[], None]) -> Callable[[], None]:
         stream = self.xp.cuda.get_current_stream()
+        self._of_thread.uses_second = False
         stream.begin_capture()
         try:
             call()
         finally:
             graph = stream.end_capture()
-        return lambda: graph.launch(stream)
+        launch = launch_with_priorities(self.xp, graph) if self._of_thread.uses_second else graph.launch
+        return lambda: launch(stream)

@@ -24,7 +24,7 @@ NVIDIA, "NCCL", protocol LL, which also stores a flag beside each 4 bytes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -81,32 +81,32 @@ class Mailboxes(ABC):
         return int(self._flags[1]) - 1 if self._flags[1] else None
 
     @abstractmethod
-    def bind_post(self, peer: int, words: Array) -> Call:
-        """Return a call that writes the next message to a rank.
+    def bind_post(self, words: Mapping[int, Array]) -> Call:
+        """Return a call that writes the next message to each of some ranks.
 
-        After each message to `peer`, the next message of `peer` must be collected before another one is posted to it.
+        After each message to a rank, the next message of that rank must be collected before another one is posted to
+        it.
 
         Parameters
         ----------
-        peer : int
-        words : array of uint32
-            The contents of each message, at most `capacity` words.
+        words : mapping of rank to array of uint32
+            The contents of each message, at most `capacity` words; for at least one rank.
         """
 
     @abstractmethod
-    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
-        """Return a call that fills an array with the next message of a rank.
+    def bind_collect(self, words: Mapping[int, Array]) -> Callable[[], list[int]]:
+        """Return a call that fills arrays with the next message of each of some ranks.
 
         Parameters
         ----------
-        peer : int
-        words : array of uint32
-            As many words as the message has.
+        words : mapping of rank to array of uint32
+            As many words as each message has; for at least one rank.
 
         Returns
         -------
         callable
-            Returns whether that is done, or queued on a GPU. If not, call again.
+            Returns the ranks whose messages have not arrived; none on a GPU, where the work is only queued. If there
+            are some, call again.
         """
 
     @abstractmethod

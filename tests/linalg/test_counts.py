@@ -125,7 +125,8 @@ def test_products_recorded_in_a_graph_count_at_each_launch() -> None:
     assert first.products == 5
 
 
-def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("longest", "num_alone"), [(np.inf, 2), (0.0, 1)], ids=["timed again", "long"])
+def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch, longest: float, num_alone: int) -> None:
     device = make_device("emulated:32")
     A = GpuSparseMatrix(laplacian(25), device=device)
     launches = []
@@ -143,11 +144,15 @@ def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(device, "capture", capture)
     monkeypatch.setattr(solve_loop, "_ITERATIONS_PER_GRAPH", ((np.inf, 5),))
+    monkeypatch.setattr(solve_loop, "_LONG_ITERATION", longest)
+    cg(A, right_hand_side(laplacian(25)))  # compiles, so that the first iteration below compiles nothing
+    launches.clear()
+    before = A.stats.products
     found = cg(A, right_hand_side(laplacian(25)), rtol=1e-12, full_output=True)
     assert found.info == 0
     assert len(launches) > 1
     # With x0, before the graph is recorded, in its launches, and for the true residual.
-    assert A.stats.products == 1 + 2 + 5 * len(launches) + 1
+    assert A.stats.products - before == 1 + num_alone + 5 * len(launches) + 1
 
 
 def test_products_of_copies_count_in_the_total() -> None:

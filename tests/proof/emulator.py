@@ -181,7 +181,8 @@ def _pack(name: str, position: int, value: Any, code: str) -> np.ndarray[Any, An
     if not is_array and not isinstance(value, np.generic):
         raise EmulationError(f"{name}: argument {position} is a {type(value).__name__}: pass a sized NumPy scalar")
     came = f"{value.dtype.kind}{value.dtype.itemsize}" + "*" * is_array
-    is_table = code == "c32*" and came == "i4*"  # an array of struct Chunk (long_rows.cuh)
+    # An array of struct Chunk (long_rows.cuh) or of struct Letter (mailboxes.cu).
+    is_table = code == "c32*" and came in ("i4*", "i8*")
     if came != code and not is_table and not (code == "v*" and is_array):
         raise EmulationError(f"{name}: argument {position} must be {code}, got {came}")
     return np.array(value.ctypes.data, dtype=np.uintp) if is_array else np.array(value)

@@ -225,3 +225,10 @@ def test_python_scalars_are_passed_as_64_bit_numbers() -> None:
     assert float(out[0]) == 3.0
     kernel((1,), (1,), (np.int64(1), np.float64(2), out))
     assert float(out[0]) == 3.0
+
+
+def test_graphs_have_handles_for_the_driver() -> None:
+    """What `gsparse.device.priority_graphs` uses."""
+    assert isinstance(inspect.getattr_static(cupy.cuda.Graph, "graph"), types.GetSetDescriptorType)
+    for name in ("graphLaunch", "graphExecDestroy"):
+        assert callable(getattr(cupy.cuda.runtime, name))

@@ -90,7 +90,7 @@ def test_a_fit_keeps_constants_that_the_records_do_not_determine() -> None:
     assert replace(alone, launch=1, bandwidth=1) == replace(CostModel(), launch=1, bandwidth=1)
 
 
-@pytest.mark.parametrize("name", ["measured_cg.json", "measured_cg_h100.json"])
+@pytest.mark.parametrize("name", ["measured_cg.json", "measured_cg_h200.json"])
 def test_the_model_predicts_the_measured_runs_within_3_percent(name: str) -> None:
     measured = json.loads((EXAMPLES / name).read_text())["records"]
     model = fit(measured)

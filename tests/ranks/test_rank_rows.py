@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import ShapeError
 from tests.proof.emulated_device import EmulatedDevice
@@ -59,6 +60,25 @@ def check(result: sp.csr_array, expected: Any, bound: Any, factor: float = 20) -
     eps = np.finfo(result.dtype).eps
     error = np.abs((result - expected).toarray())
     assert (error <= factor * eps * bound.toarray()).all()
+
+
+def test_wide_indices_of_the_small_block_do_not_widen_those_of_the_large_one(device: Device) -> None:
+    S = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-7, 0, 7], shape=(40, 40)))
+    rows = RowPartition.by_rows(40, 2)
+
+    def on_rank(communicator: Communicator) -> list[np.dtype[Any]]:
+        own = rows.rows(communicator.rank)
+        blocks = split_columns(S[own], own)
+        off_diagonal = blocks.off_diagonal.copy()
+        off_diagonal.indptr, off_diagonal.indices = (
+            part.astype(np.int64) for part in (off_diagonal.indptr, off_diagonal.indices)
+        )
+        with device.active():
+            A = RankRows.of(RankMatrix(replace(blocks, off_diagonal=off_diagonal), rows, rows, communicator, device))
+            made = A, A.transposed(), A.multiply(A)
+        return [array.dtype for part in made for array in (part.csr.indptr, part.csr.indices)]
+
+    assert {dtype.name for dtypes in run_ranks(on_rank, 2) for dtype in dtypes} == {"int32"}
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

@@ -49,21 +49,56 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
         one, two = boxes_of(device, 2)
         for number in range(5):
             sent = words_of(device, count, number), words_of(device, count // 2, 10 + number)
-            one.bind_post(1, sent[0])()
-            two.bind_post(0, sent[1])()
+            one.bind_post({1: sent[0]})()
+            two.bind_post({0: sent[1]})()
             received = device.empty(count // 2, np.uint32), device.empty(count, np.uint32)
-            assert one.bind_collect(1, received[0])()
-            assert two.bind_collect(0, received[1])()
+            assert one.bind_collect({1: received[0]})() == []
+            assert two.bind_collect({0: received[1]})() == []
             np.testing.assert_array_equal(device.download(received[0]), device.download(sent[1]))
             np.testing.assert_array_equal(device.download(received[1]), device.download(sent[0]))
         assert one.disagreeing_rank is None
 
 
+def test_messages_to_several_ranks_are_of_different_sizes(device: Device) -> None:
+    sizes = {(0, 1): CAPACITY, (0, 2): 3, (1, 0): 0, (1, 2): 1, (2, 0): 17, (2, 1): CAPACITY}
+    with device.active():
+        boxes = boxes_of(device, 3)
+        for number in range(3):
+            sent = {pair: words_of(device, size, 10 * number + sum(pair)) for pair, size in sizes.items()}
+            for rank, mailboxes in enumerate(boxes):
+                mailboxes.bind_post({peer: words for (sender, peer), words in sent.items() if sender == rank})()
+            for rank, mailboxes in enumerate(boxes):
+                received = {sender: device.empty(size, np.uint32) for (sender, to), size in sizes.items() if to == rank}
+                assert mailboxes.bind_collect(received)() == []
+                for sender, words in received.items():
+                    np.testing.assert_array_equal(device.download(words), device.download(sent[sender, rank]))
+            assert all(mailboxes.disagreeing_rank is None for mailboxes in boxes)
+
+
+def test_messages_are_collected_in_the_order_in_which_they_arrive() -> None:
+    device = make_device("cpu")
+    boxes = boxes_of(device, 3)
+    for number in range(2):
+        sent = {rank: words_of(device, 5, 10 * number + rank) for rank in (1, 2)}
+        received = {rank: np.zeros(5, np.uint32) for rank in (1, 2)}
+        collect = boxes[0].bind_collect(received)
+        boxes[0].bind_post({1: sent[1], 2: sent[2]})()
+        assert list(collect()) == [1, 2]
+        boxes[2].bind_post({0: sent[2]})()
+        assert list(collect()) == [1]
+        np.testing.assert_array_equal(received[2], sent[2])
+        boxes[1].bind_post({0: sent[1]})()
+        assert list(collect()) == []
+        np.testing.assert_array_equal(received[1], sent[1])
+        for rank in (1, 2):
+            assert boxes[rank].bind_collect({0: np.zeros(5, np.uint32)})() == []
+
+
 def test_a_message_of_another_size_is_noticed(device: Device) -> None:
     with device.active():
         one, two = boxes_of(device, 2)
-        one.bind_post(1, words_of(device, 4, 0))()
-        two.bind_collect(0, device.empty(2, np.uint32))()
+        one.bind_post({1: words_of(device, 4, 0)})()
+        two.bind_collect({0: device.empty(2, np.uint32)})()
         device.synchronize()
         assert two.disagreeing_rank == 0
 
@@ -72,7 +107,7 @@ def test_a_wait_ends_when_the_host_stops_it(device: Device) -> None:
     with device.active():
         one, _ = boxes_of(device, 2)
         one.stop()
-        assert one.bind_collect(1, device.empty(3, np.uint32))()
+        assert one.bind_collect({1: device.empty(3, np.uint32)})() == []
         assert one.sum(device.upload(np.ones(3))) == []
         device.synchronize()
 

@@ -23,16 +23,15 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.nccl import NcclCommunicator
-from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, hash_of, host_hash
+from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, Round, hash_of, host_hash
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
 from gsparse.kernels.mailboxes import Mailboxes
 
 __all__ = ["SharedGpuCommunicator", "connect_gpus"]
 
 # Size of half a box (`gsparse.kernels.mailboxes`), in words of 64 bits. Each word has 32 bits of the message, so half a
-# box has room for 1 MiB.
-_HALF_WORDS = 1 << 18
+# box has room for 2 MiB.
+_HALF_WORDS = 1 << 19
 # The size of cudaIpcMemHandle_t, in bytes.
 _HANDLE_SIZE = 64
 
@@ -52,11 +51,11 @@ class SharedGpuCommunicator(MemoryCommunicator):
         super().__init__(control, device, mailboxes, release)
         self.is_queued = self.uses_second_stream = False
 
-    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
-        super()._post(posts)
+    def _post(self, messages: Round) -> Callable[[], None]:
+        super()._post(messages)
         self._device.synchronize()
-        received = {peer: np.empty(1, np.uint8) for peer in posts}
-        return self._control.exchange({peer: np.ones(1, np.uint8) for peer in posts}, received)
+        received = {peer: np.empty(1, np.uint8) for peer in messages.peers}
+        return self._control.exchange({peer: np.ones(1, np.uint8) for peer in messages.peers}, received)
 
     def allreduce(self, values: Array) -> None:
         through_host = self._control.on(self._device) if self._device.owns(values) else self._control

@@ -15,7 +15,6 @@ uses only the rank's own rows of the correction.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -341,27 +340,39 @@ class _ReplicatedTransfer(Operator):
         """Bind the product. `beta` must be 0 where y is the vector that every rank has: such a y is overwritten."""
         own = self._shared.own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
-        multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)  # alpha is 1, beta is 0 or 1
+        multiply: Apply = partial(_copy, beta=beta)  # alpha is 1, beta is 0 or 1
         if self.inner is not None:
             multiply = self.inner.bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=beta)
 
-        rows, communicator = self._shared.partition.rows, self._shared.matrix.communicator
-        others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
-        senders = [peer for peer in others if rows(peer).start < rows(peer).stop]
-
-        def collect(x: Array, y: Array) -> None:
-            multiply(x, part)
-            for values, target in zip(part.reshape(columns, -1), y.reshape(columns, -1), strict=True):
-                sends = dict.fromkeys(others if values.size else (), values)
-                wait = communicator.exchange(sends, {peer: target[rows(peer)] for peer in senders})
-                target[own] = values
-                recorded_wait(wait, "values of a replicated level", device, target)()
+        if self._restricts != adjoint:
+            return self._bind_collect(device, multiply, part.reshape(columns, -1))
 
         def take(x: Array, y: Array) -> None:
             part.reshape(columns, -1)[...] = x.reshape(columns, -1)[:, own]
             multiply(part, y)
 
-        return collect if self._restricts != adjoint else take
+        return take
+
+    def _bind_collect(self, device: Device, multiply: Apply, part: Array) -> Apply:
+        """Bind the product of which every rank gets all rows. `multiply` computes the rank's own rows, into `part`."""
+        own, rows, communicator = self._shared.own, self._shared.partition.rows, self._shared.matrix.communicator
+        others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
+        senders = [peer for peer in others if rows(peer).start < rows(peer).stop]
+        receivers = others if own.start < own.stop else []
+        whole = device.xp.zeros((len(part), self._shared.partition.num_rows), part.dtype)
+        exchanges = [
+            communicator.bind_exchange(dict.fromkeys(receivers, mine), {peer: all_rows[rows(peer)] for peer in senders})
+            for mine, all_rows in zip(part, whole, strict=True)
+        ]
+
+        def collect(x: Array, y: Array) -> None:
+            multiply(x, part.reshape(-1))
+            for exchange in exchanges:
+                recorded_wait(exchange(), "values of a replicated level", device, whole)()
+            whole[:, own] = part
+            y.reshape(whole.shape)[...] = whole
+
+        return collect
 
 
 def _copy(x: Array, y: Array, *, beta: float) -> None:

@@ -39,6 +39,7 @@ from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import canonical_entries
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -98,6 +99,8 @@ class RankRows:
                 computed(csr.with_data(csr.data.astype(wanted, copy=False)), wanted)
                 for csr in map(canonical_entries, (matrix.diagonal, matrix.off_diagonal))
             )
+            if max(diagonal.nnz + others.nnz, diagonal.num_cols + others.num_cols) <= MAX_INT32:
+                others = others.with_index_dtype(diagonal.indices.dtype)  # as the block with most of the entries
             others = replace(others, indices=others.indices + diagonal.num_cols)
             rows = placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
             csr = beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)

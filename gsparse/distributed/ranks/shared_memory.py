@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.mailboxes import Mailboxes
 
-__all__ = ["MemoryCommunicator", "hash_of", "host_hash", "share_memory"]
+__all__ = ["MemoryCommunicator", "Round", "hash_of", "host_hash", "share_memory"]
 
 # Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
@@ -79,15 +79,16 @@ class MemoryCommunicator(Communicator):
         rounds = self._rounds(*({peer: _words(values) for peer, values in one.items()} for one in (sends, receives)))
 
         def begin() -> Callable[[], None]:
-            posts, collects = rounds[0] if rounds else ({}, {})
-            wait_for_signals = self._post(posts)
+            if not rounds:
+                return lambda: None
+            wait_for_signals = self._post(rounds[0])
 
             def wait() -> None:
                 wait_for_signals()
-                self._collect(collects)
-                for next_posts, next_collects in rounds[1:]:
-                    self._post(next_posts)()
-                    self._collect(next_collects)
+                self._wait_for_all(rounds[0].collect)
+                for later in rounds[1:]:
+                    self._post(later)()
+                    self._wait_for_all(later.collect)
 
             return wait
 
@@ -105,30 +106,35 @@ class MemoryCommunicator(Communicator):
 
         return wait
 
-    def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[_Round]:
+    def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[Round]:
         """Return the rounds of an exchange, in each of which ranks send each other one message, which may be empty."""
         capacity, peers = self._mailboxes.capacity, sorted({*sends, *receives})
         nothing = dict.fromkeys(peers, self._device.empty(0, np.dtype(np.uint32)))
         sends, receives = nothing | sends, nothing | receives
         counts = {peer: -(-max(sends[peer].size, receives[peer].size) // capacity) for peer in peers}
-        rounds: list[_Round] = []
+        rounds: list[Round] = []
         for number in range(max(counts.values(), default=0)):
             part = slice(number * capacity, (number + 1) * capacity)
             active = [peer for peer in peers if number < counts[peer]]
-            posts = {peer: self._mailboxes.bind_post(peer, sends[peer][part]) for peer in active}
-            collects = {peer: self._mailboxes.bind_collect(peer, receives[peer][part]) for peer in active}
-            rounds.append((posts, collects))
+            post = self._mailboxes.bind_post({peer: sends[peer][part] for peer in active})
+            collect = self._mailboxes.bind_collect({peer: receives[peer][part] for peer in active})
+            rounds.append(Round(active, post, collect))
         return rounds
 
-    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
+    def _post(self, messages: Round) -> Callable[[], None]:
         """Write messages, and return a callable that waits until the messages of the same ranks may be read."""
-        for post in posts.values():
-            post()
+        messages.post()
         return lambda: None
 
-    def _collect(self, collects: dict[int, Callable[[], bool]]) -> None:
-        for peer, collect in collects.items():
-            self.wait(collect, [peer])
+    def _wait_for_all(self, call: Callable[[], list[int]]) -> None:
+        """Repeat a call of the mailboxes until it waits for no rank."""
+        waiting: list[int] = []
+
+        def is_done() -> bool:
+            waiting[:] = call()
+            return not waiting
+
+        self.wait(is_done, waiting)
         self._check_agreement()
 
     def allreduce(self, values: Array) -> None:
@@ -140,19 +146,9 @@ class MemoryCommunicator(Communicator):
         summed = flat if flat.dtype in _SUMMED else flat.astype(np.result_type(flat.dtype, np.int64))
         step = 4 * self._mailboxes.capacity // summed.itemsize
         for first in range(0, summed.size, step):
-            self._add_up(summed[first : first + step])
+            self._wait_for_all(partial(self._mailboxes.sum, summed[first : first + step]))
         if summed is not flat:
             flat[:] = summed
-
-    def _add_up(self, values: Array) -> None:
-        waiting: list[int] = []
-
-        def is_done() -> bool:
-            waiting[:] = self._mailboxes.sum(values)
-            return not waiting
-
-        self.wait(is_done, waiting)
-        self._check_agreement()
 
     def _check_agreement(self) -> None:
         peer = self._mailboxes.disagreeing_rank
@@ -175,7 +171,12 @@ class MemoryCommunicator(Communicator):
         self._release()
 
 
-_Round = tuple[dict[int, Call], dict[int, Callable[[], bool]]]
+class Round(NamedTuple):
+    """One message to, and one from, each of some ranks."""
+
+    peers: list[int]
+    post: Call
+    collect: Callable[[], list[int]]
 
 
 def _words(values: Array) -> Array:

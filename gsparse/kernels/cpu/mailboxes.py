@@ -6,8 +6,7 @@ words that have arrived and returns, so that its caller can look whether the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,11 +64,22 @@ class Mailboxes(mailboxes.Mailboxes):
         self._parts: list[npt.NDArray[Any]] = []
         self._waiting: list[int] = []
 
-    def bind_post(self, peer: int, words: Array) -> Call:
-        return partial(self._post, peer, words)
+    def bind_post(self, words: Mapping[int, Array]) -> Call:
+        def post() -> None:
+            for peer, part in words.items():
+                self._post(peer, part)
 
-    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
-        return partial(self._collect, peer, words)
+        return post
+
+    def bind_collect(self, words: Mapping[int, Array]) -> Callable[[], list[int]]:
+        waiting: list[int] = []
+
+        def collect() -> list[int]:
+            # The first call, and the first one after all messages have arrived, begins with new messages.
+            waiting[:] = [peer for peer in waiting or words if not self._collect(peer, words[peer])]
+            return waiting
+
+        return collect
 
     def _post(self, peer: int, words: Array) -> None:
         _write(words, self.theirs[peer], self._stamps[peer])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,8 @@ __all__ = ["Mailboxes", "instantiations"]
 
 _SOURCE = "mailboxes.cu"
 _THREADS = constant(_SOURCE, "GS_MAILBOX_THREADS")
-# More blocks are no faster: 64 send 320 KB in 5.1 µs and 128 in 4.9, of which 16 take 7.2 (two H200s, NVLink).
+# Blocks of each message. More are no faster: 64 send 320 KB in 5.1 µs and 128 in 4.9, of which 16 take 7.2 (two H200s,
+# NVLink).
 _MAX_BLOCKS = 64
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
@@ -34,36 +35,49 @@ class Mailboxes(mailboxes.Mailboxes):
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        # The stamps of the last messages by rank, and how many blocks of a kernel have finished.
-        counts = device.upload(np.zeros(self.world_size + 1, np.uint32))
+        # The stamps of the last messages by rank, and how many blocks of a kernel have finished, by rank for messages.
+        counts = device.upload(np.zeros(2 * self.world_size, np.uint32))
         self._stamps, self._finished = counts[: self.world_size], counts[self.world_size :]
-        self._stamp_of = [self._stamps[peer : peer + 1] for peer in range(self.world_size)]
+        self._finished_sums = self._finished[rank : rank + 1]  # no message has this rank's number
         addresses = np.array([[address_of(box) for box in boxes] for boxes in (self.theirs, self.own)], np.uint64)
         self._addresses = device.upload(addresses)
         self._half = np.int64(self.own[rank - 1].shape[1])
 
-    def bind_post(self, peer: int, words: Array) -> Call:
-        args = np.int64(words.size), words, self.theirs[peer], self._half, self._stamp_of[peer]
-        return self._bind("post_words", words.size, args)
+    def bind_post(self, words: Mapping[int, Array]) -> Call:
+        return self._bind_letters("post_words", self.theirs, words, ())
 
-    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
-        counts = self._stamp_of[peer], self._finished, self._flags_on_device
-        args = np.int64(words.size), words, self.own[peer], self._half, *counts, np.uint32(peer)
-        launch = self._bind("collect_words", words.size, args)
+    def bind_collect(self, words: Mapping[int, Array]) -> Callable[[], list[int]]:
+        args = self._finished, self._flags_on_device
+        launch = self._bind_letters("collect_words", self.own, words, args)
 
-        def collect() -> bool:
+        def collect() -> list[int]:
             launch()
-            return True
+            return []
 
         return collect
+
+    def _bind_letters(
+        self, name: str, boxes: Sequence[Array], words: Mapping[int, Array], args: tuple[Array, ...]
+    ) -> Call:
+        # The fields of `Letter` in the kernels' source.
+        letters = [(part.size, address_of(part), address_of(boxes[peer]), peer) for peer, part in words.items()]
+        args = self.device.upload(np.array(letters, np.int64)), self._half, self._stamps, *args
+        blocks = _num_blocks(max(part.size for part in words.values()))
+        launch = self.device.bind_kernel(_SOURCE, name, (blocks, len(words)), (_THREADS,), args)
+
+        def call(_words: Mapping[int, Array] = words) -> None:  # keeps the arrays, whose addresses the kernel reads
+            launch()
+
+        return call
 
     def sum(self, values: Array) -> list[int]:
         words, (theirs, own) = values.view(np.uint32), self._addresses
         ranks = np.int32(self.rank), np.int32(self.world_size), theirs, own, self._half
-        args = np.int64(words.size), words, *ranks, self._stamps, self._finished, self._flags_on_device
-        self._bind(expression("sum_over_ranks", values.dtype), words.size, args)()
+        args = np.int64(words.size), words, *ranks, self._stamps, self._finished_sums, self._flags_on_device
+        name = expression("sum_over_ranks", values.dtype)
+        self.device.bind_kernel(_SOURCE, name, (_num_blocks(words.size),), (_THREADS,), args)()
         return []
 
-    def _bind(self, name: str, num_words: int, args: tuple[object, ...]) -> Call:
-        blocks = max(1, min(-(-num_words // (2 * _THREADS)), _MAX_BLOCKS))
-        return self.device.bind_kernel(_SOURCE, name, (blocks,), (_THREADS,), args)
+
+def _num_blocks(num_words: int) -> int:
+    return max(1, min(-(-num_words // (2 * _THREADS)), _MAX_BLOCKS))

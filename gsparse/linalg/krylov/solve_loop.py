@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
@@ -29,12 +30,15 @@ from gsparse.linalg.operators import Apply
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe, more_iterations
 from gsparse.profiling import recording
+from gsparse.profiling.recording import Span
 
 __all__ = ["SolveLoop"]
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
+# A first iteration that takes longer than this, in seconds, gets a graph of its own without being timed once more.
+_LONG_ITERATION = 2e-3
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
@@ -177,27 +181,44 @@ class SolveLoop:
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Launch a CUDA graph of iterations repeatedly; the host reads the scalars of one while the next one runs."""
-        iteration = read_time = None
-        is_recorded = recording.recorder is not None and not self.device.is_host
-        # The first run compiles kernels and allocates memory, neither of which is possible during graph capture.
-        if per_graph and is_recorded:
-            iteration, _ = timed_alone(self.device, self._program, body)
-        else:
-            queue(body)
-        if not per_graph and is_recorded:
-            iteration, read_time = timed_alone(self.device, self._program, body)
-        elif not per_graph:
-            read_time = self.device.timed(lambda: queue(body))
-        if self._record_and_check(self.state.read()):
+        first = self._run_without_graph(body, per_graph is None)
+        if self.last.have_all_stopped:
             return
-        seconds = self._mean_over_ranks((read_time() if read_time else None) or 0.0)
-        count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if seconds <= limit), 1)
+        count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if first.seconds <= limit), 1)
         if self.device.is_host:
             self._run_on_host(body, count)
             return
         with recorded_products() as count_products:
-            launch = captured(self.device, body, count, iteration)
+            launch = captured(self.device, body, count, first.span)
         self._launch_repeatedly(launch, count_products)
+
+    def _run_without_graph(self, body: Sequence[Call], is_timed: bool) -> _TimedIteration:
+        """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
+
+        If the time is wanted, there are two of them, unless the first one compiles nothing and is so long that its
+        allocations do not matter.
+        """
+        compilations = COMPILE_NOTICE.compilations
+        iteration = self._run_timed(body)
+        if not is_timed or self.last.have_all_stopped:
+            return iteration
+        has_compiled = float(COMPILE_NOTICE.compilations > compilations)
+        seconds, has_compiled = self._means_over_ranks(iteration.seconds, has_compiled)
+        if seconds <= _LONG_ITERATION or has_compiled:
+            iteration = self._run_timed(body)
+            (seconds,) = self._means_over_ranks(iteration.seconds)
+        return iteration._replace(seconds=seconds)
+
+    def _run_timed(self, body: Sequence[Call]) -> _TimedIteration:
+        """Run one iteration without a graph, record the state after it, and return its time. Synchronizes."""
+        span = None
+        if recording.recorder is None or self.device.is_host:
+            read_time = self.device.timed(lambda: queue(body))
+        else:
+            span, read_time = timed_alone(self.device, self._program, body)
+        self.last = self.state.read()
+        self._record_and_check(self.last)
+        return _TimedIteration(span, read_time() or 0.0)
 
     def _run_on_host(self, body: Sequence[Call], count: int) -> None:
         """Run iterations until every right-hand side has stopped, and record up to `count` of them at a time."""
@@ -222,12 +243,14 @@ class SolveLoop:
                 if self._record_and_check(snapshots.popleft()()):
                     return
                 if num_ahead < 0:  # decided after the first graph only, because all ranks add up their times
-                    num_ahead = int(self._mean_over_ranks(time.perf_counter() - began) <= _MAX_SECONDS_AHEAD)
+                    (seconds,) = self._means_over_ranks(time.perf_counter() - began)
+                    num_ahead = int(seconds <= _MAX_SECONDS_AHEAD)
 
-    def _mean_over_ranks(self, seconds: float) -> float:
-        """Return the mean of a time over all ranks, so that every rank makes the same decision."""
-        total = self.system.sum_over_ranks(np.array([seconds, 1.0]))
-        return float(total[0] / total[1])
+    def _means_over_ranks(self, *numbers: float) -> list[float]:
+        """Return the mean of each number over all ranks, so that every rank makes the same decision."""
+        sums = self.system.sum_over_ranks(np.array([*numbers, 1.0]))
+        means: list[float] = (sums[:-1] / sums[-1]).tolist()
+        return means
 
     def _record_and_check(self, snapshot: Snapshot) -> bool:
         """Record a snapshot, report it to the monitor, and tell whether every right-hand side has stopped."""
@@ -297,6 +320,13 @@ class SolveLoop:
         if culprits:
             remedy = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
         return SolveResult(x, info, iterations, self.residuals, reason, remedy, seconds, self.norm)
+
+
+class _TimedIteration(NamedTuple):
+    """The record of an iteration if a profile is open, and its time on the device in seconds."""
+
+    span: Span | None
+    seconds: float
 
 
 assert SYSTEM_CELLS[0] == "stop"  # every pass tests cell 0 before it does anything

@@ -15,6 +15,15 @@ enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_POLL = 1024 };
 
 typedef unsigned long long Word;
 
+// A message to or from one rank. Kernels take an array of them (`letters`), and blocks with the same blockIdx.y serve one
+// of them.
+struct Letter {
+  long long count;   // of words of 32 bits
+  unsigned *words;   // the contents
+  Word *box;         // of two halves
+  long long peer;    // the other rank
+};
+
 __device__ __forceinline__ void gs_post_pair(Word *pair, unsigned stamp, unsigned first, unsigned second) {
   const Word high = static_cast<Word>(stamp) << 32;
   gs_post(pair, high | first, high | second);
@@ -33,7 +42,8 @@ __device__ __forceinline__ void gs_wait_for_pair(const Word *pair, unsigned stam
   second = unsigned(b);
 }
 
-// Let the last block to finish advance `count` stamps, which all blocks have read by then. All threads must take part.
+// Let the last block to finish, of those with its blockIdx.y, advance `count` stamps, which all of them have read by
+// then. All threads must take part.
 __device__ __forceinline__ void gs_finish_messages(unsigned *stamps, int count, unsigned *finished_blocks) {
   GS_SHARED(int, is_last, 1);
   __syncthreads();
@@ -48,38 +58,41 @@ __device__ __forceinline__ unsigned gs_word(const unsigned *words, long long i, 
   return i < count ? words[i] : 0u;
 }
 
-// Write a message into a box of another rank's memory. `stamp` is the number of the last message that both ranks have
-// sent. Only collect_words and sum_over_ranks advance it, so each post must be followed by a collect from the same
-// rank.
+// Write messages into the boxes of this rank in the memory of others. stamps[p] is the number of the last message that
+// this rank and rank p have sent each other. Only collect_words and sum_over_ranks advance it, so each post must be
+// followed by a collect from the same rank.
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
-post_words(long long count, const unsigned *__restrict__ words, Word *__restrict__ box, long long half_words,
-           const unsigned *__restrict__ stamp) {
-  const unsigned next_stamp = *stamp + 1;
-  const long long first = gs_thread(), step = static_cast<long long>(gridDim.x) * blockDim.x;
-  box += next_stamp % 2 * half_words;
-  if (first == 0) gs_post_pair(box, next_stamp, unsigned(count), 0u);
-  for (long long i = first; 2 * i < count; i += step)
-    gs_post_pair(box + 2 + 2 * i, next_stamp, gs_word(words, 2 * i, count), gs_word(words, 2 * i + 1, count));
+post_words(const Letter *__restrict__ letters, long long half_words, const unsigned *__restrict__ stamps) {
+  const Letter letter = letters[blockIdx.y];
+  const unsigned stamp = stamps[letter.peer] + 1;
+  const long long thread = gs_thread(), step = static_cast<long long>(gridDim.x) * blockDim.x;
+  Word *const half = letter.box + stamp % 2 * half_words;
+  if (thread == 0) gs_post_pair(half, stamp, unsigned(letter.count), 0u);
+  for (long long i = thread; 2 * i < letter.count; i += step)
+    gs_post_pair(half + 2 + 2 * i, stamp, gs_word(letter.words, 2 * i, letter.count),
+                 gs_word(letter.words, 2 * i + 1, letter.count));
 }
 
-// Wait for a message in a box of this rank, and copy it.
+// Wait for messages in boxes of this rank, and copy them. `finished_blocks` has a count for each rank.
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
-collect_words(long long count, unsigned *__restrict__ words, const Word *box, long long half_words, unsigned *stamp,
-              unsigned *finished_blocks, unsigned *flags, unsigned peer) {
-  const unsigned next_stamp = *stamp + 1;
+collect_words(const Letter *__restrict__ letters, long long half_words, unsigned *stamps, unsigned *finished_blocks,
+              unsigned *flags) {
+  const Letter letter = letters[blockIdx.y];
+  const unsigned stamp = stamps[letter.peer] + 1;
   const long long thread = gs_thread(), step = static_cast<long long>(gridDim.x) * blockDim.x;
+  const Word *const half = letter.box + stamp % 2 * half_words;
   unsigned first, second;
-  box += next_stamp % 2 * half_words;
   if (thread == 0) {
-    gs_wait_for_pair(box, next_stamp, flags, first, second);
-    if (first != unsigned(count) && !gs_fresh(flags + GS_IS_STOPPED)) flags[GS_DISAGREES] = peer + 1;
+    gs_wait_for_pair(half, stamp, flags, first, second);
+    if (first != unsigned(letter.count) && !gs_fresh(flags + GS_IS_STOPPED))
+      flags[GS_DISAGREES] = unsigned(letter.peer) + 1;
   }
-  for (long long i = thread; 2 * i < count; i += step) {
-    gs_wait_for_pair(box + 2 + 2 * i, next_stamp, flags, first, second);
-    words[2 * i] = first;
-    if (2 * i + 1 < count) words[2 * i + 1] = second;
+  for (long long i = thread; 2 * i < letter.count; i += step) {
+    gs_wait_for_pair(half + 2 + 2 * i, stamp, flags, first, second);
+    letter.words[2 * i] = first;
+    if (2 * i + 1 < letter.count) letter.words[2 * i + 1] = second;
   }
-  gs_finish_messages(stamp, 1, finished_blocks);
+  gs_finish_messages(stamps + letter.peer, 1, finished_blocks + letter.peer);
 }
 
 // Replace values by their sum over all ranks, which each rank adds in the order of the ranks. theirs[p] is this rank's

@@ -1,0 +1,70 @@
+"""CUDA graphs in which each kernel keeps the priority of the stream on which it was captured.
+
+CuPy makes executable graphs whose kernels all have the priority of the stream on which the graph is launched. The small
+kernels that a second stream runs beside a product (`Streams.alongside`) then wait until the last block of the product
+has begun. The driver has a function that makes executable graphs of the other kind. CuPy does not call it, so it is
+called here. Everything else is in CuPy's reference: a graph's handle, and the functions that launch and destroy an
+executable graph.
+
+References
+----------
+NVIDIA, "CUDA driver API", cuGraphInstantiateWithFlags.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+__all__ = ["launch_with_priorities"]
+
+_USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
+
+
+@cache
+def _instantiate() -> Any:
+    """Return the driver's function, or None if there is none."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuGraphInstantiateWithFlags
+    except (OSError, AttributeError):
+        return None
+
+
+class _Executable:
+    """An executable graph. It is destroyed together with this object."""
+
+    def __init__(self, runtime: Any, handle: int) -> None:
+        self._runtime, self._handle = runtime, handle
+        weakref.finalize(self, runtime.graphExecDestroy, handle)
+
+    def __call__(self, stream: Any) -> None:
+        self._runtime.graphLaunch(self._handle, stream.ptr)
+
+
+def launch_with_priorities(cupy: Any, graph: Any) -> Callable[[Any], None]:
+    """Return a function that launches a graph on a stream, if possible with the priorities of its kernels.
+
+    Parameters
+    ----------
+    cupy : module
+    graph : cupy.cuda.Graph
+        A graph that was captured, on the current device.
+
+    Returns
+    -------
+    callable
+        Takes a CuPy stream, on which all kernels get the stream's priority where the driver offers nothing else.
+    """
+    runtime, instantiate, handle = cupy.cuda.runtime, _instantiate(), ctypes.c_void_p()
+    if runtime.is_hip or instantiate is None:
+        launch: Callable[[Any], None] = graph.launch
+        return launch
+    flags = ctypes.c_ulonglong(_USE_NODE_PRIORITY)
+    if instantiate(ctypes.byref(handle), ctypes.c_void_p(graph.graph), flags) or not handle.value:
+        launch = graph.launch
+        return launch
+    return _Executable(runtime, handle.value)

@@ -145,6 +145,7 @@ def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch, longes
     monkeypatch.setattr(device, "capture", capture)
     monkeypatch.setattr(solve_loop, "_ITERATIONS_PER_GRAPH", ((np.inf, 5),))
     monkeypatch.setattr(solve_loop, "_LONG_ITERATION", longest)
+    monkeypatch.setattr(solve_loop, "_MANY_UNKNOWNS", 625)
     cg(A, right_hand_side(laplacian(25)))  # compiles, so that the first iteration below compiles nothing
     launches.clear()
     before = A.stats.products

@@ -37,8 +37,9 @@ __all__ = ["SolveLoop"]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# A first iteration that takes longer than this, in seconds, gets a graph of its own without being timed once more.
-_LONG_ITERATION = 2e-3
+# The time of a first iteration counts if it is longer than this, in seconds, and the device has at least so many
+# unknowns. Otherwise the first allocations, and the time in which the host launches, may be most of it.
+_LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
@@ -195,16 +196,16 @@ class SolveLoop:
     def _run_without_graph(self, body: Sequence[Call], is_timed: bool) -> _TimedIteration:
         """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
 
-        If the time is wanted, there are two of them, unless the first one compiles nothing and is so long that its
-        allocations do not matter.
+        If the time is wanted, there are two of them, unless that of the first one counts, see `_LONG_ITERATION`. It
+        never does if something was compiled.
         """
         compilations = COMPILE_NOTICE.compilations
         iteration = self._run_timed(body)
         if not is_timed or self.last.have_all_stopped:
             return iteration
-        has_compiled = float(COMPILE_NOTICE.compilations > compilations)
-        seconds, has_compiled = self._means_over_ranks(iteration.seconds, has_compiled)
-        if seconds <= _LONG_ITERATION or has_compiled:
+        compiled, size = COMPILE_NOTICE.compilations - compilations, self.system.x.size
+        seconds, any_compiled, unknowns = self._means_over_ranks(iteration.seconds, compiled, size)
+        if any_compiled or seconds <= _LONG_ITERATION or unknowns < _MANY_UNKNOWNS:
             iteration = self._run_timed(body)
             (seconds,) = self._means_over_ranks(iteration.seconds)
         return iteration._replace(seconds=seconds)

@@ -118,7 +118,7 @@ def draw_multigrid(axes: Axes) -> None:
 
 def draw_ranks(axes: Axes) -> None:
     """Draw how much of the speed of one GPU each of several GPUs has, with 8 million rows each."""
-    rows = table("Several GPUs", 1)
+    rows = table("Several GPUs", 0)
     labels = [
         f"{kind} coefficients{method}" for kind in ("constant", "variable") for method in ("", ", a single reduction")
     ]
@@ -128,7 +128,7 @@ def draw_ranks(axes: Axes) -> None:
     axes.set_ylim(0, 105)
     axes.set_xlabel("GPUs, 8 million rows each")
     axes.set_ylabel("% of the speed on one GPU")
-    axes.set_title("An iteration of CG on NVIDIA H100s of one host, on one stream")
+    axes.set_title("An iteration of CG on NVIDIA H200s of one host")
     axes.legend(frameon=False, loc="lower left")
 
 

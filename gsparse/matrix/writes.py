@@ -170,9 +170,9 @@ def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
     if not num_new:
         return
     warnings.warn(
-        f"Changing the sparsity structure of a {type(matrix).__name__} is expensive: all {csr.nnz} entries are copied for "
-        f"{num_new} more. Set many elements in one assignment, A[rows, columns] = values, or make the matrix from a "
-        "scipy.sparse.coo_array.",
+        f"Changing the sparsity structure of a {type(matrix).__name__} is expensive: all {csr.nnz} entries are copied "
+        f"for {num_new} more. Set many elements in one assignment, A[rows, columns] = values, or make the matrix from "
+        "a scipy.sparse.coo_array.",
         sp.SparseEfficiencyWarning,
         stacklevel=frames_to_the_caller(),
     )

@@ -47,13 +47,13 @@ def residual(v: Any, w: Any) -> Any:
 
 
 def stretch_film(basis: Basis, make: Callable[[Any], Any], renew: Callable[..., Any], linalg: Any) -> tuple[Any, float]:
-    """Return the height of the film at all points, and the seconds that took the linear algebra.
+    """Return the height of the film at all points, and the seconds that the linear algebra took.
 
     Parameters
     ----------
     basis : Basis
     make : callable
-        ``make(J)`` returns the matrix of a SciPy matrix.
+        ``make(J)`` converts SciPy's matrix J to the kind of matrix that `linalg` solves with.
     renew : callable
         ``renew(A, values)`` returns a matrix of the structure of A with other values.
     linalg : module
@@ -76,7 +76,7 @@ def stretch_film(basis: Basis, make: Callable[[Any], Any], renew: Callable[..., 
         step, info = linalg.cg(A[free][:, free], -r[free], rtol=1e-10, atol=0.0, maxiter=10_000)
         seconds += time.perf_counter() - begin
         if info:
-            raise SystemExit("not converged")
+            raise SystemExit("conjugate gradients did not converge within 10,000 iterations: try a smaller --n")
         film[free] += step
         if abs(step).max() < 1e-9:
             return film, seconds

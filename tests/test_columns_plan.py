@@ -306,7 +306,7 @@ def test_uneven_rows_are_cut_sooner_if_one_lane_per_column_reads_them(lanes: int
 
 def test_the_reason_mentions_accesses_and_rows() -> None:
     few, uneven = rows_of(7, num_rows=10), replace(EVEN, max_length=10**5)
-    assert planned(EVEN, Panel(8)).reason == "two loads per thread; row lengths are similar"
+    assert planned(EVEN, Panel(8)).reason == "2 loads per thread; row lengths are similar"
     assert planned(few, Panel(8)).reason == "one load per thread; row lengths are similar"
     assert planned(uneven, Panel(8)).reason.endswith("; row lengths vary")
 

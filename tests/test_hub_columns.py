@@ -73,7 +73,7 @@ def test_columns_without_entries_are_not_frequent(device: Device) -> None:
 
 @pytest.mark.parametrize("max_frequent", [3, 65_535])
 @pytest.mark.parametrize("fewest_steps", [1, 3, 1000])
-def test_rows_of_one_lane_of_several_and_of_several_slices_multiply_right(
+def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_slices(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, max_frequent: int, fewest_steps: int
 ) -> None:
     monkeypatch.setattr(hub_columns, "MAX_FREQUENT", max_frequent)
@@ -133,8 +133,11 @@ def test_inf_and_nan_spread_to_the_rows_that_have_entries_there_only(device: Dev
     assert np.isinf(expected).any()
 
 
-def rows_of_a_graph(scale: int, rng: np.random.Generator, **kind: bool) -> Any:
-    """Return columns of 2**scale ones as a power-law graph has them, or evenly spread ones, or ones side by side."""
+def column_indices(scale: int, rng: np.random.Generator, **kind: bool) -> Any:
+    """Return 4·n column indices for n = 2**scale columns: as in a power-law graph, evenly spread, or in pairs.
+
+    The last column of a pair may be n, which does not exist.
+    """
     n = 2**scale
     spread = rng.permutation(n)[np.minimum(n * rng.random(4 * n) ** 6, n - 1).astype(int)]
     if kind.get("even"):
@@ -151,7 +154,7 @@ def test_only_power_law_graphs_have_hubs(
     monkeypatch.setattr(hub_columns, "_MIN_ENTRIES", 2**18)
     monkeypatch.setattr(hub_columns, "_MIN_HUBS", 1000)
     n = 2**17
-    indices = (rows_of_a_graph(17, rng, **kind) % n).astype(np.int32)
+    indices = (column_indices(17, rng, **kind) % n).astype(np.int32)
     S = sp.csr_array((np.ones(indices.size), indices, np.arange(0, indices.size + 1, 4, dtype=np.int32)), shape=(n, n))
     device = make_device("emulated:32")
     assert structure_of(device, S).has_hubs is expected
@@ -163,16 +166,16 @@ def test_only_power_law_graphs_have_hubs(
         assert not structure_of(device, S).has_hubs
 
 
-def test_a_graph_with_hubs_is_planned_with_them_on_a_gpu(
+def test_the_candidate_for_hub_columns_has_the_sizes_of_the_stored_matrix(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = make_device("emulated:32")
     S = graph(rng, 3000, 2500, 40_000)
     monkeypatch.setattr(Structure, "has_hubs", True)
     plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
-    hubs = next(c for c in plan.candidates if c.format == "hub_columns")
+    candidate = next(c for c in plan.candidates if c.format == "hub_columns")
     A = GpuSparseMatrix(S, device=device, format="hub_columns")
-    assert hubs.num_stored == A.stored.num_stored
-    assert hubs.storage.columns == "uint16 100 %"
+    assert candidate.num_stored == A.stored.num_stored
+    assert candidate.storage.columns == "uint16 100 %"
     x, y = (n * A.dtype.itemsize for n in S.shape[::-1])
-    assert hubs.nbytes == A.stored.nbytes + x + y
+    assert candidate.nbytes == A.stored.nbytes + x + y

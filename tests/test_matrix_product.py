@@ -125,3 +125,12 @@ def test_a_product_is_made_in_parts_if_memory_does_not_suffice(
     monkeypatch.setattr(kernels, "spgemm", lambda *_: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(MemoryError):
         product(device, on(device, S), on(device, T))
+
+
+def test_an_update_with_complex_values_is_refused_if_the_first_product_was_real(device: Device) -> None:
+    S = sp.eye_array(4, format="csr")
+    A = GpuSparseMatrix(S, device=device)
+    product = gsparse.sparse.MatrixProduct(A, A)
+    with pytest.raises(DtypeError, match="cannot become complex128: make a new MatrixProduct"):
+        product.update(A, A.with_data(np.full(4, 1j)))
+    assert product.update(A.with_data(np.full(4, 3, np.float32)), A).diagonal().tolist() == [3.0] * 4

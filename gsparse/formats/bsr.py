@@ -82,7 +82,7 @@ class BlockStats(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bsr(StoredMatrix):
-    """BSR arrays on one device: every block is full, so that no zero is stored that is not an entry of the matrix.
+    """BSR arrays on one device: every block is full, so that zeros that are not entries are stored only as padding.
 
     Blocks have positions as the entries of blocked ELLPACK have them (`Slices`): in slices of `slice_size` parts of
     block rows (`BlockRows`). Values are stored in the order in which the threads of a slice read them: for each step of
@@ -180,7 +180,7 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Storage | None:
-    """Describe the blocks. They are a candidate only if they are larger than one entry, or if only they are wanted.
+    """Describe the blocks. They are a candidate if they are larger than one entry, or if no other format is allowed.
 
     If their size is known, they are a candidate also for a matrix that is not analyzed.
     """
@@ -205,7 +205,10 @@ def _build(matrix: Preparation[BlocksStructure]) -> Bsr:
 
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms. Block rows with more blocks than `long_length` are long, and are at least as long in entries."""
+    """Count the terms.
+
+    A row with more entries than `long_length` blocks can have is long: it has more than `long_length` blocks.
+    """
     return slice_terms(stats, long_length * MAX_BLOCK, lanes_for_rows(stats))
 
 

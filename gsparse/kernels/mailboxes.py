@@ -1,7 +1,8 @@
 """The contract of messages through memory: `kernels_of(device).Mailboxes`, implemented by each backend.
 
 Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages, which take
-the two halves in turn. Every word of 64 bits has 32 bits of the message, and the number of the message, its stamp:
+the two halves in turn. Every stamped word, of 64 bits, has a word of the message, of 32 bits, and the number of the
+message, its stamp:
 
     memory of rank 1:    box of rank 0                                         box of rank 2
                          even messages             odd messages
@@ -9,8 +10,8 @@ the two halves in turn. Every word of 64 bits has 32 bits of the message, and th
     stamps             |   4    4 | 4 | 4 |      |   5    5 | 5 | 5 |        |
 
 The reader repeats its loads until the stamps are those that it waits for. So no flag is needed, and words may arrive in
-any order: a word is written and read as a whole. The count makes the reader notice a message of another size. Sums on
-a GPU have no count.
+any order: a stamped word is written and read as a whole. The count makes the reader notice a message of another size.
+Sums on a GPU have no count.
 
 Two ranks send each other the same number of messages, of which some are empty. Before rank 0 writes a message to rank
 1, it has read all earlier messages of rank 1, and the other way round. So once rank 0 has read message n + 1 of rank 1,
@@ -34,8 +35,8 @@ from gsparse.kernels.calls import Call
 
 __all__ = ["HEADER_WORDS", "Mailboxes"]
 
-# Words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple of 16
-# bytes, which a GPU thread accesses at once.
+# Stamped words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple
+# of 16 bytes, which a GPU thread accesses at once.
 HEADER_WORDS = 2
 
 
@@ -51,7 +52,7 @@ class Mailboxes(ABC):
         The device that reads and writes the boxes.
     rank : int
         The number of this rank.
-    theirs, own : sequence of arrays of uint64, shape (2, words)
+    theirs, own : sequence of arrays of uint64, shape (2, stamped words)
         This rank writes to ``theirs[p]``, which is in the memory of rank p. Rank p writes to ``own[p]``, which is in
         this rank's memory. All are full of zeros. Those of the rank itself are not used.
 

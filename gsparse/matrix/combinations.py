@@ -159,10 +159,19 @@ def _sum_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
     if scalar == 0:
         return -matrix.copy() if name == "__rsub__" else matrix.copy()
     if name == "__rsub__":
-        raise NotImplementedError("subtracting a sparse array from a nonzero scalar is not supported")
+        raise NotImplementedError(
+            "subtracting a sparse array from a nonzero scalar is not supported, because the result would be dense: "
+            "use scalar - A.toarray()"
+        )
     if name == "__sub__":
-        raise NotImplementedError("subtracting a nonzero scalar from a sparse array is not supported")
-    raise NotImplementedError("adding a nonzero scalar to a sparse array is not supported")
+        raise NotImplementedError(
+            "subtracting a nonzero scalar from a sparse array is not supported, because the result would be dense: "
+            "use A.toarray() - scalar"
+        )
+    raise NotImplementedError(
+        "adding a nonzero scalar to a sparse array is not supported, because the result would be dense: use "
+        "A.toarray() + scalar"
+    )
 
 
 def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
@@ -175,7 +184,7 @@ def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
         return sparse_result(matrix, name, scalar)
     sign = "positive" if name == "maximum" else "negative"
     _warn_of_inefficiency(f"Taking {name} with a {sign} number results in a dense matrix.")
-    function(np.zeros(1, matrix.dtype), scalar)  # NumPy's errors
+    function(np.zeros(1, matrix.dtype), scalar)  # Raises what NumPy raises, for instance for 300 and int8
     device, (csr, _) = matrix.device, lines_of(matrix, None, summed=False)
     with device.active(), device.memory_guard():
         return matrix_of(
@@ -189,18 +198,18 @@ def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 def _comparison_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
     """Return the comparison with a scalar; None for what SciPy has to compute."""
     combination = COMBINATIONS[name]
-    is_true_for_zeros = bool(combination.function(np, 0, scalar))
-    if not is_true_for_zeros:
+    zero_is_true = bool(combination.function(np, 0, scalar))
+    if not zero_is_true:
         if np.isnan(scalar) or _is_out_of_range(matrix.dtype, scalar):
             return matrix_of(matrix, _no_entries(matrix), matrix.shape, type(matrix))
-        return sparse_result(matrix, name, _in_range(matrix.dtype, scalar))
+        return sparse_result(matrix, name, _in_matrix_dtype(matrix.dtype, scalar))
     _warn_of_inefficiency(
         f"Comparing a sparse matrix with {scalar} using {combination.symbol} is inefficient. "
         f"Try using {combination.opposite} instead."
     )
     if np.isnan(scalar) or _is_out_of_range(matrix.dtype, scalar):
         return _complement(matrix, _no_entries(matrix))
-    opposite = sparse_result(matrix, combination.opposite_method, _in_range(matrix.dtype, scalar))
+    opposite = sparse_result(matrix, combination.opposite_method, _in_matrix_dtype(matrix.dtype, scalar))
     if opposite is None:
         return None
     return _complement(matrix, opposite._arrays.current(opposite._stored_shape).csr)
@@ -211,15 +220,18 @@ def _is_integer(scalar: Any) -> bool:
 
 
 def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
-    """Return whether an integer scalar is out of range for an integer dtype: it compares with all values as with 0."""
+    """Return whether an integer dtype cannot hold an integer scalar.
+
+    Such a scalar is above or below all values, so it compares with each of them as with 0.
+    """
     if dtype.kind not in "iu" or not _is_integer(scalar):
         return False
     bounds = np.iinfo(dtype)
     return not bounds.min <= int(scalar) <= bounds.max
 
 
-def _in_range(dtype: np.dtype[Any], scalar: Any) -> Any:
-    """Return an integer in the dtype of integer values.
+def _in_matrix_dtype(dtype: np.dtype[Any], scalar: Any) -> Any:
+    """Return an integer scalar in an integer dtype, and any other scalar unchanged.
 
     NumPy's common dtype of both might be float64, which rounds large integers.
     """
@@ -247,19 +259,24 @@ def _repeated(device: Device, other: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
-    """Combine with a dense array, or with what NumPy makes one of.
+    """Combine with a dense array, or with an object that NumPy converts to one, such as a list.
 
     Raises
     ------
     ValueError
         If the shapes do not match.
+    NotImplementedError
+        For the maximum or minimum with an object that NumPy cannot convert.
     """
     if not (isinstance(other, np.ndarray) or is_on_device(other)):
         if name in _SUMS:
             return NotImplemented
         if is_zero_dimensional_object(other):
             if name in _EXTREMES:
-                raise NotImplementedError("maximum or minimum with an unrecognized array type is not supported")
+                raise NotImplementedError(
+                    "maximum or minimum with an unrecognized array type is not supported, got "
+                    f"{type(other).__name__}: pass a scalar, an array or a sparse array"
+                )
             return NotImplemented
         other = np.asanyarray(other)
     if any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other)):

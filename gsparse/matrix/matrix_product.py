@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr
@@ -45,7 +47,10 @@ class MatrixProduct:
         If the inner dimensions differ.
     DtypeError
         For values of extended precision, with which no device computes.
+    TypeError
+        If A is not a GpuSparseMatrix.
     DeviceMemoryError
+        If the device has too little memory.
 
     Notes
     -----
@@ -101,6 +106,7 @@ class MatrixProduct:
         ----------
         A, B : GpuSparseMatrix or sparse array
             As those that the product was made of. Matrices from `GpuSparseMatrix.with_data` are compared fastest.
+            Values are converted to the dtype of the first product.
 
         Returns
         -------
@@ -110,8 +116,15 @@ class MatrixProduct:
         Raises
         ------
         StructureError
-            If a matrix has other entries than the one that the product was made of.
+            If a matrix has another shape, or entries at other places, than the one that the product was made of.
+        DtypeError
+            If the product is complex, and the first one was not.
         """
+        dtype = np.result_type(A.dtype, B.dtype)
+        if not np.can_cast(dtype, self.result.dtype, "same_kind"):
+            raise DtypeError(
+                f"the product was made for {self.result.dtype}, and cannot become {dtype}: make a new MatrixProduct"
+            )
         operands = self._sorted(*(operand_of(self._like, part, False) for part in (A, B)))
         for name, known, given in zip("AB", self._structures, operands, strict=True):
             if not self._is_alike(known, given):

@@ -1,8 +1,8 @@
 """The choice of a launch for k dense columns: row statistics and the layout of X → a launch with its reason.
 
 A *tile* is the set of columns of X that one group of lanes computes. At each entry of A, a lane reads its columns of X
-with one or two loads. Fewer loads per lane mean more lanes per tile, so more threads, but each of them reads every
-entry of A again.
+with one or two loads, and of a column-major X with up to four. Fewer loads per lane mean more lanes per tile, so more
+threads, but each of them reads every entry of A again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from gsparse.plan.cost_model import MachineModel
 
 __all__ = ["ColumnsPlan", "launch_for", "plan_columns", "seconds_per_columns"]
 
-# The number of columns for which the format that products with several columns read is chosen.
+# Products with several columns may read dense blocks or row patterns instead of CSR. This is decided once, as if all of
+# them had this number of columns.
 _TYPICAL_COLUMNS = 8
 
 # The constants were measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
@@ -34,9 +35,9 @@ _TWO_LOADS_WIDE_THREADS = 2**18
 # fewer entries lost 60 %.
 _HALVED_TILE = 16
 _HALVED_LENGTH, _HALVED_ENTRIES = 12.0, 2**18
-# A tile has fewer lanes, but at least _MIN_TILE_LANES, if otherwise more than a quarter of the lanes had no columns:
-# that is, if the number of lanes exceeded this multiple of the number that is needed.
-_MIN_TILE_LANES = 8
+# A tile has fewer loads, but at least _MIN_TILE_LOADS, if otherwise more than a quarter of the loads had no columns:
+# that is, if the number of loads exceeded this multiple of the number that is needed.
+_MIN_TILE_LOADS = 8
 _MAX_IDLE = 1.34
 # If X is column-major, a lane has as many loads as possible, and at most this number of lanes share the columns: with
 # more of them, a warp would have fewer rows, and its reads of X and writes of Y would be less coalesced.
@@ -49,10 +50,10 @@ _PATTERN_TILE = 32
 _ENTRIES_PER_LANE = 4.0
 _MAX_ENTRY_LANES = 16
 _DEVICE_THREADS = 2**17
-# Rows with more entries than this are cut into chunks: if one lane computes all entries of a row for its columns and
-# warps compute the chunks; if several lanes share a row or blocks compute the chunks; if row lengths are similar, so
-# that no row delays the others.
-_LONG_ONE_LANE, _LONG_SHARED, _LONG_EVEN = 32, 64, 1024
+# Rows with more entries than this are cut into chunks.
+_LONG_EVEN = 1024  # if row lengths are similar, so that no row delays the others
+_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and warps compute the chunks
+_LONG_SHARED = 64  # otherwise
 # Row lengths are similar if the longest row has at most this multiple of the typical length, and the typical length is
 # at most this.
 _MAX_EVEN_RATIO = 2.0
@@ -121,7 +122,7 @@ def plan_columns(
     --------
     >>> even = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
     >>> print(plan_columns(even, Panel(64, 4), lanes=32, value_bytes=4))
-    csr_spmm of CSR for 64 columns, row-major: two loads per thread; row lengths are similar
+    csr_spmm of CSR for 64 columns, row-major: 2 loads per thread; row lengths are similar
     tiles of 64 columns: 8 lanes with 2 loads of 4, 1 lanes share a row's entries, rows of more than 1024 entries are \
 cut into chunks
     """
@@ -139,7 +140,7 @@ cut into chunks
     has_one_lane = entry_lanes == 1 and lanes // column_lanes > FEW_PLACES
     long_length = _LONG_EVEN if is_even else _LONG_ONE_LANE if has_one_lane else _LONG_SHARED
     reason = (
-        f"{'two loads' if loads > 1 else 'one load'} per thread; "
+        f"{'one load' if loads == 1 else f'{loads} loads'} per thread; "
         f"{'row lengths are similar' if is_even else 'row lengths vary'}"
     )
     launch = PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, long_length)
@@ -157,7 +158,7 @@ def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
 def seconds_per_columns(
     model: MachineModel, nbytes: float, num_reads: float, value_bytes: int, threads: int = 1
 ) -> float:
-    """Predict the part of a product with several columns that depends on what is read of the matrix.
+    """Predict the seconds of a product with 8 columns that depend on what is read of the matrix.
 
     Parameters
     ----------
@@ -218,7 +219,7 @@ def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block
 def _tile_width(units: int, widest: int) -> int:
     """Return the number of loads of a tile: a power of two that leaves few lanes without columns."""
     width = min(_power_above(units), widest)
-    while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
+    while width > _MIN_TILE_LOADS and -(-units // width) * width > _MAX_IDLE * units:
         width //= 2
     return width
 

@@ -64,7 +64,7 @@ def pattern_stats(structure: RepeatingStructure) -> PatternStats | None:
 
 
 def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:
-    """Return the distinct hashes of rows, or None if there are too many. Synchronizes.
+    """Return the distinct hashes of rows, or None if there are too many or the shape exceeds int32. Synchronizes.
 
     The hash of a row is made of its offsets (column minus row), and of its values too if `values` is true.
     """

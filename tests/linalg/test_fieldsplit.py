@@ -224,7 +224,7 @@ def test_solvers_without_update_cannot_be_updated(real_device: Device) -> None:
     [
         ({"form": "block"}, ValueError, "form must be one of 'diagonal'"),
         ({"fields": [slice(21)]}, ValueError, "two fields or more"),
-        ({"fields": [slice(21), []]}, ValueError, "none of them empty"),
+        ({"fields": [slice(21), []]}, ValueError, "field 1 of 2 is empty: leave it out"),
         ({"fields": [slice(13), slice(12, 21)]}, ValueError, "12 belongs to 2"),
         ({"fields": [slice(13), slice(14, 21)]}, ValueError, "13 belongs to 0"),
         ({"fields": [slice(13), [13, 99]]}, ValueError, "indices of 21 unknowns"),

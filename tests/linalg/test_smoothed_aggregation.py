@@ -400,6 +400,8 @@ def test_a_level_that_cannot_be_coarsened_warns(real_device: Device) -> None:
     result = cg(A, np.ones(4096), M=M, rtol=1e-8, full_output=True)
     assert result.info == 0
     assert amg(A, strength=[("symmetric", {"theta": 0.01}), None]).sizes[-1][0] <= 150
+    with pytest.warns(CoarseningWarning, match="the coarsest level has 4096 rows.*: use a smaller max_coarse"):
+        amg(A, max_coarse=5000)
 
 
 @cache

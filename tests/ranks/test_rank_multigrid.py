@@ -192,7 +192,9 @@ def test_small_matrices_and_those_that_cannot_be_coarsened(cpu: Device, monkeypa
         warnings.simplefilter("error")  # a diagonal matrix needs no coarser level
         solve(sp.csr_array(sp.diags_array(np.linspace(1, 2, 400))), blocks(400, 2), cpu, {})
     S = poisson(20, 5)
-    with pytest.warns(CoarseningWarning, match="only smoothed"):
+    with pytest.warns(CoarseningWarning, match="max_coarse does not let it be coarsened"):
+        solve(S, blocks(S.shape[0], 2), cpu, {"max_coarse": 1000})
+    with pytest.warns(CoarseningWarning, match="too few strong connections within the ranks"):
         _, _, sizes = solve(S, blocks(S.shape[0], 2), cpu, {"strength": ("symmetric", {"theta": 0.9})},
                             work=lambda A, M: M.sizes)  # fmt: skip
     assert sizes == [[(400, S.nnz)]] * 2

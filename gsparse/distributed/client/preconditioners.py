@@ -30,10 +30,11 @@ class PreconditionedMatrix(Protocol):
 
 
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
-    """A preconditioner that the workers make: multigrid all of them together, others each from its own diagonal block.
+    """A preconditioner that the workers make.
 
-    The others are thus block Jacobi over the workers: the more workers there are, the more iterations a solve needs.
-    ``print(M)`` shows the levels of multigrid.
+    They make multigrid together. For every other preconditioner, each worker uses its own diagonal block only, which
+    is block Jacobi over the workers. The more workers there are, the more iterations a solve needs. ``print(M)`` shows
+    the levels of multigrid.
 
     The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
     else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
@@ -49,8 +50,11 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
 
     Raises
     ------
-    ShapeError, FactorizationError, CommunicationError, WorkerLostError
-        If the workers make it together, which they do at once.
+    ShapeError
+        If an argument that has a row for each row of the matrix, such as `B`, has another number of rows.
+    FactorizationError, CommunicationError, WorkerLostError
+        If the set-up of multigrid fails, which runs at once. Other preconditioners are made in the first solve, which
+        then raises their errors.
     """
 
     def __init__(self, matrix: PreconditionedMatrix, name: str, arguments: dict[str, Any]) -> None:
@@ -80,9 +84,10 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return repr(self) if self._summary is None else self._summary.table
 
     def specification(self) -> solve_tasks.PreconditionerSpec:
-        """Return the description by which the ranks find the preconditioner. They make it first if they do so together.
+        """Return the description by which the ranks find the preconditioner.
 
-        The caller has reserved the workers (`TaskGroup.exclusive`) and connected them.
+        If they make it together, and have not made it for these connections yet, they make it first. The caller has
+        reserved the workers (`TaskGroup.exclusive`) and connected them.
         """
         group, layout = self.matrix._task_group, self.matrix._layout
         is_made = self._made_for == (group.key, group.settings.epoch)
@@ -93,7 +98,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
                     group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
                     for r in group.ranks
                 ]
-                self._show(group.wait(tasks))
+                self._take_over(group.wait(tasks))
         return self._spec
 
     def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
@@ -113,7 +118,10 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         ------
         ShapeError
             If the matrix has other workers or other row bounds.
-        StructureError, FactorizationError, CommunicationError, WorkerLostError
+        StructureError
+            If the matrix has another structure.
+        FactorizationError, CommunicationError, WorkerLostError
+            If the set-up of multigrid fails.
         """
         old, new = self.matrix._task_group, A._task_group
         if (old.workers, self.matrix._layout.rows) != (new.workers, A._layout.rows):
@@ -132,12 +140,12 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
                     new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
                     for rank in new.ranks
                 ]
-                self._show(new.wait(tasks))
+                self._take_over(new.wait(tasks))
             else:
                 self.specification()
         return self
 
-    def _show(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
+    def _take_over(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
         """Keep the summary of rank 0, and issue its warnings here."""
         group = self.matrix._task_group
         self._summary, self._made_for = summaries[0], (group.key, group.settings.epoch)

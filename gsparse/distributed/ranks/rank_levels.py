@@ -6,7 +6,8 @@
     at most _MAX_REPLICATED_ROWS            replicated: every rank computes them by itself, without waiting for others
 
 The ranks do not coarsen the finest level together if it is no larger than `max_coarse` allows, if `max_levels` is 1, or
-if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Only then can it be replicated.
+if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Only in these cases can the
+finest level be replicated.
 
 The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
 uses only the rank's own rows of the correction.
@@ -189,16 +190,21 @@ class RankLevelSetup:
     def _smoothers_of_stalled(self, matrix: RankLevelMatrix, make: Any, depth: int) -> tuple[Smoother, Smoother]:
         """Return the smoothers of a large level that cannot be coarsened, and warn if it has more entries than rows."""
         if matrix.part.nnz > matrix.part.shape[0]:
-            warnings.warn(
-                f"amg: level {depth} of {matrix.part.shape[0]} rows has too few strong connections within the ranks "
-                "for a coarser one, so it is only smoothed: use another strength, such as strength=('classical', "
-                "{'theta': 0.02})",
-                CoarseningWarning,
-                stacklevel=2,
-            )
+            size, max_replicated = matrix.part.shape[0], _max_replicated_rows(matrix.device)
+            if depth == 0 and size <= self.options.max_coarse * self.options.block_size:
+                text = (
+                    f"the matrix has {size} rows, more than the {max_replicated} up to which a level is replicated, "
+                    "and max_coarse does not let it be coarsened, so it is only smoothed: use a smaller max_coarse"
+                )
+            else:
+                text = (
+                    f"level {depth} of {size} rows has too few strong connections within the ranks for a coarser one, "
+                    "so it is only smoothed: use another strength, such as strength=('classical', {'theta': 0.02})"
+                )
+            warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=2)
         if gershgorin_bound not in matrix.shared:
-            # Only the bounds of this coarsening are used: one that stalled was discarded together with its bounds, and
-            # an update has made none for this level.
+            # This coarsening is made for its bounds only. `_coarsening` has discarded the one that stalled, with its
+            # bounds, and in an update it makes none for this level.
             strength = self.options.strength(depth)
             block_size = self.num_candidates if depth else self.options.block_size
             coarsening = RankCoarsening(

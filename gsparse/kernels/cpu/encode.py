@@ -21,10 +21,12 @@ from gsparse.kernels.cpu.entries import RUN
 
 __all__ = ["distinct_keys", "encode_columns", "encode_keys", "run_span", "survives_halving"]
 
-# Runs of a block, of which the greatest span is stored, and the most blocks, each of which collects its distinct keys:
-# both are fixed, so that nothing depends on the number of threads. Then the slots of the hash table of a block.
+# Number of runs in a block of runs, of which only the greatest span is stored.
 _SPAN_RUNS = 1024
+# Largest number of blocks of keys. Each block collects its distinct keys. Like the number above, it is fixed, so that
+# results do not depend on the number of threads.
 _KEY_BLOCKS = 64
+# Slots of the hash table with which a block of keys is searched.
 _SLOTS = 8192
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

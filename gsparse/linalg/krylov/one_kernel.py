@@ -71,9 +71,10 @@ def bind_one_kernel(
     Returns
     -------
     tuple of callable, or None
-        None unless all of this holds: There is one right-hand side and one rank. Every call is an `IterationPart`, no
-        operation occurs twice, and the program exports no sums. The products, except with a diagonal, are all with the
-        same matrix, which has the system's dtype and is not conjugated. The device can run such a kernel.
+        None unless all of this holds: There is one right-hand side, and the matrix is not distributed. Every call is an
+        `IterationPart`, no operation occurs twice, and the program exports no sums. There is a product with a matrix.
+        The products, except with a diagonal, are all with the same matrix, which has the system's dtype and is not
+        conjugated. The device can run such a kernel.
     """
     if not system.device.runs_blocks_together or system.columns != 1 or system.A.ranks is not None:
         return None

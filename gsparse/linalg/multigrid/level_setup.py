@@ -4,8 +4,8 @@ What is done on each level, beginning with the finest:
 
     connections  →  aggregates  →  smoothers  →  the tentative prolongator T, P and R  →  the Galerkin product R·A·P
 
-The matrix of the coarsest level gets a dense inverse, if it has at most `MAX_INVERTED` rows; otherwise the level is
-only smoothed, or an error is raised.
+The matrix of the coarsest level gets a dense inverse, if it has at most `MAX_INVERTED` rows. Otherwise the level is
+only smoothed, with a warning, or, if `max_levels` allows no further level, an error is raised.
 """
 
 from __future__ import annotations
@@ -144,10 +144,21 @@ class LevelSetup:
         """Return the levels, and the inverse of the coarsest matrix. Synchronizes.
 
         The inverse is None if the coarsest level is only smoothed.
+
+        Raises
+        ------
+        FactorizationError
+            If the coarsest level is too large for a dense inverse and `max_levels` allows no further level.
+
+        Warns
+        -----
+        CoarseningWarning
+            If a level cannot be coarsened further and is too large for a dense inverse.
         """
         self.phases = Phases(finest.device)
         matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
-        candidates: Callable[[], tuple[Array, Array]]
+        # A function, so that `fill` times the smoothing of the candidates as a phase of its own.
+        make_candidates: Callable[[], tuple[Array, Array]]
         levels, coarsenings = list[Level](), list[Coarsening]()
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
             coarsenings.append(coarsening)
@@ -155,9 +166,9 @@ class LevelSetup:
             radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
             if not levels:
                 given = partial(tuple, (self.candidates, self.left_candidates))
-                candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else given
-            transfers = coarsening.fill(matrix.csr, candidates, radius, self.phases)
-            candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
+                make_candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else given
+            transfers = coarsening.fill(matrix.csr, make_candidates, radius, self.phases)
+            make_candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, len(levels), transfers, smoothers))
             operator = self._operator_of(matrix, transfers.coarse, (len(levels), "A"))
             matrix = LevelMatrix(finest.device, transfers.coarse, operator)
@@ -172,6 +183,13 @@ class LevelSetup:
     def _is_hermitian(self) -> bool:
         return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
 
+    def _block_size(self, depth: int) -> int:
+        return self.num_candidates if depth else self.options.block_size
+
+    def _max_coarse_rows(self, depth: int) -> int:
+        """Return the largest number of rows with which a level is not coarsened further."""
+        return self.options.max_coarse * self._block_size(depth)
+
     def _coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening | None:
         """Return the structure of a level's transfers, or None if it is the coarsest level."""
         if self.coarsenings is not None:
@@ -180,9 +198,8 @@ class LevelSetup:
             coarsening = self.coarsenings[depth]
             coarsening.examine(matrix.csr, self.phases)
         else:
-            options = self.options
-            size = self.num_candidates if depth else options.block_size
-            if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
+            options, size = self.options, self._block_size(depth)
+            if matrix.size <= self._max_coarse_rows(depth) or depth + 1 == options.max_levels:
                 return None
             strength = options.strength(depth)
             coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
@@ -213,12 +230,17 @@ class LevelSetup:
                 f"{MAX_INVERTED}: allow more levels (max_levels)"
             )
         if matrix.csr.nnz > matrix.size:
-            warnings.warn(
-                f"amg: level {len(levels)} of {matrix.size} rows has too few strong connections for a coarser one, so "
-                "it is only smoothed: use another strength, such as strength=('classical', {'theta': 0.02})",
-                CoarseningWarning,
-                stacklevel=frames_to_the_caller(),
-            )
+            if matrix.size <= self._max_coarse_rows(len(levels)):
+                text = (
+                    f"the coarsest level has {matrix.size} rows, and a dense inverse is computed for at most "
+                    f"{MAX_INVERTED}, so it is only smoothed: use a smaller max_coarse"
+                )
+            else:
+                text = (
+                    f"level {len(levels)} of {matrix.size} rows has too few strong connections for a coarser one, so "
+                    "it is only smoothed: use another strength, such as strength=('classical', {'theta': 0.02})"
+                )
+            warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=frames_to_the_caller())
         smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
         return [*levels, Level(self._narrow_operator(matrix, len(levels)), None, None, *smoothers)], None
 

@@ -209,7 +209,10 @@ def _make_solve(solver: Solver, target: Any, device: Device) -> Operator:
     if _is_operator(solver):
         operator = as_operator(solver, device, "solvers")
         if operator.shape != target.shape:
-            raise ShapeError(f"the solver of a field of {target.shape[0]} unknowns has the shape {operator.shape}")
+            raise ShapeError(
+                f"the solver of a field of {target.shape[0]} unknowns must have the shape {target.shape}, got "
+                f"{operator.shape}: pass `solvers` in the order of `fields`"
+            )
         return operator
     if solver is None:
         with SquareMatrix.of(target, "fieldsplit") as matrix:
@@ -267,14 +270,19 @@ def fieldsplit(
     ValueError
         If the fields overlap or miss an unknown, or an option does not exist.
     FactorizationError
-        If a solver does not exist for its block, or a value is not finite.
-    ShapeError, TypeError, DeviceError, DeviceMemoryError
+        If a solver cannot be made for its block, for example because of a zero pivot, or a value is not finite.
+    ShapeError
+        If A is not square, or an operator in `solvers` or the matrix `schur` does not fit its field.
+    TypeError
+        If `schur` is neither "diagonal" nor a sparse array.
+    DeviceError, DeviceMemoryError
+        If A cannot be converted to a GpuSparseMatrix.
 
     Notes
     -----
-    If the matrix for the solves with a field is negative definite, such as the Schur complement of a saddle point, its
-    negative is passed to the solver, and right-hand sides change their sign. In the form "diagonal" they do not, so
-    that the preconditioner is positive definite.
+    If the diagonal of the matrix for the solves with a field has a negative sum, as that of the Schur complement of a
+    saddle point, the negative of this matrix is passed to the solver, and right-hand sides change their sign. In the
+    form "diagonal" they do not, so that the preconditioner is positive definite.
 
     References
     ----------
@@ -312,8 +320,11 @@ def _rows_of(fields: Sequence[Any], size: int) -> list[Index]:
     except IndexError as error:
         raise ValueError(f"fields are indices of {size} unknowns, slices or boolean masks: {error}") from error
     counts = np.bincount(np.concatenate([everything[:0], *rows]), minlength=size)
-    if len(rows) < 2 or any(not len(field) for field in rows):
-        raise ValueError(f"fieldsplit needs two fields or more, none of them empty, got {len(rows)}")
+    if len(rows) < 2:
+        raise ValueError(f"fieldsplit needs two fields or more, got {len(rows)}")
+    for number, field in enumerate(rows):
+        if not len(field):
+            raise ValueError(f"field {number} of {len(rows)} is empty: leave it out")
     if (counts != 1).any():
         place = int(np.argmax(counts != 1))
         raise ValueError(f"each unknown belongs to one field, but {place} belongs to {counts[place]}")

@@ -1,8 +1,8 @@
 // connections.cu - the first passes of smoothed aggregation: weights of blocks, what connections are compared with, and
 // which of them are strong (gsparse/kernels/aggregation.py).
 //
-// A group of lanes owns a node, and reads the entries of its rows side by side (coalesced). Shared memory holds a value
-// for each warp. Sums that decide anything have a fixed order; only integers, and the bits of positive numbers, whose
+// A group of lanes owns a node, and reads the entries of its rows side by side (coalesced). Shared memory holds the
+// totals of each warp. Sums that decide anything have a fixed order; only integers, and the bits of positive numbers, whose
 // order is that of the numbers, are combined by atomic operations.
 // Source: P. Vanek, J. Mandel and M. Brezina, "Algebraic multigrid by smoothed aggregation for second and fourth order
 // elliptic problems", Computing 56, 1996.
@@ -18,7 +18,8 @@ enum { GS_DROPPED, GS_BOUND, GS_UNFILTERED_BOUND, GS_LARGEST, GS_SMALLEST, GS_TO
 
 // ---------------------------------------------------------------------------- blocks
 
-// Merge the rows of each node: lane q of a group has row q. If FILLS is 0, only the number of blocks is written.
+// For each node, merge its rows to one row of blocks: the column of each block, and its weight. The block on the diagonal
+// is listed even if it has no entry. Lane q of a group reads row q. If FILLS is 0, only the number of blocks is written.
 template <class T, class Index, int WIDTH, int FILLS>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
 merge_blocks(long long num_nodes, int block_size, const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -93,14 +94,16 @@ __device__ __forceinline__ void gs_find_greatest(Mask bits, Mask *greatest) {
   *greatest = *greatest < bits ? bits : *greatest;
 }
 
-// The bound of a row: the sum of the magnitudes of its entries, with this one on the diagonal, over that of the divisor.
+// Gershgorin's bound of a row is (others + |diagonal|) / |divisor|, where `others` is the sum of the magnitudes off the
+// diagonal. A row whose divisor is 0 has none. `greatest` becomes the maximum of itself and the bound.
 template <class C> __device__ __forceinline__ void gs_find_bound(double others, C diagonal, C divisor, Mask *greatest) {
   const double length = sqrt(gs_real(gs_abs2(divisor)));
   if (length != 0) gs_find_greatest(gs_bits((others + sqrt(gs_real(gs_abs2(diagonal)))) / length), greatest);
 }
 
-// The scale of each node: the greatest weight of its row off the diagonal (`measure` 0) or that of the diagonal (1).
-// Node values N are those of the matrix itself if BLOCKS is 0, else weights.
+// Compute the scale of each node, which is the greatest weight of its row off the diagonal (`measure` 0) or that of the
+// diagonal (1), and the totals over all rows (GS_DROPPED and the following). `node_data` is `data` itself if BLOCKS is 0,
+// else the weights from merge_blocks.
 template <class T, class N, class Index, int WIDTH, int BLOCKS>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
 examine_rows(long long num_nodes, int block_size, int measure, double theta, const Index *__restrict__ indptr,
@@ -127,7 +130,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
     C diagonal = Scalar<C>::zero(), lumped = Scalar<C>::zero();
     double total = 0, total_dropped = 0;
     for (Index k = owned ? indptr[row] + Index(lane) : row_end; k < row_end; k += WIDTH) {
-      // (A division of 32 bits, if columns have as many, is several times as fast as one of 64 bits.)
+      // Divided in the type of the columns, because a division of 32 bits is several times as fast as one of 64.
       const Index column = indices[k], of_node = BLOCKS ? column / Index(size) : column;
       const long long other = of_node;
       const C value = Widen<C>::from(data[k]);

@@ -26,8 +26,8 @@
 //      threads by a segmented scan over the block (gs_carried).
 //   5. The sums of the rows that end in the tile are stored, by neighbouring threads (coalesced).
 //
-// What the tile itself leaves unfinished goes to `carries`. A second launch, csr_split_carry, adds it to the row, in
-// the order of the tiles, so that the result is always the same.
+// What the tile itself leaves unfinished goes to `carries`. A second launch, csr_split_carry, adds the carries of a row in
+// a fixed order, so that the result is always the same.
 // Source: D. Merrill and M. Garland, "Merge-based parallel sparse matrix-vector multiplication", SC 2016.
 #include "entries.cuh"
 

@@ -80,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problems = parser.add_argument_group("problems")
     problems.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
     problems.add_argument("--quick", action="store_true", help="six model problems in a minute, in the chosen format")
-    problems.add_argument("--all", action="store_true", help="all model problems, and real matrices from 1e5 nonzeros")
+    problems.add_argument(
+        "--all", action="store_true", help="all model problems, and matrices from applications from 1e5 nonzeros"
+    )
     problems.add_argument("--assembled", action="store_true", help="finite-element matrices (needs scikit-fem)")
     problems.add_argument("--list", action="store_true", help="print the names of the problems, and stop")
     problems.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both dtypes")

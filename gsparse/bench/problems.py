@@ -1,4 +1,4 @@
-"""The matrices that are measured: model problems, which are made on the device, real matrices, and files."""
+"""The matrices that are measured: model problems made on the device, matrices from applications, and files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ SEED = 20261120
 
 FOLDER_VARIABLE = "GSPARSE_MATRICES"
 
-# `--all` leaves out real matrices with fewer entries, because launching the kernel dominates their products' time.
+# `--all` leaves out matrices from applications with fewer entries, because launching the kernel dominates the time of
+# their products.
 MIN_ENTRIES = 100_000
 
 
@@ -199,7 +200,7 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
 
 
 def matrix_folder() -> Path:
-    """Return the folder of real matrices: GSPARSE_MATRICES, or by default ../shared/matrices beside the checkout."""
+    """Return the folder of matrices from applications: GSPARSE_MATRICES, or ../shared/matrices beside the checkout."""
     default = Path(__file__).resolve().parents[3] / "shared" / "matrices"
     return Path(os.environ.get(FOLDER_VARIABLE, default))
 

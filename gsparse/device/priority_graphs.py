@@ -39,7 +39,8 @@ class _Executable:
 
     def __init__(self, runtime: Any, handle: int) -> None:
         self._runtime, self._handle = runtime, handle
-        weakref.finalize(self, runtime.graphExecDestroy, handle)
+        finalizer = weakref.finalize(self, runtime.graphExecDestroy, handle)
+        finalizer.atexit = False  # The end of the process frees everything, perhaps before this object.
 
     def __call__(self, stream: Any) -> None:
         self._runtime.graphLaunch(self._handle, stream.ptr)

@@ -45,7 +45,7 @@ def time_parts(communicator: Any, device: Any, pipe: Any, shape: tuple[int, int,
         altered = AlteredCommunicator(SingleCommunicator() if is_independent else communicator, variant)
         A = matrix(altered, device, own_shape if is_independent else shape, is_coupled=variant != "without neighbours")
         A.matvec(device.xp.ones(A.shape[0]))
-        host.table([0])
+        host.table([0])  # All ranks begin together, also those with problems of their own.
         set_up, M = timed(A, partial(amg, A))
         M @ device.xp.ones(A.shape[0])
         altered.begin()

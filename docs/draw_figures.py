@@ -98,7 +98,7 @@ def draw_columns(axes: Axes) -> None:
     axes.set_ylim(0)
     axes.set_xlabel("columns of X")
     axes.set_ylabel("times as fast")
-    axes.set_title("A @ X, 32 real matrices, one NVIDIA H200")
+    axes.set_title("A @ X, 32 matrices from applications, one NVIDIA H200")
     axes.legend(frameon=False)
 
 

@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``bench``."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     problems = parser.add_argument_group("problems")
-    problems.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
+    problems.add_argument(
+        "names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a matrix from an application"
+    )
     problems.add_argument("--quick", action="store_true", help="six model problems in a minute, in the chosen format")
     problems.add_argument(
         "--all", action="store_true", help="all model problems, and matrices from applications from 1e5 nonzeros"

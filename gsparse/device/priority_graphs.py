@@ -58,14 +58,12 @@ def launch_with_priorities(cupy: Any, graph: Any) -> Callable[[Any], None]:
     Returns
     -------
     callable
-        Takes a CuPy stream, on which all kernels get the stream's priority where the driver offers nothing else.
+        Takes a CuPy stream. Where the driver offers nothing else, all kernels have the priority of that stream.
     """
     runtime, instantiate, handle = cupy.cuda.runtime, _instantiate(), ctypes.c_void_p()
-    if runtime.is_hip or instantiate is None:
-        launch: Callable[[Any], None] = graph.launch
-        return launch
-    flags = ctypes.c_ulonglong(_USE_NODE_PRIORITY)
-    if instantiate(ctypes.byref(handle), ctypes.c_void_p(graph.graph), flags) or not handle.value:
-        launch = graph.launch
-        return launch
-    return _Executable(runtime, handle.value)
+    if instantiate is not None and not runtime.is_hip:
+        flags = ctypes.c_ulonglong(_USE_NODE_PRIORITY)
+        if not instantiate(ctypes.byref(handle), ctypes.c_void_p(graph.graph), flags):  # returns 0 unless it fails
+            return _Executable(runtime, handle.value or 0)
+    launch: Callable[[Any], None] = graph.launch
+    return launch

@@ -165,6 +165,12 @@ class RankLevelSetup:
             return False
         return "hermitian" if self.candidates.dtype.kind == "c" else True
 
+    def _is_small(self, matrix: RankLevelMatrix, depth: int) -> bool:
+        """Return whether a level has so few rows that the ranks do not coarsen it together."""
+        options = self.options
+        limit = _max_replicated_rows(matrix.device) if depth else options.max_coarse * options.block_size
+        return matrix.part.shape[0] <= limit
+
     def _coarsening(self, matrix: RankLevelMatrix, depth: int) -> RankCoarsening | None:
         """Return the structure of a level's transfers, or None if the ranks do not coarsen this level together."""
         size, block_size = matrix.part.shape[0], self.num_candidates if depth else self.options.block_size
@@ -174,8 +180,7 @@ class RankLevelSetup:
             coarsening = self.coarsenings[depth]
             coarsening.examine(matrix.part, self.phases)
         else:
-            is_small = size <= (_max_replicated_rows(matrix.device) if depth else self.options.max_coarse * block_size)
-            if is_small or depth + 1 == self.options.max_levels:
+            if self._is_small(matrix, depth) or depth + 1 == self.options.max_levels:
                 return None
             sizes = block_size, self.num_candidates
             strength = self.options.strength(depth)
@@ -191,7 +196,7 @@ class RankLevelSetup:
         """Return the smoothers of a large level that cannot be coarsened, and warn if it has more entries than rows."""
         if matrix.part.nnz > matrix.part.shape[0]:
             size, max_replicated = matrix.part.shape[0], _max_replicated_rows(matrix.device)
-            if depth == 0 and size <= self.options.max_coarse * self.options.block_size:
+            if self._is_small(matrix, depth):
                 text = (
                     f"the matrix has {size} rows, more than the {max_replicated} up to which a level is replicated, "
                     "and max_coarse does not let it be coarsened, so it is only smoothed: use a smaller max_coarse"

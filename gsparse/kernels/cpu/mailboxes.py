@@ -60,9 +60,9 @@ class Mailboxes(mailboxes.Mailboxes):
         super().__init__(device, rank, theirs, own)
         self._stamps = [1] * self.world_size  # of the message that is written or read next
         self._begins = [-1] * self.world_size  # the first word of it that has not been read
-        # While `sum` waits: the values of all ranks, and the ranks that it waits for.
+        # While `sum` waits: the values of all ranks, and the call that collects those of the others.
         self._parts: list[npt.NDArray[Any]] = []
-        self._waiting: list[int] = []
+        self._collect_parts: Callable[[], list[int]] = list
 
     def bind_post(self, words: Mapping[int, Array]) -> Call:
         def post() -> None:
@@ -100,12 +100,11 @@ class Mailboxes(mailboxes.Mailboxes):
         if not self._parts:
             self._parts = [np.empty_like(values) for _ in range(self.world_size)]
             self._parts[self.rank][:] = values
-            self._waiting = [peer for peer in range(self.world_size) if peer != self.rank]
-            for peer in self._waiting:
-                self._post(peer, values.view(np.uint32))
-        self._waiting = [p for p in self._waiting if not self._collect(p, self._parts[p].view(np.uint32))]
-        if self._waiting and not self._flags[0]:
-            return self._waiting
+            of_others = {p: part.view(np.uint32) for p, part in enumerate(self._parts) if p != self.rank}
+            self._collect_parts = self.bind_collect(of_others)
+            self.bind_post(dict.fromkeys(of_others, values.view(np.uint32)))()
+        if waiting := self._collect_parts():
+            return waiting
         values[:] = self._parts[0]
         with np.errstate(all="ignore"):  # a GPU has no warnings: a solve that has broken down continues with inf
             for part in self._parts[1:]:

@@ -35,10 +35,11 @@ class Mailboxes(mailboxes.Mailboxes):
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        # The stamps of the last messages by rank, and how many blocks of a kernel have finished, by rank for messages.
+        # For each rank, the stamp of its last message, and how many blocks have finished a message from it. The kernel
+        # that adds up counts its blocks in the place of this rank, which has no messages from itself.
         counts = device.upload(np.zeros(2 * self.world_size, np.uint32))
         self._stamps, self._finished = counts[: self.world_size], counts[self.world_size :]
-        self._finished_sums = self._finished[rank : rank + 1]  # no message has this rank's number
+        self._finished_sums = self._finished[rank : rank + 1]
         addresses = np.array([[address_of(box) for box in boxes] for boxes in (self.theirs, self.own)], np.uint64)
         self._addresses = device.upload(addresses)
         self._half = np.int64(self.own[rank - 1].shape[1])

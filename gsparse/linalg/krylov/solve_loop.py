@@ -37,8 +37,8 @@ __all__ = ["SolveLoop"]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# The time of a first iteration counts if it is longer than this, in seconds, and the device has at least so many
-# unknowns. Otherwise the first allocations, and the time in which the host launches, may be most of it.
+# The first iteration is not timed a second time if it took longer than this many seconds and the system has at least
+# this many unknowns. In a shorter one, memory that is allocated, or launches by the host, may take most of the time.
 _LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
@@ -196,8 +196,8 @@ class SolveLoop:
     def _run_without_graph(self, body: Sequence[Call], is_timed: bool) -> _TimedIteration:
         """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
 
-        If the time is wanted, there are two of them, unless that of the first one counts, see `_LONG_ITERATION`. It
-        never does if something was compiled.
+        If the time is wanted, a second iteration is timed where the time of the first one is not that of the device:
+        if something was compiled, if it was short, or if the system is small (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
         """
         compilations = COMPILE_NOTICE.compilations
         iteration = self._run_timed(body)

@@ -35,17 +35,23 @@ _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
 import numpy as np
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.division import divide
-from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.cpu.jit import jitted, subroutine
 
 CHUNK = {_CHUNK}
 
 
+@subroutine
+def total(partials):
+    result = partials.dtype.type(0)
+    for chunk in range(partials.size):
+        result += partials[chunk]
+    return result
+
+
 @jitted
-def total(partials, sums):
+def totals(partials, sums):
     for s in range(sums.size):
-        sums[s] = 0
-        for chunk in range(partials.shape[1]):
-            sums[s] += partials[s, chunk]
+        sums[s, 0] = total(partials[s])
 '''
 
 
@@ -121,7 +127,7 @@ def pass_{step.name}(part, num_parts, n, cells, partials{arguments}):
 
 
 @jitted
-def after_{step.name}(sums, cells, history):
+def after_{step.name}(partials, cells, history):
     if cells[0].real != 0:
         return
     {_after(program, step)}
@@ -133,7 +139,7 @@ def _after(program: Program, step: Step) -> str:
     read = dict.fromkeys((*program.cells_read(step, "after"), "iteration"))
     results = dict.fromkeys((*step.targets("after"), *sums))
     symbols = {name: f"c_{name}" for name in (*read, *results)}
-    lines = [f"c_{name} = sums[{s}]" for s, name in enumerate(sums)]
+    lines = [f"c_{name} = total(partials[{s}])" for s, name in enumerate(sums)]
     lines += [f"c_{name} = cells[{program.cells[name]}]" for name in read]
     for a in step.sections["after"]:
         if a.target:
@@ -194,7 +200,9 @@ def bind_step(
     num_sums, columns = len(step.targets("sums")), state.columns
     size = vectors[names[0]].size // columns if names else 0
     partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)
-    sums = device.empty((columns, num_sums), state.cells.dtype)
+    # Over ranks, the sums of all columns are added up at once, and then take the place of those of the chunks.
+    reduce = state.reduce if num_sums else None
+    sums = device.empty((columns, num_sums, 1), state.cells.dtype)
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
     arrays = [[vectors[name].reshape(columns, -1)[column] for name in names] for column in range(columns)]
     cost = size * max(1, len(names)) // 2
@@ -203,13 +211,16 @@ def bind_step(
     of_columns = list(zip(sums, cells, history, arrays, strict=True))
 
     def run() -> None:
-        for column_sums, column_cells, _, column_arrays in of_columns:
+        for column_sums, column_cells, column_history, column_arrays in of_columns:
             run_pass(size, column_cells, partials, *column_arrays)
-            module.total(partials, column_sums)
-        if num_sums and state.reduce is not None:
-            state.reduce(sums)
-        for column_sums, column_cells, column_history, _ in of_columns:
-            after(column_sums, column_cells, column_history)
+            if reduce is None:
+                after(partials, column_cells, column_history)
+            else:
+                module.totals(partials, column_sums)
+        if reduce is not None:
+            reduce(sums)
+            for column_sums, column_cells, column_history, _ in of_columns:
+                after(column_sums, column_cells, column_history)
 
     return run
 

@@ -196,8 +196,9 @@ class SolveLoop:
     def _run_without_graph(self, body: Sequence[Call], is_timed: bool) -> _TimedIteration:
         """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
 
-        If the time is wanted, a second iteration is timed where the time of the first one is not that of the device:
-        if something was compiled, if it was short, or if the system is small (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
+        If the time is wanted, a second iteration is timed where the time of the first one says little about the others:
+        if something was compiled and, on a GPU, if the first iteration was short or the system is small
+        (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
         """
         compilations = COMPILE_NOTICE.compilations
         iteration = self._run_timed(body)
@@ -205,7 +206,8 @@ class SolveLoop:
             return iteration
         compiled, size = COMPILE_NOTICE.compilations - compilations, self.system.x.size
         seconds, any_compiled, unknowns = self._means_over_ranks(iteration.seconds, compiled, size)
-        if any_compiled or seconds <= _LONG_ITERATION or unknowns < _MANY_UNKNOWNS:
+        may_be_host_time = not self.device.is_host and (seconds <= _LONG_ITERATION or unknowns < _MANY_UNKNOWNS)
+        if any_compiled or may_be_host_time:
             iteration = self._run_timed(body)
             (seconds,) = self._means_over_ranks(iteration.seconds)
         return iteration._replace(seconds=seconds)

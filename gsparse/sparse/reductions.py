@@ -22,6 +22,7 @@ __all__ = [
     "positions_of_rows",
     "sum_of_all",
     "sum_of_rows",
+    "sum_of_squares",
 ]
 
 
@@ -50,6 +51,25 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
 def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
     """Return the sum of the terms of all values, of which there is at least one, in an array of shape (1,)."""
     return kernels_of(device).sum_entries(device, None, data, terms, int(data.size))
+
+
+def sum_of_squares(device: Device, vector: Array) -> float:
+    """Return the square of the norm of a contiguous vector. Synchronizes.
+
+    It is added up in double precision, because the squares of float32 values overflow from 2e19 on, and are zero below
+    2e-23.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from gsparse.device.select import get_device
+    >>> sum_of_squares(get_device("cpu"), numpy.array([3e-30, 4e-30], numpy.float32)) ** 0.5
+    5e-30
+    """
+    if not device.is_host:
+        return float(sum_of_all(device, vector, "square")[0]) if vector.size else 0.0
+    parts = vector.view(vector.real.dtype)
+    return float(np.einsum("i,i", parts, parts, dtype=np.float64))
 
 
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:

@@ -12,6 +12,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
+from gsparse.sparse.reductions import sum_of_squares
 
 __all__ = ["LinearProblem"]
 
@@ -50,7 +51,7 @@ class LinearProblem:
     residuals: npt.NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.norms = self._norms(self.system.b)
+        self.norms = self.system.norms(self.system.b)
         kind = (self.device, self.system.dtype, self.columns)
         self._subtract = self._bind(*kind, adjoint=False)
         self._adjoint: Any = None
@@ -88,7 +89,7 @@ class LinearProblem:
     def true_residuals(self, x: Array) -> npt.NDArray[np.float64]:
         """Return the norm of each column of B − A·X; infinite if it is not a number. Synchronizes."""
         with np.errstate(all="ignore"):
-            norms = self._norms(self.residual(x))
+            norms = self.system.norms(self.residual(x))
         return np.where(np.isnan(norms), np.inf, norms)
 
     def replace_b(self, b: Array) -> None:
@@ -121,15 +122,9 @@ class LinearProblem:
         r = self.residual(self.x)
         product = self.device.xp.empty_like(self.x)
         self._adjoint(r, product)
-        data = self.matrix.device_data
-        norm = float(self.device.xp.linalg.norm(data)) if data.size else 0.0  # synchronizes
+        norm = sum_of_squares(self.device, self.matrix.device_data) ** 0.5  # synchronizes
         bounds = tolerance * norm * self.residuals
-        return bool(((self._norms(product) <= bounds) | (self.residuals <= self.tolerances)).all())
-
-    def _norms(self, flat: Array) -> npt.NDArray[np.float64]:
-        columns = flat.reshape(self.columns, -1)
-        norms = self.device.xp.linalg.norm(columns, axis=1) if columns.size else self.device.xp.zeros(self.columns)
-        return np.asarray(self.device.download(norms), np.float64)  # synchronizes
+        return bool(((self.system.norms(product) <= bounds) | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:
         """Return a vector, or a matrix of columns, as solvers take it."""

@@ -182,7 +182,7 @@ def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
 
 def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
     """Return the largest rtol that is sufficient for every column."""
-    norms = [float(system.device.xp.linalg.norm(v)) for v in system.b.reshape(system.columns, -1)]
+    norms = system.norms(system.b)
     ratios = [tolerance / norm for tolerance, norm in zip(tolerances, norms, strict=True) if norm]
     return max(min(ratios, default=rtol), rtol)
 

@@ -20,6 +20,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
+from gsparse.sparse.reductions import sum_of_squares
 
 __all__ = ["LinearSystem", "make_linear_system", "parse_dtype"]
 
@@ -73,7 +74,7 @@ class LinearSystem:
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
-        norms = self._norms(self.b)
+        norms = self.norms(self.b)
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
         return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
@@ -84,16 +85,16 @@ class LinearSystem:
         self.A.bind(self.device, self.dtype, self.columns)(self.x, product)
         with np.errstate(all="ignore"):
             residual = self.b - product
-            return self._norms(residual + shift * self.x if shift else residual)
+            return self.norms(residual + shift * self.x if shift else residual)
 
     def scales(self) -> npt.NDArray[np.float64]:
         """Return what residuals are relative to: norm(b) of each column, or 1 where b is zero. Synchronizes."""
-        norms = self._norms(self.b)
+        norms = self.norms(self.b)
         return np.where(norms == 0, 1.0, norms)
 
-    def _norms(self, flat: Array) -> npt.NDArray[np.float64]:
+    def norms(self, flat: Array) -> npt.NDArray[np.float64]:
         """Return the norm of each column over all ranks. Synchronizes."""
-        squares = np.array([float(self.device.xp.vdot(v, v).real) for v in flat.reshape(self.columns, -1)])
+        squares = np.array([sum_of_squares(self.device, v) for v in flat.reshape(self.columns, -1)])
         return np.sqrt(self.sum_over_ranks(squares))
 
     def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -61,7 +61,7 @@ _AFTER_RIGHT = f"""
     res2 += psi * psi
     rnorm = sqrt(phibar * phibar + res2)
     arnorm = alpha * sqrt(tau * tau)
-    test2 = arnorm / (anorm * rnorm + eps)
+    test2 = arnorm / (anorm * rnorm) if arnorm > 0 else 0
     test3 = 1 / (acond + eps)
     {TESTS}
 """

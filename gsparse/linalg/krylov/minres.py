@@ -47,13 +47,16 @@ __all__ = ["PROGRAM", "minres"]
 # Stop codes in addition to the common ones. All except the last one mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 
-# The new beta, the new rotation, and what the rotation changes.
+# The new beta, the new rotation, and what the rotation changes. The first beta is the norm of the first residual, which
+# says nothing about A. SciPy compares it with the next beta, counts it in tnorm2, and compares gamma with eps, so it
+# stops too early where norm(b) is much larger than norm(A), or norm(A) is small.
 _ROTATE = """
     beta_old = beta
     beta = sqrt(bb)
     stop = 2 if isnan(bb) else 8 if bb < 0 else 0
-    tnorm2 += alpha * alpha + beta_old * beta_old + bb
-    is_eigenvector = 1 if iteration == 0 and beta <= 10 * eps * beta1 else 0
+    tnorm2 += alpha * alpha + bb + (beta_old * beta_old if iteration > 0 else 0)
+    rounding = eps * sqrt(tnorm2)
+    is_eigenvector = 1 if iteration == 0 and beta <= 10 * rounding else 0
     epsln_old = epsln
     delta = cs * dbar + sn * alpha
     gbar = sn * dbar - cs * alpha
@@ -61,7 +64,7 @@ _ROTATE = """
     dbar = -cs * beta
     root = sqrt(gbar * gbar + dbar * dbar)
     gamma = sqrt(gbar * gbar + bb)
-    gamma = gamma if gamma > eps else eps
+    gamma = gamma if gamma > rounding else rounding if rounding > 0 else eps
     cs = gbar / gamma
     sn = beta / gamma
     phi = cs * phibar

@@ -264,6 +264,10 @@ class SolverKernels(Protocol):
         """The backend's implementation of `gsparse.kernels.decomposition.Decomposition`."""
         ...
 
+    def compile_steps(self, device: Device, program: Program, dtype: DType) -> None:
+        """Begin to compile the passes of a program for vectors of this dtype, if other threads can do that."""
+        ...
+
     def bind_step(
         self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
     ) -> Call:

@@ -74,7 +74,7 @@ from gsparse.kernels.cpu.spmv_bsr import bsr
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
-from gsparse.kernels.cpu.steps import bind_dots, bind_iterations, bind_step
+from gsparse.kernels.cpu.steps import bind_dots, bind_iterations, bind_step, compile_steps
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
@@ -115,6 +115,7 @@ __all__ = [
     "bsr",
     "color_rows",
     "combine_rows",
+    "compile_steps",
     "count_numbers",
     "count_where",
     "csr_adaptive",

@@ -17,6 +17,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.dtypes import Array
@@ -26,7 +28,7 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
-__all__ = ["bind_dots", "bind_iterations", "bind_step", "step_source"]
+__all__ = ["bind_dots", "bind_iterations", "bind_step", "compile_steps", "step_source"]
 
 # Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.
 _CHUNK = 4096
@@ -185,6 +187,10 @@ def _write_once(path: Path, source: str) -> Path:
 @cache
 def _own_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="gsparse-")
+
+
+def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
+    """Do nothing: numba compiles a loop when it is first called."""
 
 
 def bind_step(

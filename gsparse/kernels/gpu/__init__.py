@@ -83,7 +83,7 @@ from gsparse.kernels.gpu.spmv import (
     ellpack,
     row_pattern,
 )
-from gsparse.kernels.gpu.steps import bind_dots, bind_step
+from gsparse.kernels.gpu.steps import bind_dots, bind_step, compile_steps
 from gsparse.kernels.gpu.survey import (
     LONG_LENGTH,
     SCALAR_LENGTH,
@@ -133,6 +133,7 @@ __all__ = [
     "bsr",
     "color_rows",
     "combine_rows",
+    "compile_steps",
     "count_numbers",
     "count_where",
     "csr_adaptive",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Program, Step, StepState
 
-__all__ = ["bind_dots", "bind_step"]
+__all__ = ["bind_dots", "bind_step", "compile_steps"]
 
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
 # The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
@@ -27,6 +27,16 @@ _MAX_BLOCKS = 528
 # reduced first. Ranks exchange the latter number.
 _MAX_DOTS = 1056
 _FEW_SUMS = 32
+
+
+def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
+    """Begin to compile the passes of a program for vectors of this dtype, on other threads."""
+    device.compile_together(step_source(program), _names(program, dtype))
+
+
+@cache
+def _names(program: Program, dtype: np.dtype[Any]) -> tuple[str, ...]:
+    return tuple(expression(f"{program.name}_{step.name}", dtype) for step in program.steps)
 
 
 def bind_step(
@@ -65,11 +75,8 @@ def bind_step(
 
 def _bind(device: Device, program: Program, step: Step, state: StepState, kind: str, *launch: Any) -> Call:
     """Bind one of the kernels of a step to a grid, a block and arguments."""
-    name, source = expression(f"{program.name}_{step.name}{kind}", state.dtype), step_source(program)
-    if not kind and step is program.steps[0]:
-        names = [expression(f"{program.name}_{other.name}", state.dtype) for other in program.steps]
-        device.compile_together(source, names)
-    return device.bind_kernel(source, name, *launch)
+    name = expression(f"{program.name}_{step.name}{kind}", state.dtype)
+    return device.bind_kernel(step_source(program), name, *launch)
 
 
 def _reduction(device: Device, state: StepState, names: Sequence[str], partials: Array, count: int) -> list[Call]:

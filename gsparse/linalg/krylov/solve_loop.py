@@ -78,6 +78,7 @@ class SolveLoop:
         self.began = time.perf_counter()
         self.norm = norm
         self.system, self.device, self.maxiter = system, system.device, maxiter
+        kernels_of(self.device).compile_steps(self.device, program, system.dtype)
         self.monitor = monitor or ConvergenceMonitor()
         self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}
         for name in program.vector_names:

@@ -128,6 +128,7 @@ def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[
 def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, float]:
     """Run Lanczos's method with |D| in place of D. Synchronizes."""
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
+    kernels_of(device).compile_steps(device, PROGRAM, dtype)
     multiply = matrix.operator.bind(device, dtype)
     state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS, ranks=matrix.operator.ranks)
     state.set(rho_old=np.inf)

@@ -134,7 +134,7 @@ MAX_SPILLED, MAX_LOCAL = 64, 32
 MAX_STEP_LOCAL = 96
 # Kernels of whole iterations hold all scalars and vectors of a solve. Complex ones spill some of them, and so does
 # BiCGStab in float64 with four rows a thread, which is faster on an H200 than a CUDA graph nevertheless.
-MAX_ITERATION_SPILLED, MAX_ITERATION_LOCAL = 1024, 192
+MAX_ITERATION_SPILLED, MAX_ITERATION_LOCAL = 1024, 224
 
 
 def complaints(usages: Iterable[KernelUsage]) -> list[str]:

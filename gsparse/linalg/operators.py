@@ -16,7 +16,7 @@ from gsparse.device.counters import Stats
 from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device.select import device_of, get_device
-from gsparse.errors import DeviceError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.registry import names_of
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
@@ -171,7 +171,7 @@ class Operator(ABC):
     def _product(self, x: Array, *, adjoint: bool) -> Array:
         vector = parse_dense(x)
         device = vector.gpu or self.home()
-        dtype = np.dtype(np.result_type(vector.dtype, self.dtype, np.float32))
+        dtype = solve_dtype(vector, self)
         rows, size = self.shape[::-1] if adjoint else self.shape
         if vector.ndim not in (1, 2) or vector.shape[0] != size:
             raise ShapeError(f"this operator takes vectors of {size} elements, or columns, got shape {vector.shape}")
@@ -328,15 +328,24 @@ def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
     if isinstance(A, Operator):
         return A
     if isinstance(A, DeviceMatrix):
-        return MatrixOperator(A)
+        return MatrixOperator(rounded_to_double(A))
     if sp.issparse(A) or (hasattr(A, "tocsr") and device_of(A) is not None):
-        return MatrixOperator(GpuSparseMatrix(A, device=device))
+        return MatrixOperator(rounded_to_double(GpuSparseMatrix(A, device=device)))
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         return ForeignOperator(A)
     array = A if device_of(A) is not None else np.asarray(A)
     if array.ndim != 2 or array.dtype.kind not in "biufc":
         raise TypeError(_not_an_operator(A, array, name))
     return DenseOperator(array if array.dtype.kind in "fc" else array.astype(np.float64))
+
+
+def rounded_to_double(matrix: DeviceMatrix) -> DeviceMatrix:
+    """Return a copy in double precision of a matrix in extended precision (`longdouble`), else the matrix itself."""
+    dtype = matrix.dtype
+    if dtype.kind not in "fc" or dtype in COMPUTE_DTYPES:
+        return matrix
+    rounded: DeviceMatrix = matrix.astype(solve_dtype(matrix))
+    return rounded
 
 
 def _not_an_operator(argument: Any, array: Array, name: str) -> str:
@@ -372,7 +381,17 @@ def device_for(*parts: Any) -> Device:
 
 
 def solve_dtype(*parts: Any) -> np.dtype[Any]:
-    """Return the floating-point dtype in which a solve with these operands computes, as SciPy chooses it."""
+    """Return the floating-point dtype in which a solve with these operands computes, as SciPy chooses it.
+
+    Raises
+    ------
+    DtypeError
+        If an operand does not consist of numbers.
+    """
     dtypes = [np.dtype(part.dtype) for part in parts if part is not None and getattr(part, "dtype", None) is not None]
     dtype = np.dtype(np.result_type(*dtypes)) if dtypes else np.dtype(np.float64)
-    return dtype if dtype in COMPUTE_DTYPES and dtype.kind in "fc" else np.dtype(np.result_type(dtype, np.float64))
+    if dtype.kind not in "biufc":
+        raise DtypeError(f"A and b must hold numbers, got {dtype}: use astype(float)")
+    if dtype in COMPUTE_DTYPES and dtype.kind in "fc":
+        return dtype
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)  # extended precision is rounded, too

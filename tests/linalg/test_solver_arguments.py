@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix, linalg
 from gsparse.device.base import Device
-from gsparse.errors import ConvergenceWarning, ShapeError
+from gsparse.errors import ConvergenceWarning, DtypeError, ShapeError
 from gsparse.linalg.registry import METHODS, names_of
 from gsparse.linalg.result import SolveResult
 from tests.support import on_device
@@ -150,3 +150,32 @@ def test_info_is_negative_after_a_breakdown(A: GpuSparseMatrix, name: str) -> No
     result = getattr(linalg, name)(A, b, full_output=True, **options)
     assert result.info < 0
     assert (result.reason[:10], result.advice) == ("broke down", "b holds NaN or inf.")
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_solvers_round_extended_precision_to_double(name: str) -> None:
+    solver, wide = getattr(linalg, name), S.astype(np.longdouble)
+    for matrix, b in ((S, np.ones(N, np.longdouble)), (wide, np.ones(N)), (wide, np.ones(N, np.clongdouble))):
+        x, *_ = solver(GpuSparseMatrix(matrix, device="cpu"), b)
+        assert x.dtype == (np.complex128 if b.dtype.kind == "c" else np.float64)
+        np.testing.assert_allclose(S @ x, 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", names_of("preconditioner"))
+def test_preconditioners_round_extended_precision_to_double(name: str) -> None:
+    options: dict[str, Any] = {"block_jacobi": {"block_size": 5}, "fieldsplit": {"fields": [10]}}.get(name, {})
+    M = getattr(linalg, name)(GpuSparseMatrix(S.astype(np.longdouble), device="cpu"), **options)
+    x, info = linalg.gmres(S, np.ones(N), M=M)
+    assert info == 0
+    np.testing.assert_allclose(S @ x, 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_right_hand_side_is_a_dense_array_of_numbers(A: GpuSparseMatrix, name: str) -> None:
+    solver = getattr(linalg, name)
+    with pytest.raises(DtypeError, match=r"A and b must hold numbers, got object: use astype\(float\)"):
+        solver(A, np.ones(N, object))
+    with pytest.raises(
+        TypeError, match=r"b is a sparse matrix, but solvers take dense right-hand sides: pass b.toarray\(\)"
+    ):
+        solver(A, sp.csc_array(np.ones((N, 1))))

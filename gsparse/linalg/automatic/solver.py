@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.automatic.attempts import try_method
 from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for, methods_for_operator
 from gsparse.linalg.automatic.problem import LinearProblem
 from gsparse.linalg.automatic.properties import MatrixProperties, examine
-from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
+from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_right_hand_side
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.result import SolveAttempt, SolveResult
@@ -140,7 +139,7 @@ def _make_problem(
     """Check the arguments and examine the matrix. Synchronizes."""
     if hasattr(A, "__gsparse_call__"):
         raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
-    b_input = parse_dense(b)
+    b_input = parse_right_hand_side(b)
     device = device_for(A, b_input.array)
     operator, matrix = _as_operator(A, device)
     dtype = solve_dtype(operator, b_input)

@@ -15,7 +15,7 @@ from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
 from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, parse_kind
 from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
-from gsparse.linalg.operators import Apply, Operator
+from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 
 __all__ = ["Factorization"]
@@ -206,7 +206,7 @@ class Factorization(Operator):
             raise DeviceError(f"the factors live on {self.device.name}, b on {right.gpu.name}: bring one to the other")
         if right.dtype.kind not in "biufc":
             raise DtypeError(f"b must hold numbers, got {right.dtype}: use astype(float)")
-        dtype = np.dtype(np.result_type(right.dtype, self.dtype))
+        dtype = solve_dtype(right, self)
         columns = math.prod(right.shape[1:])
         with self.device.active(), self.device.memory_guard():
             if right.array.size:

@@ -13,6 +13,7 @@ from gsparse.device.dense import parse_dense
 from gsparse.errors import ShapeError, SingularMatrixError
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.direct.factors import FactorOptions
+from gsparse.linalg.operators import solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import as_matrix
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
@@ -244,7 +245,7 @@ def spsolve(
     if right.ndim not in (1, 2) or right.shape[0] != matrix.shape[0]:
         raise ShapeError(f"A and b have incompatible dimensions, shapes {matrix.shape} and {right.shape}")
     wide: Any = matrix
-    wide = wide.astype(_precision(matrix.dtype, right.dtype), copy=False)
+    wide = wide.astype(_precision(matrix, right), copy=False)
     options = FactorOptions(superlu={} if permc_spec is None else {"permc_spec": permc_spec})
     try:
         factors = Factorization(
@@ -252,7 +253,7 @@ def spsolve(
         )
     except SingularMatrixError as error:
         warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=frames_to_the_caller())
-        dtype = np.result_type(wide.dtype, right.dtype)
+        dtype = solve_dtype(wide, right)
         if is_sparse:
             return sp.csc_array(np.full(right.shape, np.nan, dtype))
         x = (np if right.is_on_host else matrix.device.xp).full(right.shape, np.nan, dtype)
@@ -268,8 +269,8 @@ def _as_vector(x: Any) -> Any:
 
 def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
     """Return the dtype of the factors: real if the matrix is, in the precision of the solution."""
-    dtype = np.dtype(np.result_type(matrix, right, np.float32))
-    if np.dtype(matrix).kind != "c" and dtype.kind == "c":
+    dtype = solve_dtype(matrix, right)
+    if np.dtype(matrix.dtype).kind != "c" and dtype.kind == "c":
         return np.zeros(0, dtype).real.dtype
     return dtype
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceError, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.operators import solve_dtype
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
@@ -83,7 +82,7 @@ def spsolve_triangular(
                 f"A and b have incompatible dimensions, shapes {(size, size)} and {right.shape}: b must have shape "
                 f"({size},) or ({size}, k)"
             )
-        dtype = np.dtype(np.result_type(matrix.dtype, right.dtype))
+        dtype = solve_dtype(matrix, right)
         columns = math.prod(right.shape[1:])
         if right.array.size:
             flat = right.flat(device, dtype, columns)

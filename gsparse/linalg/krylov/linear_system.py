@@ -22,7 +22,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.sparse.reductions import sum_of_squares
 
-__all__ = ["LinearSystem", "make_linear_system", "parse_dtype"]
+__all__ = ["LinearSystem", "make_linear_system", "parse_dtype", "parse_right_hand_side"]
 
 
 @dataclass(eq=False)
@@ -132,6 +132,13 @@ class LinearSystem:
         return self.b_input.returned(x)
 
 
+def parse_right_hand_side(b: Any) -> DenseInput:
+    """Parse the right-hand side that a caller passed to a solver, and refuse sparse ones with a TypeError."""
+    if hasattr(b, "tocsr"):
+        raise TypeError("b is a sparse matrix, but solvers take dense right-hand sides: pass b.toarray()")
+    return parse_dense(b)
+
+
 def make_linear_system(
     A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None
 ) -> LinearSystem:
@@ -139,10 +146,10 @@ def make_linear_system(
 
     Raises
     ------
-    ShapeError, DeviceError, TypeError
+    ShapeError, DtypeError, DeviceError, TypeError
         The message says what is required and what was passed.
     """
-    b_input = parse_dense(b)
+    b_input = parse_right_hand_side(b)
     guess = x0 if x0 is None or isinstance(x0, str) else parse_dense(x0)
     device = device_for(A, b_input.array, M)
     with device.active(), device.memory_guard():

@@ -17,7 +17,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.operators import MatrixOperator, rounded_to_double
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
@@ -264,12 +264,12 @@ def as_matrix(A: Any, name: str) -> DeviceMatrix:
     if isinstance(A, MatrixOperator):
         return A.matrix
     if isinstance(A, DeviceMatrix):
-        return A
+        return rounded_to_double(A)
     if sp.issparse(A) or (hasattr(A, "tocsr") and device_of(A) is not None):
-        return GpuSparseMatrix(A)
+        return rounded_to_double(GpuSparseMatrix(A))
     if hasattr(A, "matvec") or np.ndim(A) != 2:
         raise TypeError(f"{name} reads the entries of a matrix, got {type(A).__name__}: pass a sparse matrix")
-    return GpuSparseMatrix(A if device_of(A) is not None else sp.csr_array(np.asarray(A)))
+    return rounded_to_double(GpuSparseMatrix(A if device_of(A) is not None else sp.csr_array(np.asarray(A))))
 
 
 def canonical_csr(matrix: DeviceMatrix) -> Csr:

@@ -57,9 +57,6 @@ DType = np.dtype[Any]
 ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
 
 
-# ---------------------------------------------------------------------------- products
-
-
 class Multiply(Protocol):
     """A product that is bound to a matrix: y = alpha·A·x + beta·y, in place.
 
@@ -127,9 +124,6 @@ class ProductKernels(Protocol):
         matrix; the CPU uses neither.
         """
         ...
-
-
-# ---------------------------------------------------------------------------- triangular factors
 
 
 class TriangularKernels(Protocol):
@@ -212,9 +206,6 @@ class TriangularKernels(Protocol):
         ...
 
 
-# ---------------------------------------------------------------------------- exchange between ranks
-
-
 class ExchangeKernels(Protocol):
     """Elements of vectors that ranks exchange, and messages through memory that they share."""
 
@@ -246,9 +237,6 @@ class ExchangeKernels(Protocol):
     def num_scatter_dots(self, count: int) -> int:
         """Return how many partial sums `scatter_add` of `count` values leaves; 0 where it leaves none."""
         ...
-
-
-# ---------------------------------------------------------------------------- solvers
 
 
 class SolverKernels(Protocol):
@@ -307,9 +295,6 @@ class SolverKernels(Protocol):
         Steps that are bound later read the sum under `name`. Only for products whose `num_dots` is not 0.
         """
         ...
-
-
-# ---------------------------------------------------------------------------- constants
 
 
 class Constants(Protocol):

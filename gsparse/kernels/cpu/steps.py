@@ -190,7 +190,7 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
-    """Do nothing: numba compiles a loop when it is first called."""
+    """Return at once, because numba compiles a loop when it is first called."""
 
 
 def bind_step(

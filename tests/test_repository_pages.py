@@ -250,3 +250,11 @@ def test_no_source_file_and_no_class_is_larger_than_contributing_allows() -> Non
     ]
     methods = {node.name: sum(isinstance(part, ast.FunctionDef) for part in node.body) for node in classes}
     assert {name: count for name, count in methods.items() if count > 25} == {}
+
+
+def test_accepted_mutants_are_changes_of_lines_that_exist() -> None:
+    accepted = tomllib.loads((ROOT / "tests" / "mutation" / "accepted.toml").read_text())
+    for group in accepted["survivors"]:
+        lines = {" ".join(line.split()) for line in (ROOT / group["module"]).read_text().splitlines()}
+        changed = [line[2:] for line in group["changes"].splitlines() if line.startswith("- ")]
+        assert changed and [line for line in changed if line not in lines] == [], group["module"]

@@ -374,7 +374,7 @@ def test_dask_arrays_of_sparse_blocks_become_matrices(client: Any, workers: list
         np.testing.assert_allclose(A @ x, S @ x, atol=1e-12)
     with from_dask_array(X, client=client, workers=workers[:2], partition=(0, 74, 144)) as A:
         assert A.row_bounds == (0, 74, 144)
-    with pytest.raises(ShapeError, match="between chunks"):
+    with pytest.raises(ShapeError, match="must be bounds of chunks"):
         from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
     with pytest.raises(ShapeError, match="whole rows"):
         from_dask_array(da.ones((4, 4), chunks=2), client=client)

@@ -1,8 +1,8 @@
 """Sparse algebra of distributed matrices: the checks, and the matrices that the workers are asked to compute.
 
 A result is a matrix of its own on the same workers. Its ranks share the connections of the first operand, which end
-when the last of these matrices is closed. If a task of one of them fails, the next task of any one connects the ranks
-again.
+when the last of these matrices is closed. If a task of one of these matrices fails, the next task of any of them
+connects the ranks again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AlgebraMatrix(Protocol):
 
 
 def multiply(A: AlgebraMatrix, B: AlgebraMatrix) -> Any:
-    """Return A·B. The columns of A get the owners of B's rows for it, which moves no row."""
+    """Return A·B. Column j of A is given to the owner of row j of B first, which moves no row of A."""
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
     _check_together(A, B)

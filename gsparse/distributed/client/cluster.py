@@ -57,8 +57,9 @@ class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
     ----------
     n_workers : int
     describe : callable
-        Returns dask's description of the worker with a number.
+        Takes the number of a worker, and returns dask's description of it.
     max_workers : int or None
+        Largest number of workers to which `scale` and `adapt` may go; None for no limit.
     **options
         Options of `distributed.SpecCluster`.
     """
@@ -203,6 +204,11 @@ def run_on_workers(
         Its arguments.
     **options
         Options of `Client.run`.
+
+    Returns
+    -------
+    dict
+        The results by address.
 
     Raises
     ------

@@ -26,7 +26,8 @@ HostArray = npt.NDArray[Any]
 class ComputedRows(RowSource):
     """Rows that the workers compute when a matrix is made from them for the first time.
 
-    A further matrix that is made from them takes them from the workers of the latest one, which must still be open.
+    Every further matrix made from this source copies its rows from the latest of these matrices, which must still be
+    open.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class ComputedRows(RowSource):
     block_size : int
         As in `RowSource`.
     values_of : callable, optional
-        Returns the values of some rows, which are a further argument of the computation.
+        Returns the values of a slice of rows. They become the only argument beside the operands.
     """
 
     is_lasting = False

@@ -67,7 +67,11 @@ def distribute(
     ------
     ValueError, TypeError
         If an argument is not valid. They are raised before anything is sent to the workers.
-    ShapeError, CommunicationError, WorkerLostError
+    ShapeError
+        If S does not have two dimensions, if row bounds do not fit the matrix or the number of workers, or if `reorder`
+        or "metis" is used for a matrix that is not square.
+    CommunicationError, WorkerLostError
+        If the ranks cannot connect, are silent for longer than `timeout`, or a worker is lost.
 
     Examples
     --------
@@ -142,8 +146,9 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
         The matrix, in chunks of whole rows.
     **placement
         Keyword arguments of `distribute`: client, partition, workers, device, timeout, and options of
-        `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The rows are divided evenly,
-        since the number of entries is not known, and row bounds are bounds of chunks.
+        `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The number of entries of each
+        row is not known, so "nnz" divides the rows evenly, like "rows"; both round the row bounds to the nearest bounds
+        of chunks. Row bounds that the caller passes must be bounds of chunks.
 
     Returns
     -------
@@ -168,5 +173,7 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
     if not is_dask(X):
         raise TypeError(f"a dask array is needed, got {type(X).__name__}: distribute(S) takes a matrix of this process")
     if X.ndim != 2 or X.numblocks[1] != 1:
-        raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")
+        raise ShapeError(
+            f"a 2-D dask array in chunks of whole rows is needed, got chunks {X.chunks}: use X.rechunk({{1: -1}})"
+        )
     return distribute(DaskRows(X), **placement)

@@ -30,8 +30,8 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         Returns
         -------
         DistributedMatrix
-            A matrix itself. The transpose ``A.T`` or the adjoint ``A.H`` is computed on the workers, each of which owns
-            those of its rows that were its columns before.
+            For a matrix, the matrix itself. For its transpose ``A.T`` or its adjoint ``A.H``, a new matrix that the
+            workers compute. Each worker owns the rows of it that were the worker's columns of A.
 
         Raises
         ------

@@ -33,8 +33,9 @@ class Reservation:
 
     If the task groups of two matrices were interleaved on some workers, each could wait for the other one for ever. So
     a lock of dask is acquired for each worker. Such a lock expires after its holder has died, which a MultiLock of dask
-    does not. One request for each lock, all of them at the same time, takes those that are free. If some are not, all
-    clients acquire the locks in the order of the addresses, so two of them never wait for each other.
+    does not. First, the locks that are free are acquired, by requests that are all sent at the same time. If some are
+    not free, the acquired ones are released again, and all are acquired one by one in the order of the addresses. All
+    clients use this order, so two of them never wait for each other.
 
     Parameters
     ----------
@@ -132,7 +133,10 @@ def _wait_for(lock: distributed.Lock, client: distributed.Client, address: str, 
         return
     warnings.warn(_reason(client, address), stacklevel=2)
     if not lock.acquire(timeout=timeout - warn_after):
-        raise CommunicationError(f"another solve holds {lock.name} for {timeout:g} s")
+        raise CommunicationError(
+            f"another solve holds {lock.name} for more than {timeout:g} s: call again when it has ended, or pass a "
+            "longer timeout to distribute()"
+        )
 
 
 def _reason(client: distributed.Client, address: str) -> str:

@@ -82,7 +82,10 @@ class RowSource(ABC):
         if not isinstance(partition, str):
             rows = RowPartition.from_bounds(partition, self.shape[0])
             if rows.world_size != world_size:
-                raise ShapeError(f"row bounds for {rows.world_size} workers, and there are {world_size}")
+                raise ShapeError(
+                    f"the row bounds are those of {rows.world_size} workers, but the matrix has {world_size}: pass "
+                    f"{world_size + 1} bounds, or other workers"
+                )
             return rows
         lengths = self.row_lengths() if partition == "nnz" else None
         if lengths is None:
@@ -152,7 +155,10 @@ class DaskRows(RowSource):
             return RowPartition((0, *nearest[1:-1], self.shape[0]))
         chunk_bounds = self._chunk_bounds.tolist()
         if not set(bounds) <= set(chunk_bounds):
-            raise ShapeError(f"row bounds {bounds} are not between chunks of the dask array: {chunk_bounds}")
+            raise ShapeError(
+                f"row bounds {bounds} must be bounds of chunks of the dask array, which are {chunk_bounds}: rechunk "
+                "the array, or use the partition 'rows'"
+            )
         return RowPartition(bounds)
 
     def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:

@@ -1,4 +1,4 @@
-"""What all ranks of a matrix run at the same time, as tasks of dask or as calls over connections, and how far it is."""
+"""The tasks of dask, or the calls over connections, that all ranks of a matrix run at the same time; their states."""
 
 from __future__ import annotations
 

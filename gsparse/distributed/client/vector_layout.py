@@ -24,7 +24,7 @@ def is_dask(x: Any) -> bool:
 
 
 def check_operand(shape: tuple[int, int], x: Any) -> None:
-    """Raise an error if a matrix of this shape cannot be multiplied by x: its length must match, and hold numbers."""
+    """Raise an error if x does not hold numbers, or if its length does not match a matrix of this shape."""
     if isinstance(x, LinearOperator):  # SciPy makes the product of two operators, as it does for a number
         return
     check_numbers("a product", x)
@@ -86,7 +86,7 @@ class VectorLayout:
         return x if self.permutation is None else x[self.permutation]
 
     def in_matrix_order(self, y: Any) -> Any:
-        """Return a vector in the order of the blocks in the order of the matrix."""
+        """Return a vector in the order of the matrix. The argument is in the order of the blocks."""
         return y if self._inverse is None else y[self._inverse]
 
     def split(self, x: HostArray, partition: RowPartition) -> list[HostArray]:

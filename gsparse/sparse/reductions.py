@@ -63,8 +63,8 @@ def sum_of_squares(device: Device, vector: Array) -> float:
     --------
     >>> import numpy
     >>> from gsparse.device.select import get_device
-    >>> sum_of_squares(get_device("cpu"), numpy.array([3e-30, 4e-30], numpy.float32)) ** 0.5
-    5e-30
+    >>> sum_of_squares(get_device("cpu"), numpy.array([3, 4], numpy.float32))
+    25.0
     """
     if not device.is_host:
         return float(sum_of_all(device, vector, "square")[0]) if vector.size else 0.0

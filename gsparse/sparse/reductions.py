@@ -54,7 +54,7 @@ def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
 
 
 def sum_of_squares(device: Device, vector: Array) -> float:
-    """Return the square of the norm of a contiguous vector. Synchronizes.
+    """Return the square of the norm of a contiguous vector of floating-point numbers. Synchronizes.
 
     It is added up in double precision, because the squares of float32 values overflow from 2e19 on, and are zero below
     2e-23.

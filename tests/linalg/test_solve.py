@@ -463,3 +463,11 @@ def test_real_matrices_are_solved_or_said_not_to_be(real_device: Device) -> None
     print("\n".join([*lines, f"{solved} of {tried} solved to 1e-8"]))
     assert tried == 44
     assert solved >= 34  # the others are adjacency matrices of graphs, which are singular
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_least_squares_with_a_matrix_of_integers(device: Device, dtype: Any) -> None:
+    S = sp.csr_array((sp.random_array((40, 20), density=0.2, rng=0) * 10 + 5 * sp.eye_array(40, 20)).astype(dtype))
+    b = np.arange(40.0)
+    x = solve(GpuSparseMatrix(S, device=device), b).x
+    assert np.linalg.norm(S.T @ (S @ x - b)) < 1e-6 * np.linalg.norm(S.T @ b)

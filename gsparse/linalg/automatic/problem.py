@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
-from gsparse.sparse.reductions import sum_of_squares
 
 __all__ = ["LinearProblem"]
 
@@ -122,8 +122,7 @@ class LinearProblem:
         r = self.residual(self.x)
         product = self.device.xp.empty_like(self.x)
         self._adjoint(r, product)
-        norm = sum_of_squares(self.device, self.matrix.device_data) ** 0.5  # synchronizes
-        bounds = tolerance * norm * self.residuals
+        bounds = tolerance * norm(self.matrix) * self.residuals
         return bool(((self.system.norms(product) <= bounds) | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:

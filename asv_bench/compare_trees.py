@@ -1,8 +1,8 @@
 """Compare the speed of two copies of gsparse on one machine: ``python asv_bench/compare_trees.py OLD NEW``.
 
-OLD and NEW are folders, each with a ``gsparse`` package. The same measurements run in separate processes, with each
-copy in turns, and the medians over all turns are compared. A ratio above 1 means that NEW is slower. Products are timed
-by the device, and everything else by the wall clock.
+OLD and NEW are folders, each with a ``gsparse`` package. The same measurements run in separate processes, alternately
+with one copy and the other, and the medians over all turns are compared. A ratio above 1 means that NEW is slower.
+Products are timed by the device, and everything else by the wall clock.
 """
 
 from __future__ import annotations

@@ -68,13 +68,13 @@ BLOCKS = (
 )
 # A format whose predicted or measured time is this much longer than the best one's is not measured, or hardly counts.
 MAX_RATIO = 8.0
-# Samples of each storage: this number of turns, and in each this number of samples.
+# Each storage is timed in this number of turns, with this number of samples in each.
 ROUNDS_OF_SAMPLES, SAMPLES = 4, 4
 # A choice that takes at most this part longer than the best one counts as the best.
 NEAR = 0.05
-# Fits of which the best one counts. After each, the rows of wrong choices get a larger weight.
+# Number of fits, of which the best one counts. After each, the rows of wrong choices get a larger weight.
 ROUNDS = 60
-# Small changes that are tried to improve the best fit.
+# Number of small changes that are tried to improve the best fit.
 STEPS = 2000
 
 

@@ -9,7 +9,7 @@ CPU is SciPy. Calls are made one after the other until the device is idle again.
     products     A @ A on stencils, and the products of smoothed aggregation
     blocks       products of matrices of dense blocks computed by blocks, beside gsparse's own products by entries
     phases       each phase of products whose rows are merged, and the same kernels launched in other ways (GPU)
-    matrices     A @ A on the square real matrices
+    matrices     A @ A on the square matrices from applications in the folder GSPARSE_MATRICES
     graphs       A @ A on R-MAT graphs, some of whose rows are very long (GPU)
 """
 
@@ -47,7 +47,8 @@ from gsparse.sparse.block_products import block_pattern
 
 # Turns, of which the median counts, and the seconds that the calls of a turn take at least.
 TURNS, SECONDS = 5, 0.02
-# Products of A @ A above which a real matrix is left out: the result would fill the memory.
+# Matrices from applications for which A @ A needs more products of two entries are left out: the result would fill the
+# memory.
 MAX_PRODUCTS = 2_000_000_000
 # x that the project aims at: for the geometric mean, and for the slowest operation.
 MEAN_GOAL, LEAST_GOAL = {"gpu": 2.0, "cpu": 1.5}, {"gpu": 1.0, "cpu": 1.0}

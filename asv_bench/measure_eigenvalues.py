@@ -45,8 +45,8 @@ SECTIONS = ("eigsh", "svds", "sigma", "real")
 REPEATS = 3
 TOLERANCE, REAL_TOLERANCE = 1e-4, 1e-8
 MIN_RATIO, MAX_SIGMA_SECONDS = 2.0, 2.0
-# Eigenvalues that are sought for a real matrix, and how many of SciPy's they are compared with: a cluster may begin
-# with any of its members.
+# For a matrix from an application: the number of eigenvalues that are computed, and the number of SciPy's with which
+# they are compared. The latter is larger, because the last one may be any member of a cluster.
 SOUGHT, COMPARED = 6, 14
 
 
@@ -154,7 +154,7 @@ def measure_real(most_rows: int, device: Any) -> None:
             f"{times[1]:6.2f} s, SciPy {times[0]:6.2f} s {problem}",
             flush=True,
         )
-    print(f"real matrices: {right} of {tried} agree with SciPy within {10 * REAL_TOLERANCE:g}")
+    print(f"matrices from applications: {right} of {tried} agree with SciPy within {10 * REAL_TOLERANCE:g}")
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--device")
     parser.add_argument("--size", type=float, default=1.0, help="factor of the sizes of the problems")
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the largest real matrix")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the largest matrix of section real")
     options = parser.parse_args()
     print(LEGEND)
     for section in options.sections or SECTIONS:

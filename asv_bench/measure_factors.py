@@ -11,7 +11,7 @@ threads
 host
     SuperLU's own solves, and ours with SuperLU's factors: on a GPU, 100 right-hand sides are solved level by level.
 matrices
-    The same for five real matrices from ``GSPARSE_MATRICES``.
+    The same for five matrices from applications, in the folder that ``GSPARSE_MATRICES`` names.
 
 ``--size 60 --columns 16 --device cpu`` tries the script without a GPU.
 """

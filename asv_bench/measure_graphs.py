@@ -1,13 +1,16 @@
 """Time products of power-law graphs on a GPU: ``python asv_bench/measure_graphs.py [NAME ...]``.
 
-NAME is a problem of ``gsparse bench`` or one of GSPARSE_MATRICES, or ``R-MAT S`` for a graph of 2**S vertices with 16
-edges each; by default ``R-MAT 18`` to ``R-MAT 23``. Each graph is taken with random values and with all values 1, in
-float64 and float32. The columns are microseconds, medians of launches in CUDA graphs:
+NAME is a problem of ``gsparse bench`` or a matrix in the folder that GSPARSE_MATRICES names, or ``R-MAT S`` for a graph
+of 2**S vertices with 16 edges each; by default ``R-MAT 18`` to ``R-MAT 23``. Each graph is taken with random values and
+with all values 1, in float64 and float32. The times are medians of launches in CUDA graphs, in microseconds:
 
     cuSPARSE        the fastest of its algorithms for CSR, preprocessed
     auto            gsparse as it chooses by itself, and the format that it chose
-    hub_columns     gsparse with this format, ``csr_vector`` and ``csr_split`` with those
-    transpose       gsparse's ``A.T`` as it chooses, over cuSPARSE with the transpose stored as CSR
+    hub_columns, csr_vector, csr_split
+                    gsparse with this format
+    transpose       gsparse's ``A.T`` as it chooses
+    ratio           the time of cuSPARSE, over that of auto; `goal` says whether it is large enough
+    of A.T          the same for ``A.T``, where cuSPARSE has the transpose stored as CSR
     set-up          of hub_columns, in products
 
 Every product is compared with cuSPARSE's, relative to the sum of magnitudes of each row. ``--output FILE`` writes JSON.

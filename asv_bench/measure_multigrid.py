@@ -82,7 +82,7 @@ GOALS = {
 }
 # Set-up and solve of AMGX 2.5 in ms, 7-point 200³: the best of eleven configurations on an H100.
 AMGX = 45 + 219
-# Sizes of the problems of the robustness table: about the square of it rows.
+# Sizes of the problems of the robustness table. A problem of size n has about n² rows.
 SIZES = (32, 100, 320)
 # Rows above which PyAMG is not run: it would take minutes.
 MAX_PYAMG_ROWS = 300_000

@@ -52,7 +52,7 @@ GOALS = {
 # Iterations of the short and of the long solve, which ends before residuals underflow.
 LENGTHS = {20: (60, 360), 64: (60, 360), 200: (30, 150)}
 
-# Symmetric real matrices on which SciPy's CG converges within MAXITER iterations.
+# Symmetric matrices from applications on which SciPy's CG converges within MAXITER iterations.
 DEFINITE = ("1138_bus", "bcsstk16", "ani4", "rail_5177_S", "pyamg_bar", "pyamg_airfoil", "pyamg_unit_square",
             "G3_circuit")  # fmt: skip
 MAXITER = 3000
@@ -259,7 +259,7 @@ def measure_accelerated() -> Iterator[Row]:
 
 
 def measure_real() -> Iterator[Row]:
-    """Count the iterations of plain CG on real symmetric matrices. The ratio is one of iterations."""
+    """Count the iterations of plain CG on symmetric matrices from applications. The ratio is one of iterations."""
     for name in DEFINITE:
         S = sp.csr_array(real_matrix(name), dtype=float)
         b, count = S @ np.ones(S.shape[0]), [0]  # Some matrices are singular, and this b has a solution.

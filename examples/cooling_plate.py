@@ -43,7 +43,7 @@ def cool(linalg: Any, M: Any, K: Any, u: Any, steps: int) -> Any:
     for _ in range(steps):
         u, info = linalg.cg(M + dt * K, M @ u, x0=u, rtol=1e-8, atol=0.0)
         if info:
-            raise SystemExit("not converged")
+            raise SystemExit(f"conjugate gradients did not converge in a step of length {dt:.2g}: take fewer steps")
         dt *= 1.2
     return u
 

@@ -9,7 +9,7 @@ a matrix M with a column for each node, which says where walks that begin there 
 
 In the end each column holds the group of its node. The same function runs with SciPy and with gsparse: only the module
 differs. With gsparse it runs inside `gsparse.strict()`, which raises an error if any step would run on the host. The
-graph is a planted one of equal groups, or one in the folder of real matrices.
+graph is made with groups of equal size, or read from a file or from the folder that GSPARSE_MATRICES names.
 
     python examples/markov_clustering.py
     python examples/markov_clustering.py --graph ca-CondMat --inflation 2
@@ -81,8 +81,8 @@ def plot(graph: Any, groups: Any, file: str) -> None:
 def main() -> None:
     """Cluster a graph with SciPy and with gsparse, and compare the groups and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", help="a graph in the folder of real matrices, or a file; by default a planted one")
-    parser.add_argument("--groups", type=int, default=100, help="groups of the planted graph")
+    parser.add_argument("--graph", help="a graph in the folder that GSPARSE_MATRICES names, or a file")
+    parser.add_argument("--groups", type=int, default=100, help="groups of the graph that is made without --graph")
     parser.add_argument("--size", type=int, default=50, help="nodes of a planted group")
     parser.add_argument("--inflation", type=float, default=1.5, help="greater values make smaller groups")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")

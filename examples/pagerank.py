@@ -5,9 +5,9 @@ visitor at page i satisfies
 
     x = α·Pᵀ·x + (1 - α)/n,   P[i, j] = 1/links of i  if page i links to page j
 
-This is a sparse linear system, (1 - α·Pᵀ)·x = (1 - α)/n. GMRES needs fewer products for it than the power method, which
-multiplies repeatedly. The web is cnr-2000 (325 557 pages crawled in 2000) if the folder of real matrices has it, else a
-random graph with similar row lengths. The example runs on the GPU if CuPy finds one, else on the CPU.
+This is a sparse linear system, (I - α·Pᵀ)·x = (1 - α)/n. GMRES needs fewer products for it than the power method, which
+multiplies repeatedly. The web is cnr-2000 (325 557 pages crawled in 2000) if it is in the folder that GSPARSE_MATRICES
+names, else a random graph with similar row lengths. The example runs on the GPU if CuPy finds one, else on the CPU.
 
     python examples/pagerank.py
     python examples/pagerank.py --graph cs-stanford --damping 0.95
@@ -59,7 +59,9 @@ def plot(ranks: Any, counts: Any, file: str) -> None:
 def main() -> None:
     """Compute the ranks with both methods, and print the first pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", default="cnr-2000", help="a graph in the folder of real matrices, or a file")
+    parser.add_argument(
+        "--graph", default="cnr-2000", help="a graph in the folder that GSPARSE_MATRICES names, or a file"
+    )
     parser.add_argument("--damping", type=float, default=0.85, help="α: the probability of following a link")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
     parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
@@ -78,7 +80,7 @@ def main() -> None:
     result = gmres(A, jump, rtol=1e-10, restart=30, maxiter=100, full_output=True)
     print(f"GMRES(30): {result}")
     if result.info != 0:
-        raise SystemExit("not converged: the problem is harder the closer α is to 1")
+        raise SystemExit("GMRES did not converge: the problem is harder the closer α is to 1: try a smaller --damping")
 
     transposed = gsparse.GpuSparseMatrix(P.T, device=options.device)
     x, steps = power_method(transposed, np.full(n, 1 / n), options.damping, 1e-10)

@@ -72,7 +72,7 @@ def main() -> None:
             f"u at the centre {u.reshape((options.n,) * 3)[(options.n // 2,) * 3]:.6f}"
         )
         if info != 0:
-            raise SystemExit(f"not converged: info = {info}")
+            raise SystemExit(f"{name} did not converge: info = {info}")
 
     if options.plot:
         plot(u.reshape((options.n,) * 3)[options.n // 2], options.plot)

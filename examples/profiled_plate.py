@@ -71,7 +71,7 @@ def solved(A: Any, b: Any, M: Any = None) -> Any:
     """Return the solution of A·x = b."""
     x, info = cg(A, b, rtol=RTOL, M=M)
     if info:
-        raise SystemExit("not converged")
+        raise SystemExit(f"conjugate gradients did not converge: info = {info}")
     return x
 
 

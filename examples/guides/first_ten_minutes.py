@@ -35,7 +35,7 @@ print(repr(S))
 # The one line
 # ------------
 # `GpuSparseMatrix` copies the matrix to the GPU. Without a GPU, it stays in the memory of the host, and products run on
-# all cores. ``device="cpu"`` or ``device="gpu"`` decides it for you.
+# all cores. To choose one of them yourself, pass ``device="cpu"`` or ``device="gpu"``.
 
 from gsparse import GpuSparseMatrix
 

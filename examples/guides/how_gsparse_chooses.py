@@ -40,11 +40,12 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
 
 # %%
 # ``A.plan`` prints the choice, its reason, the row statistics, and a line for each format that fits: how columns and
-# values would be stored, the bytes that one product reads and writes, stored over true entries, and the predicted time.
-# η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all rows have the same length.
-# "27 rows" means that the matrix has only 27 different rows, which are stored once, and "uint8 of 178" would mean that
-# it has 178 different values, of which each entry has the number. The format with the fewest bytes need not be the
-# fastest: a product also has to decode what it reads, which takes time where the bytes come from a cache.
+# values would be stored, the bytes that one product reads and writes, the number of stored positions for each entry,
+# and the predicted time. η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all rows have
+# the same length. "27 rows" means that the matrix has only 27 different rows, which are stored once. "uint8 of 178"
+# would mean that it has 178 different values, and that each entry stores the number of its value in one byte. The
+# format with the fewest bytes need not be the fastest: a product also has to decode what it reads, which takes time
+# where the bytes come from a cache.
 
 A = GpuSparseMatrix(grid)
 print(A.plan)

@@ -2,9 +2,10 @@
 With other libraries
 ====================
 
-Most libraries that make or take a sparse matrix use SciPy's classes, so a `gsparse.GpuSparseMatrix` is taken wherever
-a ``csr_array`` is, and is made of whatever they return. This page shows the few lines for each of them. Where a section
-says that its code is not tested, the library cannot be installed with pip on the machine that makes these pages.
+Most libraries that make or take a sparse matrix use SciPy's classes. They accept a `gsparse.GpuSparseMatrix` wherever
+they accept a ``csr_array``, and any sparse matrix that they return can be made into one. This page shows the few lines
+for each library. Where a section says that its code is not tested, the library cannot be installed with pip on the
+machine that makes these pages.
 """
 
 # %%
@@ -67,7 +68,7 @@ assert 3 * iterations[1] < iterations[0]
 #
 # FiPy
 # ----
-# FiPy's solvers for SciPy call the function ``solveFnc`` with SciPy's arguments. A subclass puts another in its place.
+# FiPy's solvers for SciPy call the function ``solveFnc`` with SciPy's arguments. A subclass can replace this function.
 # *This was run by hand with FiPy 4.0.3.*
 #
 # .. code-block:: python

@@ -74,7 +74,7 @@ S = sp.csr_array(scale @ laplacian @ scale)
 A, b = GpuSparseMatrix(S), np.ones(n**3)
 
 # %%
-# All of that is one call, which also unpacks as ``x, info``:
+# `solve` chooses the method and the preconditioner, and solves. Its result also unpacks as ``x, info``:
 
 result = solve(A, b)
 print(result)
@@ -130,7 +130,8 @@ assert np.allclose(factors.solve(b), X[:, 0] / 4)
 # %%
 # Which preconditioner
 # --------------------
-# Each of these functions takes the matrix and returns an operator for ``M=`` of these solvers, SciPy's or CuPy's.
+# Each of these functions takes the matrix and returns an operator, which is the argument ``M=`` of the solvers of
+# gsparse, SciPy or CuPy.
 #
 # =========================  ==================================================================================
 # `jacobi`                   one vector; costs next to nothing and corrects bad scaling
@@ -139,8 +140,8 @@ assert np.allclose(factors.solve(b), X[:, 0] / 4)
 # `chebyshev_polynomial`     needs products only: no inner products, no factorization. For `cg`
 # `isai`                     one or two sparse products; all rows are set up independently
 # `ic0`, `ilu0`              incomplete factors without fill-in. A GPU solves with them by a few Jacobi sweeps, a CPU
-#                            exactly, on one thread, so the numbers of iterations differ. With `block_size=`, they
-#                            are those of nodes with several unknowns, and so are the sweeps of `gauss_seidel`
+#                            exactly, on one thread, so the numbers of iterations differ. With ``block_size=``, all
+#                            unknowns of a node are treated together. `gauss_seidel` has this argument too
 # `amg`                      multigrid: the number of iterations hardly grows with the problem. It is set up on the
 #                            device (:doc:`/multigrid`). For elasticity, ``amg(A, block_size=3,
 #                            B=rigid_body_modes(coordinates))``, see :doc:`other_libraries`

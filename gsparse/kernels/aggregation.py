@@ -12,8 +12,8 @@ Common to all of them
 ---------------------
 - Matrices are `Csr` on the device, with sorted rows, floating-point values, and a symmetric structure where a graph is
   meant. There are fewer than 2³¹ nodes.
-- The *weight* of a value is its magnitude, rounded to 17 bits. Decisions compare weights and sums of weights, whose
-  sums are exact: so they do not depend on the order of sums, and neither on the device.
+- The *weight* of a value is its magnitude, rounded to 17 bits. Decisions compare weights and sums of weights. These
+  sums are exact, so decisions depend neither on the order of the sums nor on the device.
 - The same input gives the same bits, and the same integers on every device.
 """
 
@@ -57,7 +57,7 @@ MOST_REACHED = 64
 
 
 def dependence_tolerance(dtype: np.dtype[Any]) -> float:
-    """Return the part of its length below which what is left of a candidate counts as rounding (PyAMG: 1e-10)."""
+    """Return the fraction of a candidate's length below which its orthogonal rest is rounding error (PyAMG: 1e-10)."""
     return max(1e-10, 100 * float(np.finfo(dtype).eps))
 
 
@@ -153,8 +153,8 @@ class AggregationKernels(Protocol):
             Whether priorities are a hash of the numbers of the nodes. Otherwise they are the numbers themselves, which
             arrange aggregates as regularly as the nodes of a mesh, but make more generations.
         most_generations : int
-            A root is one generation after the last node of higher priority at distance one or two; these are as old
-            as their roots. Nodes that would be roots of later generations than this stay undecided.
+            A root belongs to the generation after the last one in which a node of higher priority at distance one or
+            two was decided. Nodes that would be roots of later generations than this stay undecided.
         fewest : int
             A root with fewer neighbours becomes `OUTSIDE`, with its neighbours.
 
@@ -229,8 +229,9 @@ class AggregationKernels(Protocol):
     ) -> Array:
         """Return the values of (I - ω·D⁻¹·A)·T, where A is the filtered matrix and D its diagonal.
 
-        Entries that lead to an aggregate which is not in the pattern of the row are dropped too. Where D is zero, or
-        much less than the diagonal of the matrix that was not filtered, D⁻¹ is 0 or the inverse of the latter.
+        Entries that lead to an aggregate which is not in the pattern of the row are dropped too. Where D is less than a
+        hundredth of the diagonal of the matrix that was not filtered, that diagonal takes its place. Where this is 0,
+        too, so is D⁻¹.
 
         Parameters
         ----------

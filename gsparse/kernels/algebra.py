@@ -39,7 +39,8 @@ OPERATIONS = {
 }
 # Those whose result is boolean.
 COMPARISONS = frozenset(("ne", "lt", "gt"))
-# Those that take a missing entry for 0 and give 0 for two missing ones. "times" has entries where both matrices have.
+# Those that take a missing entry for 0, and whose result for two missing ones is 0. The result of "times" has entries
+# only where both matrices have one.
 UNION = frozenset(("plus", "minus", "maximum", "minimum", "ne", "lt", "gt"))
 
 # What `sum_entries` adds up, with the numbers that kernels know them by.
@@ -373,7 +374,7 @@ class EntryKernels(Protocol):
         ...
 
     def missing_entries(self, device: Device, csr: Csr) -> Csr:
-        """Return True wherever a sorted matrix has no entry."""
+        """Return the boolean matrix with an entry, True, wherever a sorted matrix has none."""
         ...
 
     def add_entries(self, device: Device, csr: Csr, dense: Array) -> None:

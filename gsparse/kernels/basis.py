@@ -49,6 +49,7 @@ __all__ = ["ARNOLDI_CELLS", "Arnoldi"]
 #                     the history and `iteration` is incremented
 #   inner_tolerance   the cycle ends at a residual of this size or less
 #   limit             the maximal number of iterations
+# A residual that is NaN also sets `stop` to 2.
 ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
 
 
@@ -70,6 +71,7 @@ class Arnoldi(ABC):
     dtype : dtype
         Dtype in which the basis is stored: that of w, or the same kind with half the precision.
     flexible : bool
+        Whether u is A·z for a vector z of the caller, see the module's docstring.
 
     Attributes
     ----------

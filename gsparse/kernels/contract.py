@@ -13,9 +13,9 @@ Common to all kernels
 
 The contracts of larger pieces have files of their own: the set-up of storage formats (`gsparse.kernels.set_up`),
 sparse algebra (`gsparse.kernels.algebra`), relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid
-(`gsparse.kernels.aggregation`), gradients (`gsparse.kernels.gradients`), the language of solver steps
-(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
-(`gsparse.kernels.decomposition`).
+(`gsparse.kernels.aggregation`), gradients (`gsparse.kernels.gradients`), messages between ranks
+(`gsparse.kernels.mailboxes`), the language of solver steps (`gsparse.kernels.steps`), Arnoldi's process for GMRES
+(`gsparse.kernels.basis`) and Krylov decompositions (`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations

@@ -112,8 +112,10 @@ class Decomposition(ABC):
         Parameters
         ----------
         first : int
+            Number of vectors that exist: the first step of the cycle.
         values, couplings : array, shape (first,)
-            For `predict`: the diagonal of H of these vectors, which has nothing else, and row `first` of H.
+            For `predict`: the part of H that belongs to these vectors is diagonal. `values` is its diagonal, and
+            `couplings` is row `first` of H.
         """
         m = self.capacity
         host = np.zeros(self.start.size, self.start.dtype)

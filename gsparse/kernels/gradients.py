@@ -1,12 +1,12 @@
 """The contract of the kernels of gradients: what a product's derivatives by its operands need.
 
-Let y = A·X, with k columns, and let G be the gradient of a number in y. The gradient in X is Aᴴ·G. That in the value of
-entry (i, j) is the inner product of row i of G and row j of X, so it takes the product of two dense matrices at the
-places of the entries only:
+Let Y = A·X, with k columns, and let G be the gradient of a number with respect to Y. The gradient with respect to X is
+Aᴴ·G. That with respect to the value of entry (i, j) is the inner product of row i of G and row j of X, so it takes the
+product of two dense matrices at the places of the entries only:
 
     values      gradient of entry (i, j) = sum over columns c of G[i, c] · conj(X[j, c])
 
-Gradients are as in PyTorch: a small change dv changes the number by the real part of conj(gradient) · dv.
+Gradients are as in PyTorch: a small change dv of a value changes the number by the real part of conj(gradient) · dv.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GradientKernels(Protocol):
     def product_gradients(
         self, device: Device, transposed: Csr, values: Array, gradient: Array, x: Array
     ) -> tuple[Array, Array]:
-        """Return the gradients of A·x in x and in the values of A, in one pass over the entries.
+        """Return the gradients of A·x with respect to x and to the values of A, in one pass over the entries.
 
         It reads each row of `gradient` once for both of them. On a GPU, a few threads visit a row of the transpose, so
         no row should be much longer than the others.

@@ -9,8 +9,8 @@ once, sums some products of them, and computes some more scalars:
 'update'
 
 The text is Python: assignments, ``+ - * /``, comparisons, ``and or not``, ``a if c else b``, numbers, and the functions
-`sqrt`, `abs2`, `conj`, `real`, `isnan`. Comparisons and `sqrt` look at real parts. `gsparse.kernels.gpu.steps` turns it
-into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
+`sqrt`, `abs2`, `conj`, `real`, `isnan`. Comparisons and `sqrt` look at real parts. `gsparse.kernels.gpu.step_source`
+turns it into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
 
 Scalars are stored in *cells* on the device, in double precision (complex if the vectors are), and none is copied to the
 host between passes. Two cells always exist: a pass does nothing once `stop` is not 0, and ``record(value)`` writes to

@@ -1,8 +1,9 @@
 """Files of AnnData objects that hold our matrices.
 
-anndata looks for a writer by the exact class of an object, so that it does not find the one of `scipy.sparse.csr_array`
-for a subclass. Its registry of writers is not public yet (`anndata.experimental.write_dispatched` is, but takes a
-callback at each call): if a later anndata has no such registry, it refuses the matrix, as it does without this module.
+anndata looks up the writer of an object by its exact class, so for a subclass it does not find the writer of
+`scipy.sparse.csr_array`. Its registry of writers is private (`anndata.experimental.write_dispatched` is public, but
+takes a callback at each call). If a later anndata has no such registry, no writer is registered, and anndata refuses
+the matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def offer_writers(classes: Iterable[Any]) -> None:
 
 @cache
 def _register(cls: Any) -> None:
-    """Register a writer with anndata, which writes a matrix as the SciPy array of its contents."""
+    """Register a writer with anndata, which writes a matrix as SciPy's array; do nothing if anndata has changed."""
     try:
         specs, compat = import_module("anndata._io.specs"), import_module("anndata.compat")
         spec = specs.IOSpec("csc_matrix" if cls._by_columns else "csr_matrix", "0.1.0")

@@ -20,6 +20,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
     ----------
     name : {"data", "indices", "indptr"}
     doc : str
+        The docstring of the property.
     """
 
     def lend(matrix: MatrixLike) -> np.ndarray[Any, Any]:

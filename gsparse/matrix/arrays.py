@@ -122,7 +122,7 @@ class MatrixArrays:
     ) -> Self:
         """Adopt the device arrays of an operation's result; they are examined when they are first multiplied.
 
-        What is known about their `structure` from another matrix is not found again.
+        What `structure` already describes is not examined again.
         """
         arrays = cls.of_device(device, options, csr, conjugated=conjugated)
         arrays.prepared = PreparedMatrix.of_result(device, csr, options, structure)
@@ -186,7 +186,7 @@ class MatrixArrays:
         Parameters
         ----------
         csr : Csr
-            The same matrix with its entries in another order, or with other ones that are 0 or there several times.
+            The same matrix: its entries may be in another order, with zeros removed or repeated entries added up.
         """
         for pair, array in zip(self, (csr.indptr, csr.indices, csr.data), strict=True):
             pair.replace(array, keeps_declarations=True)
@@ -194,7 +194,7 @@ class MatrixArrays:
         self.prepared = PreparedMatrix.of_result(self.device, csr, self.options)
 
     def with_other_shape(self) -> MatrixArrays:
-        """Return the arrays of a matrix of another shape that shares them, also when they are written in place."""
+        """Return arrays for a matrix of another shape, which shares these: a write in place changes both matrices."""
         options = replace(self.options, symmetric=None)
         return MatrixArrays(self.device, options, *self, has_warned=self._has_warned)
 

@@ -190,7 +190,7 @@ def vstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     """Return the matrices one below the other, as `scipy.sparse.vstack` does."""
     parts = list(blocks)
     if not parts:
-        return sp.vstack(parts)  # (refuses)
+        return sp.vstack(parts)  # raises SciPy's error
     return _in_format(block_array([[part] for part in parts], dtype=dtype, device=device), format, parts)
 
 
@@ -198,7 +198,7 @@ def hstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     """Return the matrices side by side, as `scipy.sparse.hstack` does."""
     parts = list(blocks)
     if not parts:
-        return sp.hstack(parts)  # (refuses)
+        return sp.hstack(parts)  # raises SciPy's error
     return _in_format(block_array([parts], dtype=dtype, device=device), format, parts)
 
 
@@ -206,7 +206,7 @@ def block_diag(mats: Any, format: str | None = None, dtype: Any = None, *, devic
     """Return the matrix with the given blocks on its diagonal, as `scipy.sparse.block_diag` does."""
     mats = list(mats)
     if not mats:
-        return sp.block_diag(mats)  # (refuses)
+        return sp.block_diag(mats)  # raises SciPy's error
     home, blocks = _matrices(device, mats)
     placed, row, column = [], 0, 0
     for block in blocks:
@@ -316,7 +316,7 @@ def _made(home: Device, csr: Csr, format: str | None, operands: Sequence[Any] = 
 
 
 def _in_format(matrix: Any, format: str | None, operands: Sequence[Any] = ()) -> Any:
-    """Return a matrix in a format. Of `CsrMatrix` operands, and no sparse array, it is a `CsrMatrix`, as in SciPy."""
+    """Return a matrix in a format: a `CsrMatrix` if an operand is one and none is a sparse array, as in SciPy."""
     if any(isinstance(part, MatrixFlavour) for part in operands) and not any(
         isinstance(part, sp.sparray) for part in operands
     ):

@@ -57,10 +57,11 @@ def construct(
     Raises
     ------
     StructureError, ShapeError, DtypeError
-        If `source` is no matrix of this shape and dtype.
+        If `source` is no matrix of this shape and dtype, or not square although it is declared symmetric.
     FormatError
         If an option is unknown, or cannot be honoured for this matrix.
     DeviceError, DeviceMemoryError
+        If there is no such device, or it has too little memory.
     """
     check_source(source)
     other = source if is_device_matrix(source) else None

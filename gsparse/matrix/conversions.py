@@ -189,12 +189,14 @@ def toarray(self: MatrixLike, order: Any = None, out: Array | None = None) -> An
     Returns
     -------
     ndarray
-        `out` if it was passed.
+        The dense array: `out`, if it was passed.
 
     Raises
     ------
     ValueError
-        If `out` has another shape or dtype, or if an order is asked for as well.
+        If `out` has another shape or dtype or is a NumPy array that is not contiguous, or if `order` is passed as well.
+    DeviceError
+        If `out` lives on another device.
     """
     if self.dtype.char in HOST_ONLY:
         return run_on_host(self, "toarray", order, out)
@@ -228,7 +230,7 @@ def _written_to(matrix: MatrixLike, order: Any, out: Array) -> Array:
     is_by_columns = not flags.c_contiguous
     csr = csr_of(matrix, matrix, is_by_columns)
     with device.active(), device.memory_guard():
-        target = np.asarray(out) if home is None else out  # (a numpy.matrix is no plain array)
+        target = np.asarray(out) if home is None else out  # makes a plain array of a numpy.matrix
         target = target.T if is_by_columns else target
         target[...] = 0
         added_to(device, csr, target.reshape(csr.shape))
@@ -341,7 +343,7 @@ def _estimated_blocksize(device: Device, csr: Csr) -> tuple[int, int]:
     """Choose the size of blocks as `scipy.sparse._spfuncs.estimate_blocksize` does."""
 
     def efficiency(size: int) -> float:
-        """Return the share of the elements of all blocks with entries that are entries."""
+        """Return the number of entries, divided by the number of elements of all blocks that contain entries."""
         if csr.num_rows % size or csr.num_cols % size:
             return 0.0
         _, is_first = _entries_by_block(device, csr, size, size)

@@ -53,7 +53,7 @@ def is_on_device(value: Any) -> bool:
 
 
 def is_zero_dimensional_object(value: Any) -> bool:
-    """Return whether NumPy makes nothing but one object of a value, which may know the operation itself."""
+    """Return whether NumPy can only wrap a value as one object, whose class may define the operation itself."""
     array = np.asanyarray(value)
     return bool(array.ndim == 0 and array.dtype == object)
 
@@ -137,7 +137,7 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
         csr = repeated(device, prepared.csr, factors.shape)
         values = csr.with_data(device.xp.conjugate(csr.data)) if matrix._arrays.data.conjugated else csr
         values = scaled_values(device, values, factors)
-    # The arrays of a matrix may be longer than the last row pointer says, but not those of another one made of them.
+    # A matrix's arrays may be longer than its last row pointer says. `values` is not, so they do not fit together.
     if new_shape != matrix.shape or matrix._arrays.indices.current_array().size != csr.nnz:
         return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
     return with_values(matrix, values, (True,) if factors.size == 1 else ())
@@ -231,7 +231,7 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
             # A matrix of the same structure stands for the scalar, because kernels compare subnormal numbers exactly.
             scalars = csr.with_data(device.xp.full(csr.nnz, scalar, common))
             result = combine(device, operation or _OPPOSITES[name], csr, scalars)
-            if operation is None:  # All other entries.
+            if operation is None:  # the entries for which the opposite is false
                 result = combine(device, "ne", csr.with_data(device.xp.ones(csr.nnz, np.bool_)), result)
         result = replace(result, is_canonical=True)
     return matrix_of(matrix, result, matrix.shape, type(matrix))

@@ -191,7 +191,7 @@ class DeviceMatrix:
         Returns
         -------
         GpuSparseMatrix
-            The matrix itself. In-place operations on it raise from now on.
+            The matrix itself. In-place operations on it raise a ValueError from now on.
         """
         self._arrays.freeze()
         return self
@@ -215,7 +215,7 @@ class DeviceMatrix:
         return (self.shape[1 - axis],)
 
     def _selected_shape(self, found: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a selection whose index has the shape `wanted`; `found` is that of its matrix."""
+        """Return the shape of a selection: `wanted` is that of the index, and `found` that of the selected matrix."""
         return wanted
 
     def _prepared(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[PreparedMatrix, bool]:
@@ -246,12 +246,17 @@ class DeviceMatrix:
         axes : None or (1, 0)
             What NumPy's `transpose` takes; the axes of a matrix have one other order.
         copy : bool
-            Whether writing to one leaves the other alone.
+            Whether a write to one matrix leaves the other unchanged.
 
         Returns
         -------
         sparse array, shape (N, M)
             In CSC, on the same device; the transpose of that is a GpuSparseMatrix again.
+
+        Raises
+        ------
+        ValueError
+            If `axes` is anything else.
         """
         if axes is not None and axes != (1, 0):
             raise ValueError(f"axes must be None or (1, 0) for a sparse matrix, got {axes!r}")
@@ -274,7 +279,9 @@ class DeviceMatrix:
         return self.transpose().conj()
 
     def conjugate(self, copy: bool = True) -> Self:
-        """Return the complex conjugate: computed when its values are asked for, products conjugate as they read.
+        """Return the complex conjugate, whose values are computed only when they are asked for.
+
+        Products conjugate the values as they read them.
 
         Parameters
         ----------
@@ -298,7 +305,7 @@ class DeviceMatrix:
         Returns
         -------
         GpuSparseMatrix
-            With the same plan; nothing is moved.
+            With the same plan. Device arrays are not copied.
         """
         return cast(Self, self._with_arrays(self._arrays.share(), self.shape))
 

@@ -114,7 +114,7 @@ def _map_values(matrix: MatrixLike, value_map: ValueMap, *args: Any) -> Any:
     if matrix.dtype.char in HOST_ONLY:
         return run_on_host(matrix, *value_map.host, *args)
     if not args and not device.is_host:
-        value_map.function(np, np.empty(0, matrix.dtype))  # NumPy's errors: CuPy knows more dtypes
+        value_map.function(np, np.empty(0, matrix.dtype))  # raises what NumPy raises: CuPy accepts more dtypes
     prepared = arrays.current(matrix._stored_shape)
     if not (value_map.linear or prepared.is_canonical):
         csr, _ = lines_of(matrix, None, summed=not value_map.sums_after)
@@ -152,7 +152,12 @@ def with_data(self: Matrix, data: Any) -> Matrix:
 
     Raises
     ------
-    ShapeError, DtypeError, DeviceError
+    ShapeError
+        If `data` does not have one value for each stored entry.
+    DtypeError
+        If no device computes with the dtype of the matrix or of `data`.
+    DeviceError
+        If `data` lives on another GPU.
 
     Examples
     --------
@@ -171,7 +176,9 @@ def with_data(self: Matrix, data: Any) -> Matrix:
         raise ShapeError(f"a matrix with {nnz} stored entries takes as many values, got shape {values.shape}")
     check_dtype(values.dtype)
     if HOST_ONLY.find(self.dtype.char) >= 0 or values.dtype.char in HOST_ONLY:
-        raise DtypeError(f"{values.dtype} has no device arithmetic: use astype(float)")
+        raise DtypeError(
+            f"no device computes with values of {values.dtype} in a matrix of {self.dtype}: use astype(float)"
+        )
     return cast(Matrix, with_values(self, values if home is not None else self.device.upload(values)))
 
 
@@ -197,6 +204,8 @@ def astype(self: MatrixLike, dtype: Any, casting: Any = "unsafe", copy: bool = T
     ------
     TypeError
         Where `casting` does not allow it.
+    DtypeError
+        If a sparse matrix cannot have values of `dtype`, for instance of half precision.
     """
     dtype = np.dtype(dtype)
     if dtype == self.dtype:
@@ -273,9 +282,9 @@ def _power(self: MatrixLike, n: Any, dtype: Any = None) -> Any:
     Parameters
     ----------
     n : scalar
-        Not 0, for which all entries of the result would be 1.
+        Not 0, for which all elements of the result would be 1.
     dtype : dtype, optional
-        To which the values are cast first.
+        To which the values are cast first; by default the matrix's own.
 
     Returns
     -------
@@ -292,7 +301,7 @@ def _power(self: MatrixLike, n: Any, dtype: Any = None) -> Any:
     if not is_scalar(n):
         raise NotImplementedError(f"input is not scalar: {n!r}")
     if not n:
-        raise NotImplementedError("zero power is not supported: its entries are all 1, as those of numpy.ones(A.shape)")
+        raise NotImplementedError("a power of 0 would have no zeros: use numpy.ones(A.shape)")
     if dtype is not None and np.dtype(dtype).char in HOST_ONLY:
         return run_on_host(self, "power", n, dtype)
     n = n[()] if isinstance(n, np.ndarray) else n

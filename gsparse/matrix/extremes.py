@@ -49,6 +49,11 @@ _EXTREME_DOC = """Return the {what} of all elements, or along an axis. Synchroni
     -------
     {result}
         `out` if it was passed.
+
+    Raises
+    ------
+    ValueError
+        If there are no elements, or if `out` is not on the device.
     """
 
 

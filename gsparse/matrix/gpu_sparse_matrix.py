@@ -103,6 +103,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     Attributes
     ----------
     device : Device
+        Where the arrays live.
     stats : Stats
         Counts of products and of operations that ran on the host.
 
@@ -110,7 +111,14 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     ------
     StructureError
         If `indptr` or `indices` do not describe a matrix of this shape. No memory is kept then.
-    DeviceError, DeviceMemoryError, FormatError, DtypeError
+    ShapeError
+        If `shape` is not a shape, or the matrix is not square although `symmetric` is set.
+    DtypeError
+        If a sparse matrix cannot have values of this dtype.
+    FormatError
+        If an option is unknown, or the format cannot store the matrix.
+    DeviceError, DeviceMemoryError
+        If there is no such device, or it has too little memory.
 
     Notes
     -----

@@ -47,7 +47,7 @@ HOST_OPERATIONS = {
     "Writing with anndata": "always: files are written from the host",
 }
 
-# What a write to a frozen matrix raises as a ValueError.
+# The message of the ValueError that a write to a frozen matrix raises.
 FROZEN = "this matrix is frozen: write to a copy()"
 # Words of the errors that NumPy and SciPy's compiled code raise for an array that is read-only.
 _READ_ONLY_WORDS = ("read-only", "not writ", "writeable", "frozen")
@@ -139,7 +139,7 @@ def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> 
     """
     try:
         result = getattr(matrix._scipy_base, name)(matrix, *map(_downloaded, args), **options)
-        matrix._arrays.declared.clear()  # by SciPy's code, for its own use
+        matrix._arrays.declared.clear()  # what SciPy's method has declared for its own use
         return result
     except ValueError as error:
         if not (matrix._arrays.is_frozen and any(word in str(error) for word in _READ_ONLY_WORDS)):

@@ -47,10 +47,12 @@ def check_not_frozen(matrix: MatrixLike) -> None:
 
 
 def entries_of(matrix: MatrixLike) -> Csr:
-    """Return the CSR arrays of a matrix, with the values that they stand for, before a write."""
+    """Return the CSR arrays of a matrix before a write: conjugated if they stand for their conjugate, without excess.
+
+    The arrays of a matrix may be longer than the last row pointer says. They are replaced by shorter ones then.
+    """
     csr, arrays = csr_of(matrix, matrix, matrix._by_columns), matrix._arrays
     if arrays.indices.current_array().size != csr.nnz or arrays.data.current_array().size != csr.nnz:
-        # The arrays may be longer than the last row pointer says, but not those that are written next.
         arrays.replace(csr)
     return csr
 
@@ -75,7 +77,7 @@ def _are_canonical(matrix: MatrixLike) -> bool:
 
 
 def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: str) -> property:
-    """Return SciPy's property of a name: what was assigned to it, until entries move, or else what is true."""
+    """Return SciPy's property `name`: what was assigned to it, for as long as no entry moves, or else what is true."""
 
     def read(self: MatrixLike) -> bool:
         if self.dtype.char in HOST_ONLY:
@@ -142,7 +144,7 @@ def _eliminate_zeros(self: MatrixLike) -> None:
 
 
 def _prune(self: MatrixLike) -> None:
-    """Remove what the arrays have behind the last entry, in place."""
+    """Remove what the arrays hold beyond the last entry, in place."""
     if is_written_on_host(self):
         write_on_host(self, "prune")
         return
@@ -221,7 +223,7 @@ def _multiply_in_place(self: MatrixLike, other: Any) -> Any:
     if not (isinstance(factor, float) and self.dtype.kind in "fc"):
         probe = np.ones(1, self.dtype)
         with np.errstate(all="ignore"):
-            probe *= factor  # NumPy's errors
+            probe *= factor  # raises what NumPy raises
     check_not_frozen(self)
     device, csr = self.device, entries_of(self)
     with device.active(), device.memory_guard():

@@ -42,7 +42,7 @@ class Index:
     shape : tuple of int
         Of the selection, with the axes of length 1 that None stands for.
     is_distinct : bool
-        Whether no place is known to be selected twice: by slices, numbers and masks.
+        Whether certainly no place is selected twice: if the key has only slices, numbers and masks.
     on_device : bool
         Whether an array of a GPU is part of the key: then single entries are returned as one.
     """
@@ -66,7 +66,9 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
     IndexError
         If the key is no index, has too many parts, or selects what is out of range.
     ValueError
-        If a number is a fraction.
+        If a number is not of an integer type, although its value is whole, such as 1.0.
+    DeviceError
+        If a part of the key lives on a GPU where the matrix does not.
     """
     axes: list[Axis] = []
     lengths: list[int] = []

@@ -30,7 +30,7 @@ class MatrixFlavour(DeviceMatrix):
 
     # ----------------------------------------------------------------------------------------------------- operators
 
-    # Python asks the second operand first only if it has an `__rmul__` of its own, which is why none is borrowed here.
+    # For S * M with SciPy's csr_matrix S, Python asks M first only if M's class has an `__rmul__` of its own.
     def __mul__(self, other: Any) -> Any:
         return scale(self, other) if is_scalar(other) else self.__matmul__(other)
 
@@ -82,8 +82,8 @@ class CsrMatrix(MatrixFlavour, ReadableMatrix, sp.csr_matrix):  # type: ignore[m
     """A sparse matrix on a device for code that accepts only `scipy.sparse.csr_matrix`: ``gsparse.sparse.csr_matrix``.
 
     It differs from `gsparse.GpuSparseMatrix` as SciPy's `csr_matrix` differs from `csr_array`: ``*`` is the matrix
-    product and ``**`` its power, and rows, columns and reductions have two dimensions. Dense results of reductions are
-    of `numpy.matrix`. Use it where a package checks for `csr_matrix`, and `GpuSparseMatrix` in code of your own.
+    product and ``**`` its power, and rows, columns and reductions have two dimensions. Reductions return objects of
+    `numpy.matrix`. Use it where a package checks for `csr_matrix`, and `GpuSparseMatrix` in code of your own.
 
     Parameters
     ----------
@@ -102,6 +102,7 @@ class CsrMatrix(MatrixFlavour, ReadableMatrix, sp.csr_matrix):  # type: ignore[m
     ShapeError
         If `arg1` has one dimension: a matrix has two.
     StructureError, DeviceError, DeviceMemoryError, FormatError, DtypeError
+        As for `gsparse.GpuSparseMatrix`.
 
     Examples
     --------

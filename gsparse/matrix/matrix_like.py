@@ -85,7 +85,7 @@ Value = TypeVar("Value")
 
 
 def method(function: Method) -> Method:
-    """Mark a function that becomes a method: its signature shows no type of `self`, as that of a method does."""
+    """Remove the type of `self` from the signature of a function that becomes a method, and return the function."""
     function.__annotations__.pop("self", None)
     return function
 

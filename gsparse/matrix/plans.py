@@ -28,7 +28,7 @@ def plan_for(self: MatrixLike, columns: int) -> ColumnsPlan:
     Parameters
     ----------
     columns : int
-        Of X, which has the matrix's dtype.
+        Number of columns of X, which has the matrix's dtype.
 
     Returns
     -------

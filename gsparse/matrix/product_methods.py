@@ -39,6 +39,7 @@ def matvec(self: MatrixLike, x: Array, out: Array | None = None) -> Array:
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        If x or out has another shape, a dtype that is not accepted, or another device, or if memory does not suffice.
 
     Examples
     --------
@@ -74,6 +75,7 @@ def rmatvec(self: MatrixLike, x: Array, out: Array | None = None) -> Array:
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        As for `matvec`.
     """
     return _multiply_vector(self, parse_dense(x), out, adjoint=True)
 
@@ -106,6 +108,7 @@ def matmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        As for `matvec`.
     """
     arrays = self._arrays
     prepared = None if self._by_columns or out is not None else arrays.up_to_date(self._shape)
@@ -135,6 +138,7 @@ def rmatmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        As for `matvec`.
     """
     return multiply(self, X, out=out, adjoint=True, ndim=2)
 
@@ -156,6 +160,7 @@ def dot(self: Any, other: Any) -> Any:
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        As for `matvec`.
     """
     return scale(self, other) if is_scalar(other) else self @ other
 

@@ -247,7 +247,7 @@ def _sum(self: MatrixLike, axis: Any = None, dtype: Any = None, out: Any = None)
     sums = _sum_of(self, which, own, convert, None, None)
     if dtype is None and out is None:
         return sums
-    # SciPy casts and writes sums along the rows that are stored by the rules of NumPy's `sum`.
+    # Where SciPy adds up the rows as they are stored, it casts and writes the sums by the rules of NumPy's `sum`.
     total = np.asarray(sums).sum(axis=(), dtype=dtype, out=out)
     return self._ascontainer(total) if out is None else total
 
@@ -322,7 +322,7 @@ def _count_nonzero(self: MatrixLike, axis: Any = None) -> Any:
     Returns
     -------
     int or ndarray of int
-        Of the matrix, or one for each row or column.
+        The number in the whole matrix, or one for each row or column.
     """
     if not is_computed_here(self):
         return run_reduction_on_host(self, "count_nonzero", axis=axis)

@@ -94,7 +94,7 @@ def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]
 
 
 def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:
-    """Return a product with an array of one dimension: a sparse array of one dimension, or the element of a scalar."""
+    """Return a product with an array of one dimension: such a sparse array, or an ndarray of shape () for a scalar."""
     device = matrix.device
     with device.active(), device.memory_guard():
         if not shape:
@@ -111,7 +111,7 @@ def class_of_format(matrix: MatrixLike, *, by_columns: bool) -> Any:
 def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
     """Return the matrix of the products of the entries that both matrices have.
 
-    A single row, a single column or a single element of one is multiplied with all those of the other.
+    A matrix with a single row, column or element is multiplied with all rows, columns or elements of the other one.
 
     Raises
     ------
@@ -207,6 +207,6 @@ def matrix_of(
 
 
 def with_values(matrix: MatrixLike, values: Array, symmetries: tuple[bool | str, ...] = ()) -> Any:
-    """Return a matrix of the same structure over these device values, which have these of the declared symmetries."""
+    """Return a matrix of the same structure over device values; of declared symmetries it keeps only `symmetries`."""
     arrays = matrix._arrays.with_values(values, matrix._stored_shape, symmetries=symmetries)
     return matrix._with_arrays(arrays, matrix.shape)

@@ -33,8 +33,8 @@ from gsparse.sparse.reshaping import dense_of, repeated
 
 __all__ = ["METHODS"]
 
-# `setdiag` writes to entries and inserts the others if these are fewer than this share of all entries, as in SciPy.
-# Otherwise it takes the dtype of the new values too.
+# If `setdiag` adds fewer entries than this share of the stored ones, it keeps the dtype of the matrix, and writes to
+# existing entries in place, as in SciPy. Otherwise the matrix gets new arrays, in the common dtype of all values.
 _FEW_NEW_ENTRIES = 0.001
 
 
@@ -47,7 +47,7 @@ class Places:
     rows, columns : array of int64
         On the device.
     distinct : bool
-        Whether no place is known to be there twice.
+        Whether certainly no place is there twice.
     ordered : bool
         Whether both rows and columns are known to rise.
     """
@@ -180,7 +180,7 @@ def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
 
 
 def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
-    """Find the entry at each place. If one of the places has several, they are added up first, as in SciPy.
+    """Find the entry at each place. If a place has several entries, all repeated ones are added up first, as in SciPy.
 
     Returns
     -------
@@ -301,7 +301,7 @@ def _set_diagonal(self: MatrixLike, values: Any, k: int = 0) -> None:
         raise ValueError("k exceeds array dimensions")
     values = values if device_of(values) is not None else np.asarray(values)
     if values.dtype.kind not in "biufc":
-        values = values.astype(self.dtype)  # NumPy's errors
+        values = values.astype(self.dtype)  # raises what NumPy raises
     if is_written_on_host(self) or values.dtype.char in HOST_ONLY:
         write_on_host(self, "setdiag", values, k)
         return

@@ -23,7 +23,7 @@ from gsparse.sparse.scaling import scaled_values
 
 __all__ = ["CsrProduct", "combine", "multiply_broadcast", "product", "product_in_parts", "product_of_blocks"]
 
-# The parts into which the rows of a product are divided if memory does not suffice for the whole.
+# Number of parts into which the rows of a product are divided if memory does not suffice for the whole.
 _PARTS = 8
 
 
@@ -224,7 +224,7 @@ def _narrowed(csr: Csr, dtype: np.dtype[Any]) -> Csr:
 
 
 def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
-    """Return a canonical result without zeros in its own dtype, in which integers may wrap to 0. May synchronize."""
+    """Return a canonical result without zeros in its own dtype, and drop integers that wrap to 0. May synchronize."""
     csr = _narrowed(csr, dtype)
     is_wrapped = dtype.kind in "iu" and dtype.itemsize < 8
     return replace(kernels_of(device).drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
@@ -245,6 +245,11 @@ class CsrProduct:
         Of shapes (M, K) and (K, N); B in canonical form.
     patterns : (BlockPattern, BlockPattern), optional
         Those of A and B if both consist of full dense blocks. The product is then made by blocks where that is faster.
+
+    Raises
+    ------
+    StructureError
+        If B is not in canonical form.
     """
 
     def __init__(
@@ -294,7 +299,7 @@ class CsrProduct:
         """
         if (a.shape, a.nnz, b.shape, b.nnz) != self._structure:
             raise StructureError(
-                f"the structure was found for matrices of shapes and entries {self._structure}, "
+                f"the structure was found for shapes and numbers of entries {self._structure}, "
                 f"got {(a.shape, a.nnz, b.shape, b.nnz)}: make a new product"
             )
         a, b = computed(a, self._dtype), computed(b, self._dtype)

@@ -45,7 +45,10 @@ def are_worth(rows: int, inner: int, columns: int) -> bool:
 
 
 def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
-    """Return the pattern of a matrix that is known to consist of full blocks of a size, in rows that are alike."""
+    """Return the pattern of a matrix that is known to consist of full blocks of a size.
+
+    All rows of a block row list the same columns in the same order.
+    """
     indptr, indices = csr.indptr, csr.indices
     if blocksize != (1, 1):
         indptr, indices = kernels_of(device).block_parts(device, csr, blocksize, 1)

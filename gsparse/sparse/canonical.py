@@ -46,8 +46,7 @@ def canonical(device: Device, csr: Csr) -> Csr:
 def sorted_rows(device: Device, csr: Csr) -> Csr:
     """Return the matrix with sorted rows, in which entries of one column keep their order. Synchronizes.
 
-    It is transposed twice: a transpose lists the entries of each of its rows in the order of the columns that they come
-    from.
+    The matrix is transposed twice, because the rows of a transpose are sorted.
     """
     kernels = kernels_of(device)
     return kernels.csr_transpose(device, kernels.csr_transpose(device, csr))

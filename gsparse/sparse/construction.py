@@ -39,7 +39,10 @@ __all__ = [
 def check_source(source: Any) -> None:
     """Refuse what users pass in place of a matrix by mistake: a file name, None, a sparse tensor."""
     if isinstance(source, str | PathLike):
-        raise StructureError(f"a file name? use GpuSparseMatrix.from_file({fspath(source)!r})")
+        raise StructureError(
+            f"a matrix is not made from a string or path: to read a file, use "
+            f"GpuSparseMatrix.from_file({fspath(source)!r})"
+        )
     if source is None:
         raise StructureError(
             "no matrix can be made of None: give a SciPy sparse array, a dense array, (data, (row, col)), "
@@ -70,18 +73,27 @@ def device_of_source(source: Any) -> Device | None:
 
 
 def is_spmatrix(source: Any) -> bool:
-    """Return whether ``*`` of the source is a matrix product: that of `spmatrix` and CuPy's sparse matrices is."""
+    """Return whether ``*`` is the matrix product for a source, as for `spmatrix` and CuPy's sparse matrices."""
     return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 
 def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:
-    """Return shape, indptr, indices and data of a source on the device, without a copy on the host.
+    """Return shape, indptr, indices and data of a source on the device, without a copy on the host. May synchronize.
 
     Parameters
     ----------
     source : CuPy sparse matrix, CuPy dense array, (data, (row, col)) or (data, indices, indptr)
+    shape : (int, int) or None
+        None stands for the shape of `source`, or for the smallest one that its indices fit.
+    dtype : dtype or None
+        Of the values; None stands for that of `source`.
     copy : bool
         Whether the result must not share memory with `source`.
+
+    Raises
+    ------
+    ShapeError, StructureError
+        If the shapes do not fit together, or indices are not integers within the shape.
     """
     xp = device.xp
     if not isinstance(source, tuple):
@@ -161,7 +173,7 @@ def parse_host_source(
 
     Parameters
     ----------
-    scipy_class : {csr_array, csc_array}
+    scipy_class : {csr_array, csc_array, csr_matrix, csc_matrix}
     source, shape, dtype, copy
         As the constructor of `scipy_class` takes them.
 
@@ -176,7 +188,7 @@ def parse_host_source(
         parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
     except ValueError as error:
         kind = DtypeError if "dtype" in str(error) else StructureError
-        raise kind(f"no matrix can be made of what came: {_uneven_rows(source) or error}") from error
+        raise kind(f"no matrix can be made of this source: {_uneven_rows(source) or error}") from error
     attributes = vars(parsed)
     return attributes, [attributes.pop(name) for name in ("indptr", "indices", "data")]
 
@@ -204,7 +216,7 @@ def downloaded(source: Any) -> Any:  # on GPUs only
 
 
 def check_index_kinds(source: Any) -> None:
-    """Refuse indices that are no integers, which SciPy casts, or takes as they are."""
+    """Refuse indices that are not integers. SciPy would cast them, or take them as they are."""
     parts: Any = ()
     if sp.issparse(source):
         parts = [vars(source).get(name, ()) for name in ("indptr", "indices")]

@@ -75,7 +75,7 @@ def sum_of_squares(device: Device, vector: Array) -> float:
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
     """Return the sum of the terms of each column, from arrays on the host, without a transposed matrix.
 
-    A GPU would need atomic operations for that, whose order is another in each run.
+    A GPU would need atomic operations for that, whose order differs from run to run.
     """
     from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
 

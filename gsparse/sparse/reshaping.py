@@ -46,17 +46,18 @@ def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
 
 
 def dense_of(device: Device, csr: Csr) -> Array:
-    """Return a matrix as a dense array, in C order. Synchronizes if nobody has looked whether it is canonical."""
+    """Return a matrix as a dense array in C order. Synchronizes on a GPU unless it is known to be canonical."""
     return added_to(device, csr, device.xp.zeros(csr.shape, csr.dtype))
 
 
 def added_to(device: Device, csr: Csr, dense: Array) -> Array:
     """Add a matrix to a dense array of its dtype in C order, in place, and return that.
 
-    Several entries of one place are added up in their order. Synchronizes unless the matrix is known to be canonical.
+    Several entries of one place are added up in their order. Synchronizes on a GPU unless the matrix is known to be
+    canonical.
     """
     kernels = kernels_of(device)
-    if not (csr.is_canonical or device.is_host):  # A GPU adds faster if there are none.
+    if not (csr.is_canonical or device.is_host):  # A GPU adds faster if no place has several entries.
         is_canonical = not kernels.survey(device, csr.indptr, csr.indices, False).num_unsorted  # synchronizes
         csr = replace(csr, is_canonical=is_canonical)
     kernels.add_entries(device, csr, dense)

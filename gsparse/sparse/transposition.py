@@ -16,8 +16,8 @@ __all__ = ["CsrTranspose"]
 class CsrTranspose:
     """The transposes of matrices that differ in their values only.
 
-    The second one finds the order in which the values are read, an integer for each entry, and keeps it. So a matrix
-    that is transposed once takes no more memory than its transpose.
+    The second call finds the order in which the values are read, an integer for each entry, and keeps it. So a matrix
+    that is transposed only once takes no more memory than its transpose.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class CsrTranspose:
         self._order: Array | None = None
 
     def __call__(self, csr: Csr) -> Csr:
-        """Return the transpose. The structure must be the same each time. May synchronize until the third time."""
+        """Return the transpose. The structure must be the same each time. The first two calls may synchronize."""
         device = self._device
         if self._structure is None:
             result = kernels_of(device).csr_transpose(device, csr)

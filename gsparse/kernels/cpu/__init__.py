@@ -214,7 +214,7 @@ NEEDS_LEVELS = False
 # Products with several columns read blocks, and CSR with values as they are.
 SPMM_FORMATS: tuple[str, ...] = ("bsr",)
 SPMM_HALVES = False
-# Every schedule of CSR gives each thread as many entries.
+# Every schedule of CSR gives all threads about the same number of entries.
 FIRST_FORMAT = "csr_scalar"
 # Blocks are read one after the other, by the thread that owns their block row.
 SLICES_BLOCKS = False

@@ -25,7 +25,7 @@ __all__ = ["block_weights", "examine_rows", "keeps", "strong_connections", "weig
 # Bits of a float64 that the rounding of a weight clears: 16 of its 52 remain.
 _CLEARED = np.uint64((1 << 36) - 1)
 _HALF = np.uint64(1 << 35)
-# A diagonal of the filtered matrix that is smaller than this part of the diagonal of the matrix is not divided by.
+# If the diagonal of the filtered matrix is smaller than this part of the diagonal of the matrix, the latter is used.
 _LEAST_DIAGONAL = 0.01
 
 

@@ -1,6 +1,6 @@
 """Inverses of diagonal blocks, and relaxation with them (contract: `gsparse.kernels.relaxation`).
 
-A part owns consecutive blocks, as many as each other part.
+A part owns consecutive blocks, the same number for each part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Division as on a GPU and in NumPy: by zero it results in infinities and NaN, where numba's complex one raises."""
+"""Division as on a GPU and in NumPy: by zero it results in inf and NaN, where numba's complex division raises."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _sample_entries(
 def _insert_entries(
     part: int, num_parts: int, old: Rows, new: Rows, columns: Array, values: Array, is_sorted: bool
 ) -> None:
-    """Merge the old entries of each row and its new ones, whose number is that of all new ones of earlier rows on."""
+    """Merge the old and the new entries of each row. In `columns`, the new ones follow those of all earlier rows."""
     indptr, indices, data = old
     new_indptr, new_indices, new_data = new
     for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):

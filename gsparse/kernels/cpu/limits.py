@@ -14,8 +14,8 @@ __all__ = ["register_with_threadpoolctl"]
 class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
     """The threads of this backend, as `threadpoolctl` sees them.
 
-    It identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's library stands for
-    it, which is always loaded because it has compiled the loops.
+    `threadpoolctl` identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's
+    library, which is always loaded because it has compiled the loops, stands for it.
     """
 
     user_api = "gsparse"

@@ -1,7 +1,7 @@
 """Sweeps and projections (contract: `gsparse.kernels.relaxation`).
 
-Without groups, the calling thread visits all rows in order. The blocks of a group are divided among the threads; each
-part has as many of them.
+Without groups, the calling thread visits all rows in order. The blocks of a group are divided among the threads, the
+same number for each part.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from gsparse.kernels.cpu.sparse_rows import drop_zeros
 
 __all__ = ["products_before_rows", "spgemm", "spgemm_known", "spgemm_values"]
 
-# Words of `bits` from the first to the last that a row marks, over those that it marks, up to which all are looked at
-# instead of sorting the list.
+# All words of `bits` from the first to the last one that a row marks are looked at if they are fewer than this multiple
+# of the words that it marks. Otherwise the list of these is sorted.
 _SCAN_RATIO = 8
 # Distances of Shell's sort (Ciura 2001), each about 2.25 times the next.
 _GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
@@ -174,7 +174,7 @@ def _fill_rows(
 
 @inlined
 def _order(words: Array, num_words: Int) -> tuple[Any, Any, bool]:
-    """Return how to read the listed words in rising order: the first one, how many follow it, and whether by the list.
+    """Return how to read the words in rising order: the first one, their number, and whether to read them by the list.
 
     Where they lie close together, all words from the first to the last are read, and the list is left as it is.
     """

@@ -48,7 +48,7 @@ Rows = tuple[Array, Array, Array]
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-# Number of rows after which a copied row is needed whose memory is asked for.
+# The memory of a row is requested this number of rows before the row is copied.
 _AHEAD = 8
 
 
@@ -220,7 +220,7 @@ def _copy_mapped(part: int, num_parts: int, rows: Rows, mapped: Rows, places: Ar
 
 @inlined
 def _is_inside(row: int, column: Any, choice: tuple[int, bool]) -> bool:
-    """Return whether an entry is in the triangle: the offset of the diagonal, and whether it is the upper one."""
+    """Return whether an entry is in a triangle: choice is the offset of its diagonal and whether it is upper."""
     offset, upper = choice
     distance = np.int64(column) - row - offset
     return bool(distance >= 0 if upper else distance <= 0)

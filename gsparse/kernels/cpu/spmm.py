@@ -25,8 +25,8 @@ __all__ = ["csr_spmm"]
 
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
-# From this number of columns on, a row-major `x` is read along its rows, and the sums of a row of `y` are in memory. If
-# there are fewer columns, or if the columns are not contiguous within a row, up to eight sums at a time are in
+# From this number of columns on, an `x` that is contiguous in C order is read along its rows, and the sums of a row of
+# `y` are in memory. If there are fewer columns, or if `x` is not contiguous, up to eight sums at a time are in
 # registers. Milliseconds for 7-point 60**3:
 #
 #     columns             4      8     16     32

@@ -19,7 +19,8 @@ from gsparse.kernels.cpu.sparse_rows import ITEMS
 
 __all__ = ["csr_transpose", "is_symmetric", "order_by_row", "stable_order"]
 
-# A team has at least this number of entries, and at least one for each column, whose number it keeps.
+# A team has at least this number of entries, and at least as many as there are columns, because it keeps a count for
+# each column.
 _SMALLEST_TEAM = 2**16
 _MOST_TEAMS = 16
 # The shares of the rows in which entries are compared with their mirror images.

@@ -30,7 +30,7 @@ _THREADS = constant(_SOURCE, "GS_BLOCK_PRODUCT_THREADS")
 # For each column of a block of C, a thread looks for this block in B once for each block of A's block row. A product is
 # made by blocks if there are at most _MOST_LOOKS of these looks for each product of two blocks, times the elements of
 # A's block. The limit is an estimate: a look has about 50 instructions, and a product by entries takes 10 ps (27-point
-# 80**3 on an H200), in which an H200 has about 130 instructions for a thread.
+# 80**3 on an H200), in which an H200 executes about 130 instructions of threads.
 _MOST_LOOKS = 2.0
 # Block rows of A are even if the longest one has at most _SHORT blocks, or _EVEN times as many as the mean one.
 # Otherwise looks are counted, and the longest one must have at most the part 1/_SPREAD of all blocks, because a thread
@@ -45,7 +45,10 @@ def instantiations() -> list[tuple[str, str]]:
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Multiply matrices of zeros, all of whose products have an entry. None for too many looks. Synchronizes."""
+    """Find the pattern by multiplying matrices of zeros, where every product leaves an entry. Synchronizes.
+
+    Return None if there would be too many looks.
+    """
     longest = longest_rows(device, a.blocks, b.blocks)  # synchronizes
     is_even = longest[0] <= max(_SHORT, _EVEN * _mean(a.blocks))
     if not is_even and longest[0] * _SPREAD > a.blocks.nnz:

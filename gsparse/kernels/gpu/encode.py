@@ -37,8 +37,8 @@ SOURCE = "setup_entries.cu"
 # The largest number of blocks of kernels that report to one word: enough to fill any GPU, few enough that their atomics
 # do not queue.
 _MAX_BLOCKS = 1056
-# Slots of the hash table of distinct keys, with one for the key 0; keys that the first
-# download brings to the host.
+# Slots of the hash table of distinct keys, with one for the key 0, and the number of keys that the first download
+# brings to the host.
 _SLOTS, _FIRST_KEYS = constant(SOURCE, "GS_SLOTS") + 1, 256
 
 

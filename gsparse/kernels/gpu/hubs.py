@@ -31,9 +31,9 @@ _THREADS, _BLOCKS = constant(_PRODUCT, "GS_HUB_THREADS"), constant(_PRODUCT, "GS
 # the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on an H200, µs: 64 KiB 96 and
 # 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113 and 1664.
 _SHARED_BYTES = 64 * 1024
-# A larger matrix is not in the second-level cache when the next product begins. Its entries are then read so that they
-# leave the caches first: the same two products take 102 and 1045 µs otherwise, but R-MAT 2**18 in float32 17.7 instead
-# of 20.3.
+# A larger matrix is not in the second-level cache when the next product begins. Its entries are then read with the hint
+# to evict them first: without it, the same two products take 102 and 1045 µs. A smaller matrix is read without the
+# hint, with which R-MAT 2**18 in float32 takes 20.3 instead of 17.7 µs.
 _CACHED_BYTES = 50_000_000
 # What a multiprocessor needs for each block beside that.
 _RESERVED_BYTES = 1024

@@ -59,8 +59,8 @@ _FEW_PRODUCTS = 64
 # rows, ratio 3.8: 0.30 and 0.49.
 _EVEN, _MOST_PRODUCTS = 4, 8192
 _ENOUGH_ROWS, _MANY_ROWS = 9_000, 500_000
-# The part of the memory of the result that slots may take while it is made, and what they may take in any case; and the
-# part that they may take if they are kept to make the product again.
+# Limits of the memory of slots: as a part of the memory of the result while it is made, in bytes that are allowed in
+# any case, and as a part of the memory of the result if slots are kept to make the product again.
 _SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.1, 1 << 20, 1.0
 
 

@@ -28,7 +28,8 @@ _THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
 _HELD, _REACH_WIDTHS = constant(_SOURCE, "GS_HELD"), (2, *WIDTHS)
 # Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
-# Mean number of rows of an aggregate up to which the smaller number of lanes shares one.
+# Mean number of rows of an aggregate, and of entries of a node in `expand_pattern`, up to which the smaller number of
+# lanes shares one.
 _SMALL_AGGREGATES = 16
 
 

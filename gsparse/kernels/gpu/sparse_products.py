@@ -108,8 +108,8 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
 def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:
     """Return A·B and the classes of its rows. Synchronizes.
 
-    `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if nobody
-    has counted them.
+    `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if they have
+    not been counted yet.
     """
     index, is_narrow, products = a.indices.dtype, b.num_cols <= _FEW_COLUMNS, None
     if sizes is None:
@@ -190,7 +190,7 @@ def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
 def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
     """Return the number of entries of each row of the product, for rows in these classes."""
     index, classes = a.indices.dtype, counted.classes
-    # Rows without products are in no class, and those of wide rows are added up.
+    # Rows without products are in no class, and the kernel of wide rows adds to `sizes`: both need zeros.
     is_complete = sum(c.count for c in classes if c.number != WIDE) == a.num_rows
     sizes = device.empty(a.num_rows, index) if is_complete else device.xp.zeros(a.num_rows, index)
     structure = (a.indptr, a.indices, b.indptr, b.indices, sizes)

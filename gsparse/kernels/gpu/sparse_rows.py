@@ -134,7 +134,10 @@ def _selected(
     offset: int = 0,
     upper: bool = False,
 ) -> Csr:
-    """Return the entries that a rule selects, in their order; the matrix itself if it has no zeros. Synchronizes."""
+    """Return the entries that a rule selects, in their order. Synchronizes.
+
+    The result of "nonzero" is the matrix itself if none of its values is 0.
+    """
     index, item, data, number = csr.indptr.dtype, _item(csr.data), as_items(csr.data), _RULES[rule]
     positions = csr.nnz + csr.num_rows
     if not positions:
@@ -157,7 +160,7 @@ def _selected(
 
 
 def _bits_of_values(dtype: np.dtype[Any]) -> np.int64:
-    """Return the bits of a value of up to 8 bytes that 0 does not have: all but those of signs."""
+    """Return the mask with which values of up to 8 bytes are tested for 0: all bits but those of signs."""
     if dtype.kind not in "fc":
         return np.int64(-1)
     real = np.zeros(1, dtype).real.dtype
@@ -271,7 +274,7 @@ def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
 
 
 def sum_runs(device: Device, data: Array, starts: Array) -> Array:
-    """Add each run up in order, a thread a run."""
+    """Add each run up in order, with a thread for each run."""
     sums = device.empty(starts.size, data.dtype)
     args = (np.int64(starts.size), np.int64(data.size), starts, data, sums)
     name = expression("sum_runs", data.dtype, starts.dtype)

@@ -88,7 +88,7 @@ template <class T> struct SmallProblem {
 };
 
 // What `gs_head` needs of earlier passes, loaded early so that the loads overlap with waiting: this lane's elements of
-// s, and w^H w. In the first iteration it is the norm itself that is loaded.
+// s, and w^H w. In the first iteration, the norm itself is loaded in place of w^H w.
 template <class C> struct EarlySums {
   enum { COUNT = 2 };
   C s[COUNT], square;
@@ -191,8 +191,9 @@ __device__ __forceinline__ void gs_rotate_rows(const SmallProblem<T> &problem, i
   }
 }
 
-// Finish column j of R, record the residual and decide whether the cycle goes on, unless that has been done before. One
-// block does this; all of its threads must take part. `shared` has room for 2 * GS_MAX_WARPS + 3 values.
+// Finish column j of R, record the residual and decide whether the cycle goes on, unless that has been done before. A
+// residual that is NaN stops the solve. One block does this; all of its threads must take part. `shared` has room for
+// 2 * GS_MAX_WARPS + 3 values.
 template <class T>
 __device__ __forceinline__ void gs_finish_column(const SmallProblem<T> &problem, int j,
                                                  typename Wide<T>::type *shared) {

@@ -1,8 +1,8 @@
 // block_sizes.cuh - which sizes of dense blocks the rows of a matrix contradict.
 //
 // A matrix consists of aligned blocks of R x C elements that are full if
-//   - rows are the same, as to their columns, in runs of R: row i equals row i - 1 unless R divides i, and
-//   - the columns of each row come in runs of C: C neighbours, of which the first is a multiple of C.
+//   - rows come in groups of R with the same columns: row i has those of row i - 1 unless R divides i, and
+//   - the columns of each row come in groups of C neighbours, of which the first is a multiple of C.
 // The two conditions are independent of each other.
 #pragma once
 #include "parts.cuh"
@@ -12,8 +12,8 @@ enum { GS_MAX_BLOCK = 8 };
 // A bit for each number of rows, 2 to 8, and 16 places above it one for each number of columns.
 enum : unsigned { GS_ALL_ROWS = 0x1fcu, GS_ALL_COLUMNS = 0x1fcu << 16 };
 
-// Return a bit for each number of columns with which the entry at `place` of a row contradicts. `before` is the column
-// of the entry before it.
+// Return a bit for each number of columns that the entry at `place` of a row contradicts. `before` is the column of the
+// entry before it.
 __device__ __forceinline__ unsigned gs_contradicted_columns(long long place, long long column, long long before) {
   unsigned bits = 0;
 #pragma unroll

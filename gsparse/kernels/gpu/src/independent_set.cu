@@ -3,9 +3,9 @@
 // their priorities; smaller numbers, or smaller hashes of them, come first.
 //
 // next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one
-// of itself and of all of its neighbours, because then all nodes before it within distance two are decided; missing[i]
-// counts how many of these still have another next one. One launch makes all generations of roots. Each generation has
-// two phases, each of which only looks at what the phase before has listed:
+// of itself and of all of its neighbours, because then all nodes before it within distance two are decided. missing[i]
+// counts how many of node i and its neighbours still have another next one. One launch makes all generations of roots.
+// Each generation has two phases, each of which only looks at what the phase before has listed:
 //
 //   decide_nodes   roots    ->  their neighbours get the label of the root, undecided nodes at distance two OUTSIDE
 //   find_next      decided  ->  where such a node was the next one of j, find the one after it, and list new roots
@@ -150,8 +150,8 @@ __device__ __forceinline__ void gs_list_staged(Staged staged, int *list, unsigne
 
 // ---------------------------------------------------------------------------- generations
 
-// `node`, unless it is negative, has become the next one of itself or of one more neighbour: return whether that makes
-// it a root.
+// Count that a node, unless it is negative, has become the next one of itself or of a neighbour. Return whether that
+// makes it a root.
 template <class Index> __device__ __forceinline__ bool gs_is_complete(Nodes<Index> n, int node) {
   return node >= 0 && atomicAdd(n.missing + node, -1) == 1;
 }
@@ -287,7 +287,7 @@ __device__ __forceinline__ void gs_find_next(Nodes<Index> n, Team team, Staged s
       const bool has_entry = has && first + lane <= row_end;
       const int other = has_entry && first + lane < row_end ? int(n.indices[first + lane]) : node;
       int found = GS_NONE;
-      // All neighbours of a node with a label are decided.
+      // A root, or the neighbour of one, has a label and only decided neighbours, so it has no next node to be found.
       if (has_entry && gs_fresh(n.next + other) == node && gs_fresh(n.labels + other) < 0) {
         found = gs_first_undecided<Index, HASHED>(n, other, node);
         if (atomicCAS(n.next + other, node, found) != node) found = GS_NONE;

@@ -1,7 +1,7 @@
 // port.cuh - everything that depends on the target: CUDA (NVRTC), HIP (hipRTC, or plain clang with -DGS_BARE), or the
-// CPU emulator of the tests (-DGS_EMU). Other files test GS_EMU and GS_HIP only where they load
-// and store wide words (scalar.cuh, spmm.cuh).
-// The host passes -DGS_WARP=<lanes of a warp>: 32 on NVIDIA, 64 on AMD's CDNA. No other file names a number of lanes.
+// CPU emulator of the tests (-DGS_EMU). Other files test GS_EMU and GS_HIP only where they load and store wide words
+// (scalar.cuh, spmm.cuh), and to round a product on its own (weights.cuh).
+// The host passes -DGS_WARP=<lanes of a warp>: 32 on NVIDIA, 64 on AMD's CDNA. No other file assumes one of them.
 #pragma once
 #ifndef GS_WARP
 #error "compile with -DGS_WARP=32 or -DGS_WARP=64"
@@ -31,8 +31,8 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
 #define GS_KERNEL_OF(threads) __global__ void __launch_bounds__(threads)
-// A kernel whose blocks wait for each other. compile_kernel recognizes it by this name, and launches all of its blocks
-// at the same time.
+// A kernel whose blocks wait for each other. `runs_together` (gsparse.device.compilation) recognizes it by this name,
+// so that all of its blocks are launched at the same time.
 #define GS_KERNEL_TOGETHER(threads) __global__ void __launch_bounds__(threads)
 // Limit registers so that a multiprocessor can hold `blocks` blocks. HIP counts warps of a SIMD unit instead, which is
 // the same number for blocks of 256 threads.

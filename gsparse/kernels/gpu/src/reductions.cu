@@ -232,7 +232,7 @@ GS_KERNEL extreme_positions(int extreme, long long flip, int width, long long nu
   if (run < num_runs && threadIdx.x % width == 0) positions[run] = position;
 }
 
-// The column of the extreme of each row, where positions[row] is that of its extreme entry: a thread a row.
+// The column of the extreme of each row, where positions[row] is that of its extreme entry. A thread owns a row.
 //
 // Columns rise within rows, so a row that lacks a column has columns 0, 1, ..., m - 1 first, and its first missing
 // column m is found by binary search. An extreme entry on the wrong side of 0, or NaN, yields to the 0 in column m, as

@@ -1,13 +1,13 @@
-// sort.cu - the order of integer keys: a stable radix sort, eight bits (a digit) after the other, from the lowest on
+// sort.cu - the order of integer keys: a stable radix sort by digits of up to eight bits, from the lowest digit on
 // (Merrill and Grimshaw 2011). Each digit takes two launches over the same tiles of keys:
 //
 //   count_digits   counts[d * tiles + t] = the number of keys of tile t with digit d. The sums of the counts before each
 //                  count (sparse_rows.cu) are then the places at which the keys of tile t with digit d begin.
 //   place_digits   brings each key, and its number, to its place.
 //
-// Within a tile, a warp has consecutive keys, a round of GS_WARP of them after the other. Lanes with the same digit
-// find each other by comparing the bits of the digit, one vote for each. A key comes after those of its digit in the
-// warps before, in the rounds before, and in the lanes before, so equal keys keep their order:
+// Within a tile, a warp has consecutive keys, and takes them in rounds of GS_WARP. Lanes with the same digit find each
+// other by comparing the bits of the digit, one vote for each. A key comes after those of its digit in the warps
+// before, in the rounds before, and in the lanes before, so equal keys keep their order:
 //
 //     keys      3 1 3 | 1 3 3       two warps
 //     rank      0 0 1 | 1 2 3       among the keys of the same digit in the tile
@@ -22,7 +22,7 @@ template <class Key> __device__ __forceinline__ int gs_digit(Key key, int shift,
   return int(key >> shift) & mask;
 }
 
-// Calls visit(position) for each key of this warp, a round after the other. All lanes take part in each round.
+// Calls visit(round, position) for each key of this warp, round by round. All lanes take part in each round.
 template <class Visit> __device__ __forceinline__ void gs_visit_rounds(Visit visit) {
   const long long first = static_cast<long long>(blockIdx.x) * GS_TILE + threadIdx.x / GS_WARP * GS_WARP_KEYS;
 #pragma unroll

@@ -158,9 +158,9 @@ GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, con
 
 // ---------------------------------------------------------------------------- missing entries, dense arrays
 
-// The columns that each row lacks: a thread a missing entry. Row r lacks num_cols - (its length) columns, so those of
-// all rows before it are r*num_cols - indptr[r]. Before the entry at place j of a row, (its column) - j columns are
-// missing.
+// The columns that each row lacks, with a thread for each missing entry. Row r lacks num_cols - (its length) columns,
+// so all rows before it lack r*num_cols - indptr[r] together. Before the entry at place j of a row, (its column) - j
+// columns are missing.
 template <class Index>
 GS_KERNEL missing_entries(long long count, long long num_rows, long long num_cols, const Index *__restrict__ indptr,
                           const Index *__restrict__ indices, Index *__restrict__ new_indptr,
@@ -192,8 +192,8 @@ __device__ __forceinline__ unsigned char gs_total(unsigned char a, unsigned char
   return is_boolean ? a | b : a + b;
 }
 
-// Adds each entry to its place in a dense array whose rows are contiguous: a thread an entry, of which there is one for
-// each place.
+// Adds each entry to its place in a dense array whose rows are contiguous. A thread owns an entry, and no place has
+// several entries.
 template <class T, class Index>
 GS_KERNEL add_entries(long long nnz, long long num_cols, int is_boolean, const Index *__restrict__ rows,
                       const Index *__restrict__ indices, const T *__restrict__ data, T *__restrict__ dense) {
@@ -203,7 +203,7 @@ GS_KERNEL add_entries(long long nnz, long long num_cols, int is_boolean, const I
   *place = gs_total(*place, data[k], is_boolean);
 }
 
-// The same where places may have several entries, which are added in their order: a thread a row.
+// The same where places may have several entries, which are added in their order. A thread owns a row.
 template <class T, class Index>
 GS_KERNEL add_rows(long long num_rows, long long num_cols, int is_boolean, const Index *__restrict__ indptr,
                    const Index *__restrict__ indices, const T *__restrict__ data, T *__restrict__ dense) {

@@ -98,8 +98,8 @@ __device__ __forceinline__ void gs_keep_place(Place place, long long *places) {
   places[2] = place.b;
 }
 
-// places[3 * t], and the two elements after it: where tile t begins (Place), and for t = the number of tiles, where the
-// last one ends. A warp each.
+// places[3 * t] and the two elements after it become the place where tile t begins (Place) and, for t = the number of
+// tiles, where the last one ends. A warp owns a tile.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size,
                                           const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,

@@ -14,7 +14,8 @@
 
 // Words of a window of columns, a bit for each column.
 enum { GS_BIT_WORDS = 1024, GS_WINDOW_COLUMNS = 32 * GS_BIT_WORDS };
-// Groups of lanes that share the values of a window, and the window's entries of C: half as many if they have 16 bytes.
+// Entries of C in a window (half as many if a value has 16 bytes), lanes of a group, threads of a block, and the groups
+// that share the values of a window.
 enum { GS_WINDOW_ENTRIES = 512, GS_WIDE_LANES = 32, GS_WIDE_THREADS = 256, GS_WIDE_GROUPS = GS_WIDE_THREADS / GS_WIDE_LANES };
 template <class T> struct Window { enum { entries = sizeof(T) > 8 ? GS_WINDOW_ENTRIES / 2 : GS_WINDOW_ENTRIES }; };
 

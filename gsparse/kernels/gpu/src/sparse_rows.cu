@@ -131,8 +131,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) copy_selected(long long nnz, long long num_rows, c
 
 // ---------------------------------------------------------------------------- rows
 
-// The sum of the sizes of each tile of rows, where a size is `sizes[row]`, or the length of row `taken[row]` (TAKEN =
-// 1).
+// The size of a row: values[row], or if TAKEN is 1 the length of row taken[row]. `values` are then row pointers.
 template <class Index, int TAKEN> struct Sizes {
   const long long *__restrict__ taken;
   const Index *__restrict__ values;
@@ -144,6 +143,7 @@ template <class Index, int TAKEN> struct Sizes {
   }
 };
 
+// The sum of the sizes of the rows of each tile.
 template <class Index, int TAKEN>
 GS_KERNEL_OF(GS_TILE_THREADS) sum_sizes(long long num_rows, const long long *__restrict__ taken,
                                         const Index *__restrict__ values, long long *__restrict__ offsets,
@@ -271,7 +271,7 @@ GS_KERNEL sum_runs(long long num_runs, long long nnz, const Index *__restrict__ 
   sums[run] = sum;
 }
 
-// The sum of the entries on diagonal `offset` in each row: a group of lanes a row, which looks at all of its entries.
+// The sum of the entries on diagonal `offset` in each row. A group of lanes owns a row and looks at all of its entries.
 enum { GS_DIAGONAL_LANES = 8 };
 
 template <class T, class Index>

@@ -10,7 +10,7 @@
 // of all its entries by marking where rows begin: the row of an entry is the last one that begins at or before it.
 //
 //     entries       a b c d e
-//     marks         0 . . 2 .                  a maximum of all marks up to an entry is the number of its row
+//     marks         0 . . 2 .                  the maximum of all marks up to an entry is the number of its row
 #pragma once
 #include "order.cuh"
 
@@ -90,7 +90,7 @@ __device__ __forceinline__ void gs_leave_count(long long count, Tally tally) {
   }
 }
 
-// The same for the greatest count, which is all that is left: *total is the maximum of all blocks.
+// The same for the greatest count: *total becomes the maximum over all blocks, and the counts are of no use afterwards.
 __device__ __forceinline__ void gs_leave_maximum(long long count, Tally tally) {
   GS_SHARED(long long, greatest, GS_TILE_WARPS);
   GS_SHARED(int, is_last, 1);

@@ -59,8 +59,8 @@ __device__ __forceinline__ bool gs_keeps(long long node, long long other, N valu
   return theta == 0 || node == other || gs_weight(value) >= gs_product(theta, scale);
 }
 
-// The diagonal that the filtered matrix is divided by: its own one, unless that is much smaller than that of the
-// matrix.
+// The diagonal that the filtered matrix is divided by: its own one, unless its magnitude is less than a hundredth of
+// that of the matrix's diagonal.
 template <class C> __device__ __forceinline__ C gs_safe_diagonal(C filtered, C diagonal) {
   return gs_real(gs_abs2(filtered)) >= 1e-4 * gs_real(gs_abs2(diagonal)) ? filtered : diagonal;
 }

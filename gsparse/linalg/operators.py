@@ -391,7 +391,7 @@ def solve_dtype(*parts: Any) -> np.dtype[Any]:
     dtypes = [np.dtype(part.dtype) for part in parts if part is not None and getattr(part, "dtype", None) is not None]
     dtype = np.dtype(np.result_type(*dtypes)) if dtypes else np.dtype(np.float64)
     if dtype.kind not in "biufc":
-        raise DtypeError(f"A and b must hold numbers, got {dtype}: use astype(float)")
+        raise DtypeError(f"matrices and vectors must consist of numbers, got {dtype}: use astype(float)")
     if dtype in COMPUTE_DTYPES and dtype.kind in "fc":
         return dtype
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)  # extended precision is rounded, too

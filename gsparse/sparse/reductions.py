@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -22,7 +23,7 @@ __all__ = [
     "positions_of_rows",
     "sum_of_all",
     "sum_of_rows",
-    "sum_of_squares",
+    "sums_of_squares",
 ]
 
 
@@ -53,23 +54,33 @@ def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
     return kernels_of(device).sum_entries(device, None, data, terms, int(data.size))
 
 
-def sum_of_squares(device: Device, vector: Array) -> float:
-    """Return the square of the norm of a contiguous vector of floating-point numbers. Synchronizes.
+def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
+    """Return the squares of the norms of vectors of floating-point numbers, on the host. Synchronizes once.
 
-    It is added up in double precision, because the squares of float32 values overflow from 2e19 on, and are zero below
-    2e-23.
+    They are added up in double precision, because the squares of float32 values overflow from 2e19 on, and are zero
+    below 2e-23.
+
+    Parameters
+    ----------
+    device : Device
+        The device of the vectors. It must be the active one.
+    vectors : array, shape (num_vectors, size)
+        Contiguous, with a vector in each row.
 
     Examples
     --------
     >>> import numpy
     >>> from gsparse.device.select import get_device
-    >>> sum_of_squares(get_device("cpu"), numpy.array([3, 4], numpy.float32))
-    25.0
+    >>> sums_of_squares(get_device("cpu"), numpy.array([[3, 4], [0, 1]], numpy.float32))
+    array([25.,  1.])
     """
+    if not vectors.size:
+        return np.zeros(vectors.shape[0])
     if not device.is_host:
-        return float(sum_of_all(device, vector, "square")[0]) if vector.size else 0.0
-    parts = vector.view(vector.real.dtype)
-    return float(np.einsum("i,i", parts, parts, dtype=np.float64))
+        return device.download(device.xp.concatenate([sum_of_all(device, vector, "square") for vector in vectors]))
+    parts = vectors.view(vectors.real.dtype)
+    sums: npt.NDArray[np.float64] = np.einsum("ij,ij->i", parts, parts, dtype=np.float64)
+    return sums
 
 
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:

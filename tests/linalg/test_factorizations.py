@@ -400,7 +400,7 @@ def test_wrong_arguments_are_refused(real_device: Device) -> None:
         factors.solve(1.0)
     with pytest.raises(ValueError, match="trans must be 'N', 'T' or 'H', got 'C'"):
         factors.solve(np.zeros(16), "C")
-    with pytest.raises(DtypeError, match="b must hold numbers"):
+    with pytest.raises(DtypeError, match="vectors must consist of numbers"):
         factors.solve(np.array([None] * 16))
     with pytest.raises(ValueError, match=r"assume_a must be one of 'general'.*got 'banded'"):
         factorized(A, assume_a="banded")

@@ -173,9 +173,17 @@ def test_preconditioners_round_extended_precision_to_double(name: str) -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_right_hand_side_is_a_dense_array_of_numbers(A: GpuSparseMatrix, name: str) -> None:
     solver = getattr(linalg, name)
-    with pytest.raises(DtypeError, match=r"A and b must hold numbers, got object: use astype\(float\)"):
+    with pytest.raises(DtypeError, match=r"vectors must consist of numbers, got object: use astype\(float\)"):
         solver(A, np.ones(N, object))
     with pytest.raises(
         TypeError, match=r"b is a sparse matrix, but solvers take dense right-hand sides: pass b.toarray\(\)"
     ):
         solver(A, sp.csc_array(np.ones((N, 1))))
+
+
+def test_a_guess_without_dimensions_is_refused(device: Device) -> None:
+    A = GpuSparseMatrix(sp.csr_array([[2.0]]), device=device)
+    with pytest.raises(
+        ShapeError, match=r"shapes of A \(1, 1\) and x0 \(\) are incompatible: x0 must have shape \(1,\)"
+    ):
+        linalg.cg(A, np.ones(1), x0=np.array(1.0))

@@ -67,7 +67,8 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         Returns
         -------
         dask.array.Array
-            The same values, in chunks of `row_bounds` for axis 0. The chunks of a dask array are computed in the
+            The same values, in chunks of the `row_bounds` of the matrix for axis 0 (of a transpose or an adjoint, for
+            axis 1). The chunks of a dask array are computed in the
             background. If a worker is lost, its chunk is lost with it.
 
         Raises
@@ -251,7 +252,7 @@ def _check_not_on_host(x: Any) -> None:
     if sp.issparse(x):
         raise TypeError(
             f"a distributed matrix cannot be combined with {type(x).__name__} of this process: distribute it first, "
-            "B = distribute(S, workers=A.workers, partition=A.row_bounds)"
+            "B = distribute(S, workers=A.workers), and for a sum or a difference also with partition=A.row_bounds"
         )
 
 

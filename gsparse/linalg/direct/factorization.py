@@ -204,8 +204,6 @@ class Factorization(Operator):
             )
         if right.gpu is not None and right.gpu is not self.device:  # on GPUs only
             raise DeviceError(f"the factors live on {self.device.name}, b on {right.gpu.name}: bring one to the other")
-        if right.dtype.kind not in "biufc":
-            raise DtypeError(f"b must hold numbers, got {right.dtype}: use astype(float)")
         dtype = solve_dtype(right, self)
         columns = math.prod(right.shape[1:])
         with self.device.active(), self.device.memory_guard():

@@ -20,7 +20,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
-from gsparse.sparse.reductions import sum_of_squares
+from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = ["LinearSystem", "make_linear_system", "parse_dtype", "parse_right_hand_side"]
 
@@ -70,7 +70,7 @@ class LinearSystem:
             yield
 
     def tolerances(self, rtol: float, atol: float) -> npt.NDArray[np.float64]:
-        """Return the residual norm that each right-hand side has to reach.
+        """Return the residual norm that each right-hand side has to reach. Synchronizes.
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
@@ -94,8 +94,7 @@ class LinearSystem:
 
     def norms(self, flat: Array) -> npt.NDArray[np.float64]:
         """Return the norm of each column over all ranks. Synchronizes."""
-        squares = np.array([sum_of_squares(self.device, v) for v in flat.reshape(self.columns, -1)])
-        return np.sqrt(self.sum_over_ranks(squares))
+        return np.sqrt(self.sum_over_ranks(sums_of_squares(self.device, flat.reshape(self.columns, -1))))
 
     def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add host values up over all ranks that share the vectors. Synchronizes."""
@@ -147,7 +146,9 @@ def make_linear_system(
     Raises
     ------
     ShapeError, DtypeError, DeviceError, TypeError
-        The message says what is required and what was passed.
+        If the arguments do not fit together. The message says what is required and what was passed.
+    ValueError
+        If `x0` is a string other than "Mb".
     """
     b_input = parse_right_hand_side(b)
     guess = x0 if x0 is None or isinstance(x0, str) else parse_dense(x0)
@@ -164,7 +165,10 @@ def _make_system(
     if square and rows != size:
         raise ShapeError(f"expected square matrix, but got shape={(rows, size)}: use lsqr or lsmr for least squares")
     if preconditioner is not None and preconditioner.shape != operator.shape:
-        raise ShapeError(f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}")
+        raise ShapeError(
+            f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}: M must have "
+            f"the shape of A"
+        )
     if b.gpu is not None and b.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {b.gpu.name}: bring one to the other")
     if b.ndim not in (1, 2) or b.shape[0] != rows:
@@ -190,7 +194,7 @@ def _make_system(
         x[...] = x0_flat
     elif x0 is not None:
         guess = x0.array
-        if guess.size != columns * size or guess.shape[0] != size:
+        if guess.size != columns * size or guess.shape[:1] != (size,):
             required = f"({size},)" if columns == 1 else f"({size}, {columns})"
             raise ShapeError(
                 f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible: x0 must have shape {required}"

@@ -181,6 +181,11 @@ def lsmr(
     ConvergenceWarning
         If the solve has not converged and `full_output` is false. It names the reason and what to try next.
 
+    Notes
+    -----
+    The number of iterations does not depend on the units of A and b. SciPy's `lsmr` also compares with absolute numbers,
+    so that it may stop earlier or later where A or b is far from 1.
+
     References
     ----------
     .. [1] D. C.-L. Fong, M. A. Saunders, "LSMR: an iterative algorithm for sparse least-squares problems", SIAM J. Sci.

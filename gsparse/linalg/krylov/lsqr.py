@@ -186,6 +186,11 @@ def lsqr(
     ConvergenceWarning
         If the solve has not converged and `full_output` is false. It names the reason and what to try next.
 
+    Notes
+    -----
+    The number of iterations does not depend on the units of A and b. SciPy's `lsqr` also compares with absolute numbers,
+    so that it may stop earlier or later where A or b is far from 1.
+
     References
     ----------
     .. [1] C. C. Paige, M. A. Saunders, "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM

@@ -15,9 +15,10 @@ __all__ = ["returned", "warn_unless_converged", "with_true_residual"]
 
 
 def with_true_residual(result: SolveResult, system: LinearSystem, shift: float = 0.0) -> SolveResult:
-    """Return a result that says norm(b - (A - shift·I)·x) / norm(b), which takes a product. Synchronizes.
+    """Return the result with its `relative_residual`, which takes a product to compute. Synchronizes.
 
-    It must be called within `LinearSystem.solving`, and by all ranks that share the vectors.
+    It is norm(b - (A - shift·I)·x) / norm(b), or the numerator alone where b is zero. The function must be called
+    within `LinearSystem.solving`, and by all ranks that share the vectors.
     """
     relative = system.residual_norms(shift) / system.scales()
     return replace(result, relative_residual=float(relative[0]) if len(system.shape) == 1 else relative)

@@ -1,8 +1,9 @@
 """One solve in progress: vectors and scalars on the device, passes bound to them, and the loop that runs them.
 
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
-graph, or are one kernel if the system is small (`one_kernel.py`), which is launched repeatedly. While a graph runs, the
-host reads a copy of the scalars that the previous graph left, so the device never waits for the host. Once a pass has
+graph. If the system is small, they are one kernel instead (`one_kernel.py`). The graph or the kernel is launched
+repeatedly. While it runs, the host reads a copy of the scalars that the previous launch left, so the device never waits
+for the host. Once a pass has
 set `stop`, all further passes change nothing. On a CPU, the host looks at `stop` after each iteration.
 """
 
@@ -104,7 +105,7 @@ class SolveLoop:
         return call if renamed else IterationPart(call, (self._steps[name],))
 
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
-        """Bind the product target = operator·source; both vectors are named."""
+        """Bind the product target = operator·source; `source` and `target` are names of vectors."""
         x, y, product = self.vectors[source], self.vectors[target], self._product(operator, adjoint=adjoint)
 
         def call() -> None:
@@ -159,7 +160,9 @@ class SolveLoop:
         begin, body : sequence of callables
             Each call queues work. It must not wait, allocate, or read results.
         per_graph : int, optional
-            How many times one CUDA graph contains `body`. By default this depends on the measured time of `body`.
+            How many times one CUDA graph contains `body`. By default this depends on the measured time of `body`, and a
+            small system is solved by a single kernel instead. On a CPU it is the number of iterations that are recorded
+            at a time. It is ignored where the host reads the scalars after each iteration.
         """
         queue(begin)
         self.last = self.state.read()
@@ -182,7 +185,7 @@ class SolveLoop:
                 return
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
-        """Launch a CUDA graph of iterations repeatedly; the host reads the scalars of one while the next one runs."""
+        """Run the first iterations one by one, and the others in CUDA graphs, or on a CPU one by one as well."""
         first = self._run_without_graph(body, per_graph is None)
         if self.last.have_all_stopped:
             return
@@ -288,7 +291,10 @@ class SolveLoop:
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]:
-        """The residuals that the host has recorded."""
+        """The residuals that the host has recorded, an array of shape (iterations + 1,) or (iterations + 1, columns).
+
+        It has one dimension if b has. A column that has stopped before the others has NaN from then on.
+        """
         residuals = np.concatenate([np.empty((0, self.system.columns)), *self._residuals])
         return residuals[:, 0] if len(self.system.shape) == 1 else residuals
 

@@ -64,11 +64,12 @@ class SolveState:
 
     @property
     def history(self) -> Array:
+        """The recent residuals, `capacity` for each right-hand side."""
         return self.buffer[self._num_cells :]
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
-        """A function that adds an array up over all ranks, in place; None if there is one rank."""
+        """A function that adds an array up over all ranks, in place; None if no ranks share the vectors."""
         return None if self.ranks is None else self.ranks.allreduce
 
     def set(self, **scalars: Any) -> None:

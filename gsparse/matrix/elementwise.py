@@ -301,7 +301,7 @@ def _power(self: MatrixLike, n: Any, dtype: Any = None) -> Any:
     if not is_scalar(n):
         raise NotImplementedError(f"input is not scalar: {n!r}")
     if not n:
-        raise NotImplementedError("a power of 0 would have no zeros: use numpy.ones(A.shape)")
+        raise NotImplementedError("zero power is not supported: all elements would be 1, use numpy.ones(A.shape)")
     if dtype is not None and np.dtype(dtype).char in HOST_ONLY:
         return run_on_host(self, "power", n, dtype)
     n = n[()] if isinstance(n, np.ndarray) else n

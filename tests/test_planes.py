@@ -11,8 +11,34 @@ import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix, spmv
 from gsparse.device.base import Device
+from gsparse.kernels.gpu.common_entries import find_triples
 from tests.encodings import assert_scaled_product
 from tests.support import host, random_values
+
+# The distances of triples, for offsets of a stencil: the best one, and the number of triples.
+STENCILS = {
+    "7 points": ([-400, -20, -1, 0, 1, 20, 400], 400, 1),
+    "27 points": ([i + j + k for i in (-400, 0, 400) for j in (-20, 0, 20) for k in (-1, 0, 1)], 400, 9),
+    "five in a line": ([-40, -20, -1, 0, 1, 20, 40], 40, 1),
+    "two lines": ([-30, -20, -10, 0, 10, 20], 20, 2),
+    "none": ([-7, 0, 13, 100], 0, 0),
+    "too near": ([-1, 0, 1], 0, 0),
+    "too far": ([-10_000, 0, 10_000], 0, 0),
+    "repeated": ([-20, 0, 0, 20], 20, 1),
+    "empty": ([], 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", STENCILS)
+def test_triples_are_found_at_the_distance_of_planes(name: str) -> None:
+    offsets, distance, num_triples = STENCILS[name]
+    found, order, count = find_triples(np.array(offsets, np.int64), 4, 1000)
+    assert (found, count) == (distance, num_triples)
+    assert sorted(order) == list(range(len(offsets)))
+    triples = np.array(offsets, np.int64)[order[: 3 * count]].reshape(-1, 3)
+    assert (np.diff(triples, axis=1) == distance).all()
+    assert (np.diff(order[3 * count :]) > 0).all()
+
 
 # Points in each direction, and whether diagonal neighbours count. The numbers of points are no multiples of a warp.
 GRIDS = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -17,7 +18,7 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "PatternStats", "Patterns", "RowPattern"]
+__all__ = ["MASK_BITS", "MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "PatternStats", "Patterns", "RowPattern"]
 
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
@@ -29,7 +30,7 @@ REQUIREMENT = (
 _SAMPLE = 4096
 _GOLDEN_RATIO = 0.6180339887498949
 # Bits of the mask of a pattern.
-_MASK_BITS = 32
+MASK_BITS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +44,24 @@ class CommonPattern:
         Bit k is 1 if the pattern contains offset k of the common one. The common pattern itself has all bits set. The
         mask is 0 for a pattern that is not a subsequence of the common one, and for all others if the common one has no
         entry, more than 32 entries, or offsets that are not increasing.
-    span : int
-        The largest magnitude of its offsets. On a grid, this is about the distance of two planes.
+    differs : array of uint8, shape (num_patterns,)
+        1 for a pattern that is no part of the common one, or whose values are not those of the common one.
+    offsets : ndarray of int64
+        The offsets of the common pattern, on the host.
+    first : int
+        The position of its first entry among those of all patterns.
     """
 
     code: int
     masks: Array
-    span: int
+    differs: Array
+    offsets: npt.NDArray[np.int64]
+    first: int
+
+    @property
+    def span(self) -> int:
+        """The largest magnitude of its offsets. On a grid, this is about the distance of two planes."""
+        return int(np.abs(self.offsets).max(initial=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,28 +241,30 @@ def _build(matrix: PatternPreparation) -> RowPattern:
     offsets, shared = matrix.pattern_entries(patterns, is_shared)
     common = (csr.shape, csr.nnz, patterns.codes, patterns.indptr, offsets)
     if is_shared:
-        most_common = _most_common(structure.device, patterns, offsets)
+        most_common = _most_common(structure.device, patterns, offsets, shared)
         return RowPattern(*common, pattern_values=shared, common=most_common)
     slices = structure.natural_slices
     values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
     return RowPattern(*common, slices=slices, values=values)
 
 
-def _most_common(device: Device, patterns: Patterns, offsets: Array) -> CommonPattern:
+def _most_common(device: Device, patterns: Patterns, offsets: Array, values: Array) -> CommonPattern:
     """Return the most common pattern in a sample of the rows. Synchronizes."""
     if not patterns.codes.size:
-        return CommonPattern(0, device.empty(0, np.uint32), 0)
+        return CommonPattern(0, device.empty(0, np.uint32), device.empty(0, np.uint8), np.zeros(0, np.int64), 0)
     # Multiples of the golden ratio are spread evenly over the rows, and over the points of any line of a grid.
     places = np.arange(_SAMPLE) * _GOLDEN_RATIO % 1 * patterns.codes.size
     sample = device.xp.take(patterns.codes, device.upload(places.astype(np.int64)))
-    sample, indptr, offsets = (device.download(array) for array in (sample, patterns.indptr, offsets))
+    sample, indptr, offsets, values = (device.download(v) for v in (sample, patterns.indptr, offsets, values))
     code = int(np.bincount(sample).argmax())
     own = offsets[indptr[code] : indptr[code + 1]]
-    masks = np.zeros(patterns.num_patterns, np.uint32)
-    if 0 < own.size <= _MASK_BITS and (np.diff(own) > 0).all():
-        masks[:] = _parts_of(own, indptr, offsets)
-    masks[code] = ~np.uint32(0)
-    return CommonPattern(code, device.upload(masks), int(np.abs(own, dtype=np.int64).max(initial=0)))
+    masks, differs = np.zeros(patterns.num_patterns, np.uint32), np.ones(patterns.num_patterns, np.uint8)
+    if 0 < own.size <= MASK_BITS and (np.diff(own) > 0).all():
+        masks[:], places = _parts_of(own, indptr, offsets)
+        is_other = values != values[indptr[code] : indptr[code + 1]][places]
+        differs[:] = (masks == 0) | (np.diff(np.append(0, np.cumsum(is_other))[indptr]) > 0)
+    masks[code], differs[code] = ~np.uint32(0), 0
+    return CommonPattern(code, device.upload(masks), device.upload(differs), own.astype(np.int64), int(indptr[code]))
 
 
 def _parts_of(common: Any, indptr: Any, offsets: Any) -> Any:
@@ -265,7 +279,7 @@ def _parts_of(common: Any, indptr: Any, offsets: Any) -> Any:
     patterns = np.repeat(np.arange(lengths.size), lengths)
     np.bitwise_or.at(masks, patterns, np.uint32(1) << places.astype(np.uint32))
     masks[patterns[~is_part]] = 0
-    return masks
+    return masks, places
 
 
 ROW_PATTERN = StorageFormat(

@@ -25,6 +25,7 @@ from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
+from gsparse.kernels.gpu.common_entries import common_entries
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
 from gsparse.kernels.gpu.hubs import hub_columns
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
@@ -58,12 +59,12 @@ _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
 TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
-# Rows of one thread of row_pattern_values. A thread has several rows if there are enough of them to fill the device
-# with fewer threads. Measured on an H100, us, with 1, 2, 3 and 4 rows: 7-point 200^3 81, 62, 61, 70; 27-point 128^3 47,
-# 37, 38, 51; 27-point 97^3 21, 20, 20, 27; 27-point 64^3 11, 12, 11, 14.
+# Rows of one thread of row_pattern_values, and the number of rows from which on a thread has several. Measured on an
+# H200, us: with 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4,
+# 27-point 128^3 takes 26.6 and 25.9, 7-point 200^3 46 and 48, and 7-point 100^3 7.7 and 8.4.
 _PATTERN_ROWS = (1, 3)
-_MANY_ROWS = 500_000
-# The most threads of a block: with 256 instead of 128, 7-point 200^3 takes 62.5 us.
+_MANY_ROWS = 200_000
+# The most threads of a block. With 256 instead of 128, 7-point 200^3 takes 48 us.
 _PATTERN_THREADS = 128
 # A thread has rows of several planes of a grid if there are at least this many planes for each of its rows.
 _FEWEST_GROUPS = 8
@@ -302,12 +303,15 @@ def _row_pattern_values(
     num_rows, threads_per_block = matrix.num_rows, min(launch.threads_per_block, _PATTERN_THREADS)
     rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
     # Rows of a thread that are planes apart share elements of x, if neighbouring threads have neighbouring rows.
-    is_grid = threads_per_block <= common.span <= num_rows // (_FEWEST_GROUPS * rows)
-    stride = common.span if is_grid else threads_per_block
+    most = num_rows // (_FEWEST_GROUPS * rows)
+    entries = common_entries(device, matrix, threads_per_block, most if rows > 1 else 0)
+    is_grid = threads_per_block <= common.span <= most
+    stride = entries.distance or (common.span if is_grid else threads_per_block)
     num_threads = -(-num_rows // (rows * stride)) * stride
     kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
     sizes = np.int64(num_rows), np.int32(common.code), np.uint32(stride)
-    args = *sizes, matrix.codes, matrix.pattern_indptr, matrix.offsets, common.masks, matrix.pattern_values
+    patterns = matrix.pattern_indptr, matrix.offsets, common.masks, common.differs, matrix.pattern_values
+    args = *sizes, *entries.arguments, matrix.codes, *patterns
     return _bind(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 

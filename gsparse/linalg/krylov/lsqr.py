@@ -188,8 +188,8 @@ def lsqr(
 
     Notes
     -----
-    The number of iterations does not depend on the units of A and b. SciPy's `lsqr` also compares with absolute numbers,
-    so that it may stop earlier or later where A or b is far from 1.
+    The number of iterations does not depend on the units of A and b. SciPy's `lsqr` also compares with absolute
+    numbers, so that it may stop earlier or later where A or b is far from 1.
 
     References
     ----------

@@ -38,25 +38,67 @@ __device__ __forceinline__ T gs_pattern_sum(const Patterns &patterns, const T *p
   return sum;
 }
 
-// Add the products with x of the ROWS rows of a thread to `sums`. All of these rows follow the `common` pattern, each
-// entry of which is read once for all of them. Neighbouring rows of a thread are `apart` rows apart, and `x_first`
-// points to the element of x of the first one.
-template <class T, int ROWS>
-__device__ __forceinline__ void gs_add_common(const Patterns &patterns, const T *pattern_values, int begin, int end,
-                                              const T *x_first, unsigned apart, int conjugate, T (&sums)[ROWS]) {
-#pragma unroll 4
-  for (int k = begin; k < end; ++k) {
-    T a = gs_load(pattern_values + k);
-    if (conjugate) a = Scalar<T>::conjugate(a);
-    const T *shifted = x_first + gs_load(patterns.offsets + k);
+// The entries of the common pattern, in an order of their own: first come triples, whose offsets are `apart` apart, then
+// single ones.
+template <class T> struct CommonEntries {
+  int num_triples, num_single;
+  const int *offsets;  // of the first entry of each triple, and of each single entry
+  const T *values;     // of all entries
+  const int *places;   // bits of masks: the place of each entry in the common pattern
+};
+
+// Add the products with x of the ROWS rows of a thread to `sums`, for groups of SIZE entries (triples, or single ones).
+// The rows of a thread are `apart` rows apart, and so are the entries of a triple. So row i meets with entry j the element
+// of x that row i + 1 meets with entry j - 1, and each of ROWS + SIZE - 1 elements is read once. `x_first` points to the
+// element of x of the first row.
+//
+// If WHOLE is true, all of these rows follow the common pattern. Otherwise they have parts of its entries, with the same
+// values: bit p of masks[i] is 1 if row i has the entry at place p.
+template <int SIZE, bool WHOLE, class T, int ROWS>
+__device__ __forceinline__ void gs_add_groups(int num_groups, const int *offsets, const T *values, const int *places,
+                                              const T *x_first, unsigned apart, int conjugate,
+                                              const unsigned (&masks)[ROWS], T (&sums)[ROWS]) {
+  // Two groups at once have more loads in flight. In float32, the registers that they take would cost more than that.
+  enum { UNROLLED = SIZE == 1 && sizeof(T) > 4 ? 2 : 1 };
+#pragma unroll UNROLLED
+  for (int k = 0; k < num_groups; ++k) {
+    const T *shifted = x_first + gs_load(offsets + k);
+    int place[SIZE];
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) sums[i] = gs_fma(a, gs_load(shifted + i * static_cast<long long>(apart)), sums[i]);
+    for (int j = 0; j < SIZE; ++j) place[j] = WHOLE ? 0 : gs_load(places + k * SIZE + j);
+    T elements[ROWS + SIZE - 1];
+#pragma unroll
+    for (int i = 0; i < ROWS + SIZE - 1; ++i) {
+      unsigned is_needed = WHOLE;
+#pragma unroll
+      for (int j = 0; j < SIZE; ++j)
+        if (!WHOLE && i >= j && i - j < ROWS) is_needed |= masks[i - j] >> place[j] & 1u;
+      elements[i] = is_needed ? gs_load(shifted + i * static_cast<long long>(apart)) : Scalar<T>::zero();
+    }
+#pragma unroll
+    for (int j = 0; j < SIZE; ++j) {
+      T a = gs_load(values + k * SIZE + j);
+      if (conjugate) a = Scalar<T>::conjugate(a);
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i)
+        if (WHOLE || masks[i] >> place[j] & 1u) sums[i] = gs_fma(a, elements[i + j], sums[i]);
+    }
   }
 }
 
-// The same for rows whose patterns are parts of the common one: bit k of masks[i] is 1 if row i has the offset of its
-// entry k. The value is that of row i's own pattern, whose next entry is `places[i]`. Bit 31 stands for entry 31 and all
-// later ones: a common pattern of more than 32 entries has no part except itself.
+// The same for all entries.
+template <bool WHOLE, class T, int ROWS>
+__device__ __forceinline__ void gs_add_common(const CommonEntries<T> &common, const T *x_first, unsigned apart,
+                                              int conjugate, const unsigned (&masks)[ROWS], T (&sums)[ROWS]) {
+  const int num = common.num_triples;
+  gs_add_groups<3, WHOLE>(num, common.offsets, common.values, common.places, x_first, apart, conjugate, masks, sums);
+  gs_add_groups<1, WHOLE>(common.num_single, common.offsets + num, common.values + 3 * num, common.places + 3 * num,
+                          x_first, apart, conjugate, masks, sums);
+}
+
+// The same for rows whose patterns are parts of the common one with values of their own. The value of row i's next entry
+// is at `places[i]`. Bit 31 of a mask stands for entry 31 and all later ones: a common pattern of more than 32 entries has
+// no part except itself.
 template <class T, int ROWS>
 __device__ __forceinline__ void gs_add_parts(const Patterns &patterns, const T *pattern_values, int begin, int end,
                                              const T *x_first, unsigned apart, int conjugate,
@@ -76,19 +118,22 @@ __device__ __forceinline__ void gs_add_parts(const Patterns &patterns, const T *
 }
 
 // A thread owns ROWS rows that are `apart` rows apart. On a grid, this is the distance of two planes (or lines), so that
-// the elements of x beside one row, in the next plane, are those at another row of the same thread, and come from the
-// first-level cache:
+// the element of x beside a row, in the next plane, is that of another row of the same thread:
 //
 //     rows of thread 0   0, apart, 2*apart    ROWS = 3     the next thread has the rows after these, and thread `apart`
 //     elements of x      -apart ... 3*apart                begins at row ROWS*apart
 //
-// Where all rows of a warp follow the `common` pattern, all threads do the same. Otherwise, as at the ends of the lines
-// of a grid, threads leave out what their rows do not have (`pattern_masks`, one for each pattern). The mask is 0 if a
-// pattern is no part of the common one; then the row follows its own pattern, after the others.
+// A warp takes one of three ways. Where all of its rows follow the `common` pattern, all threads do the same. Where some
+// lack entries of it, as at the ends of the lines of a grid, threads leave these out (`pattern_masks`, one for each
+// pattern). Where some have other values (`pattern_differs`), each row reads its own. The mask is 0 if a pattern is no
+// part of the common one; then the row follows its own pattern, after the others.
 template <class Code, class T, int ROWS, template <class> class Dots>
-GS_KERNEL row_pattern_values(long long num_rows, int common, unsigned apart, const Code *__restrict__ codes,
+GS_KERNEL row_pattern_values(long long num_rows, int common, unsigned apart, int num_triples, int num_single,
+                             const int *__restrict__ common_offsets, const T *__restrict__ common_values,
+                             const int *__restrict__ common_places, const Code *__restrict__ codes,
                              const int *__restrict__ pattern_indptr, const int *__restrict__ offsets,
-                             const unsigned *__restrict__ pattern_masks, const T *__restrict__ pattern_values,
+                             const unsigned *__restrict__ pattern_masks,
+                             const unsigned char *__restrict__ pattern_differs, const T *__restrict__ pattern_values,
                              const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y, int conjugate,
                              typename Wide<T>::type *block_dots) {
   const Patterns patterns = {pattern_indptr, offsets};
@@ -102,25 +147,32 @@ GS_KERNEL row_pattern_values(long long num_rows, int common, unsigned apart, con
     num_common += (row < num_rows ? int(gs_load(codes + row)) : -1) == common;
     sums[i] = Scalar<T>::zero();
   }
-  const int begin = gs_load(pattern_indptr + common), end = gs_load(pattern_indptr + common + 1);
+  const CommonEntries<T> entries = {num_triples, num_single, common_offsets, common_values, common_places};
+  unsigned masks[ROWS];
   if (!gs_any(num_common < ROWS)) {
-    gs_add_common(patterns, pattern_values, begin, end, x + first, apart, conjugate, sums);
+    gs_add_common<true>(entries, x + first, apart, conjugate, masks, sums);
   } else {
-    unsigned masks[ROWS];
     int places[ROWS];
+    bool differs = false;
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const long long row = first + i * static_cast<long long>(apart);
       const int code = row < num_rows ? int(gs_load(codes + row)) : -1;
       masks[i] = code < 0 ? 0u : gs_load(pattern_masks + code);
       places[i] = code < 0 ? 0 : gs_load(pattern_indptr + code);
+      differs |= code >= 0 && gs_load(pattern_differs + code);
     }
-    gs_add_parts(patterns, pattern_values, begin, end, x + first, apart, conjugate, masks, places, sums);
+    if (!gs_any(differs)) {
+      gs_add_common<false>(entries, x + first, apart, conjugate, masks, sums);
+    } else {
+      const int begin = gs_load(pattern_indptr + common), end = gs_load(pattern_indptr + common + 1);
+      gs_add_parts(patterns, pattern_values, begin, end, x + first, apart, conjugate, masks, places, sums);
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      const long long row = first + i * static_cast<long long>(apart);
-      if (row < num_rows && !masks[i])
-        sums[i] = gs_pattern_sum(patterns, pattern_values, int(gs_load(codes + row)), x + row, conjugate);
+      for (int i = 0; i < ROWS; ++i) {
+        const long long row = first + i * static_cast<long long>(apart);
+        if (row < num_rows && !masks[i])
+          sums[i] = gs_pattern_sum(patterns, pattern_values, int(gs_load(codes + row)), x + row, conjugate);
+      }
     }
   }
   Dots<T> dots(block_dots);

@@ -126,7 +126,7 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "row pattern, constant": (CONSTANT, 5, "float32"),
     "row pattern, varying": (VARYING, 96, "float64"),
 }
-COMMON = CommonPattern(1, np.zeros(2, np.uint32), 40)
+COMMON = CommonPattern(1, np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.array([-40, 0]), 3)
 EVERY = [
     *(format for format, _ in BYTES.values()),
     Levels(np.arange(3), np.array([0, 1, 3])),

@@ -306,7 +306,8 @@ def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
     codes = codes.ravel()
     empty = prepared(shared=replace(PATTERNS, codes=codes[:0]))
     common = find_format("row_pattern").build(empty).common
-    assert (common.code, common.masks.size, common.span) == (0, 0, 0)
+    assert (common.code, common.masks.size, common.differs.size, common.offsets.size) == (0, 0, 0, 0)
+    assert (common.first, common.span) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -343,15 +344,15 @@ def test_masks_tell_which_patterns_are_parts_of_the_common_one(common: Sequence[
 
 
 def test_patterns_whose_values_are_not_those_of_the_common_one_are_marked() -> None:
-    rows = [[-9, 0, 9], [-9, 0, 9], [], [0, 9], [0, 9], [0, 8], [-9, 0, 9]]
-    values = [[1, 4, 2], [1, 4, 3], [], [4, 2], [5, 2], [4, 2], [1, np.nan, 2]]
+    rows = [[0, 9], [-9, 0, 9], [-9, 0, 9], [], [0, 9], [0, 9], [0, 8], [-9, 0, 9]]
+    values = [[4, 2], [1, 4, 2], [1, 4, 3], [], [4, 2], [5, 2], [4, 2], [1, np.nan, 2]]
     indptr = np.cumsum([0, *map(len, rows)]).astype(np.int32)
-    patterns = Patterns(np.zeros(100, np.uint8), np.zeros(7, np.int64), indptr, int(indptr[-1]))
+    patterns = Patterns(np.ones(100, np.uint8), np.zeros(8, np.int64), indptr, int(indptr[-1]))
     matrix = prepared(shared=patterns)
     matrix.pattern_entries = lambda *_: (np.concatenate(rows).astype(np.int32), np.concatenate(values))
     built = find_format("row_pattern").build(matrix).common
-    assert built.differs.tolist() == [0, 1, 1, 0, 1, 1, 1]
-    assert (built.offsets.tolist(), built.first) == ([-9, 0, 9], 0)
+    assert built.differs.tolist() == [0, 0, 1, 1, 0, 1, 1, 1]
+    assert (built.offsets.tolist(), built.first) == ([-9, 0, 9], 2)
 
 
 def test_row_patterns_alone_depend_on_the_columns() -> None:

@@ -257,18 +257,18 @@ def _most_common(device: Device, patterns: Patterns, offsets: Array, values: Arr
     sample = device.xp.take(patterns.codes, device.upload(places.astype(np.int64)))
     sample, indptr, offsets, values = (device.download(v) for v in (sample, patterns.indptr, offsets, values))
     code = int(np.bincount(sample).argmax())
-    own = offsets[indptr[code] : indptr[code + 1]]
+    entries = slice(indptr[code], indptr[code + 1])
+    own = offsets[entries]
     masks, differs = np.zeros(patterns.num_patterns, np.uint32), np.ones(patterns.num_patterns, np.uint8)
     if 0 < own.size <= MASK_BITS and (np.diff(own) > 0).all():
-        masks[:], places = _parts_of(own, indptr, offsets)
-        is_other = values != values[indptr[code] : indptr[code + 1]][places]
-        differs[:] = (masks == 0) | (np.diff(np.append(0, np.cumsum(is_other))[indptr]) > 0)
+        masks[:], differs[:] = _parts_of(entries, indptr, offsets, values)
     masks[code], differs[code] = ~np.uint32(0), 0
     return CommonPattern(code, device.upload(masks), device.upload(differs), own.astype(np.int64), int(indptr[code]))
 
 
-def _parts_of(common: Any, indptr: Any, offsets: Any) -> Any:
-    """Return the mask of each pattern with respect to one whose offsets rise."""
+def _parts_of(entries: slice, indptr: Any, offsets: Any, values: Any) -> Any:
+    """Return the mask of each pattern with respect to one whose offsets rise, and whether it differs from that one."""
+    common = offsets[entries]
     places = np.minimum(np.searchsorted(common, offsets), common.size - 1)
     rises = np.ones(offsets.size, bool)
     rises[1:] = np.diff(offsets) > 0
@@ -279,7 +279,9 @@ def _parts_of(common: Any, indptr: Any, offsets: Any) -> Any:
     patterns = np.repeat(np.arange(lengths.size), lengths)
     np.bitwise_or.at(masks, patterns, np.uint32(1) << places.astype(np.uint32))
     masks[patterns[~is_part]] = 0
-    return masks, places
+    differs = masks == 0
+    differs[patterns[values != values[entries][places]]] = True
+    return masks, differs
 
 
 ROW_PATTERN = StorageFormat(

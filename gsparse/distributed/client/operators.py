@@ -68,8 +68,8 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         -------
         dask.array.Array
             The same values, in chunks of the `row_bounds` of the matrix for axis 0 (of a transpose or an adjoint, for
-            axis 1). The chunks of a dask array are computed in the
-            background. If a worker is lost, its chunk is lost with it.
+            axis 1). The chunks of a dask array are computed in the background. If a worker is lost, its chunk is lost
+            with it.
 
         Raises
         ------

@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
-from gsparse.formats.row_pattern import MASK_BITS, RowPattern
+from gsparse.device.dtypes import Array
+from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 
 __all__ = ["CommonEntries", "common_entries", "find_triples"]
 
 Integers = npt.NDArray[np.int64]
-# In longer patterns no triples are looked for, because all pairs of entries are compared.
-_MOST_ENTRIES = 256
-# The number of distances that are tried, the most frequent ones of all pairs.
-_MOST_DISTANCES = 8
+# No triples are looked for in longer patterns, because each distance is compared with all entries.
+_MOST_ENTRIES = 128
 
 
 class CommonEntries(NamedTuple):
@@ -40,22 +39,25 @@ class CommonEntries(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-def common_entries(device: Device, matrix: RowPattern, least: int, most: int) -> CommonEntries:
-    """Arrange the entries of the common pattern for rows of a thread whose distance is between two limits."""
-    common = matrix.common
-    assert common is not None
-    assert matrix.pattern_values is not None
+def common_entries(
+    device: Device, common: CommonPattern, pattern_values: Array, least: int, most: int
+) -> CommonEntries:
+    """Return the entries of the common pattern, with triples whose distance is between two limits if there are any."""
     distance, order, num_triples = find_triples(common.offsets, least, most)
-    firsts, single = order[: 3 * num_triples : 3], order[3 * num_triples :]
-    offsets = common.offsets[np.append(firsts, single)].astype(np.int32)
-    values = device.xp.take(matrix.pattern_values, device.upload(common.first + order))
-    places = np.minimum(order, MASK_BITS - 1).astype(np.int32)
+    single = order[3 * num_triples :]
+    firsts = np.append(order[: 3 * num_triples : 3], single)
+    values = pattern_values[common.first : common.first + order.size]
+    values = device.xp.take(values, device.upload(order)) if num_triples else values
+    places = np.minimum(order, MASK_BITS - 1)
+    numbers = device.upload(np.append(common.offsets[firsts], places).astype(np.int32))
     counts = np.int32(num_triples), np.int32(single.size)
-    return CommonEntries(distance, (*counts, device.upload(offsets), values, device.upload(places)))
+    return CommonEntries(distance, (*counts, numbers[: firsts.size], values, numbers[firsts.size :]))
 
 
 def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integers, int]:
     """Find the distance that gives the most triples of entries.
+
+    Only distances are tried for which the smallest offset begins a triple.
 
     Parameters
     ----------
@@ -72,21 +74,27 @@ def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integer
         An order of the entries, in which those of each triple come first, and single ones last.
     num_triples : int
     """
-    distance, triples = 0, np.empty(0, np.int64)
+    entries = offsets.tolist()
+    known = set(entries)
+    best: tuple[int, int, list[int]] = (0, 0, [])
     if 3 <= offsets.size <= _MOST_ENTRIES:
-        between = offsets[None, :] - offsets[:, None]
-        distances, counts = np.unique(between[(between >= max(least, 1)) & (between <= most)], return_counts=True)
-        frequent = distances[np.lexsort((-distances, -counts))[:_MOST_DISTANCES]].tolist()
-        found = [(len(chosen), d, chosen) for d in frequent if (chosen := _triples(offsets.tolist(), d))]
-        if found:
-            _, distance, chosen = max(found)
-            triples = np.array(chosen, np.int64)
-    single = np.setdiff1d(np.arange(offsets.size), triples)
-    return distance, np.append(triples, single), triples.size // 3
+        first = min(entries)
+        tried = [d for d in (o - first for o in known) if max(least, 1) <= d <= most and first + 2 * d in known]
+        # Triples that overlap are counted here, so there are at most as many of which each entry is in one only.
+        num_starts = {d: sum(o + d in known and o + 2 * d in known for o in known) for d in tried}
+        for d in sorted(tried, key=num_starts.__getitem__, reverse=True):
+            if num_starts[d] < best[0]:
+                break
+            triples = _triples(entries, d)
+            best = max(best, (len(triples) // 3, d, triples))
+    num_triples, distance, triples = best
+    in_triples = set(triples)
+    single = [place for place in range(offsets.size) if place not in in_triples]
+    return distance, np.array(triples + single, np.int64), num_triples
 
 
 def _triples(offsets: list[int], distance: int) -> list[int]:
-    """Return the entries that form triples, one triple after the other, each of them in at most one."""
+    """Return the places of entries that form triples, one triple after the other, each entry in at most one."""
     places = {offset: place for place, offset in enumerate(offsets)}
     chosen: list[int] = []
     for offset in sorted(places):

@@ -304,7 +304,8 @@ def _row_pattern_values(
     rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
     # Rows of a thread that are planes apart share elements of x, if neighbouring threads have neighbouring rows.
     most = num_rows // (_FEWEST_GROUPS * rows)
-    entries = common_entries(device, matrix, threads_per_block, most if rows > 1 else 0)
+    limits = threads_per_block, most if rows > 1 else 0
+    entries = common_entries(device, common, matrix.pattern_values, *limits)
     is_grid = threads_per_block <= common.span <= most
     stride = entries.distance or (common.span if is_grid else threads_per_block)
     num_threads = -(-num_rows // (rows * stride)) * stride

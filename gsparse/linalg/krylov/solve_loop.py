@@ -3,8 +3,8 @@
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
 graph. If the system is small, they are one kernel instead (`one_kernel.py`). The graph or the kernel is launched
 repeatedly. While it runs, the host reads a copy of the scalars that the previous launch left, so the device never waits
-for the host. Once a pass has
-set `stop`, all further passes change nothing. On a CPU, the host looks at `stop` after each iteration.
+for the host. Once a pass has set `stop`, all further passes change nothing. On a CPU, the host looks at `stop` after
+each iteration.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ template <class T> struct CommonEntries {
 };
 
 // Add the products with x of the ROWS rows of a thread to `sums`, for groups of SIZE entries (triples, or single ones).
-// The rows of a thread are `apart` rows apart, and so are the entries of a triple. So row i meets with entry j the element
-// of x that row i + 1 meets with entry j - 1, and each of ROWS + SIZE - 1 elements is read once. `x_first` points to the
-// element of x of the first row.
+// The rows of a thread are `apart` rows apart, and so are the entries of a triple. So entry j of row i and entry j - 1 of
+// row i + 1 are multiplied by the same element of x, and each of ROWS + SIZE - 1 elements is read once. `x_first` points
+// to the element of x of the first row.
 //
 // If WHOLE is true, all of these rows follow the common pattern. Otherwise they have parts of its entries, with the same
 // values: bit p of masks[i] is 1 if row i has the entry at place p.
@@ -58,8 +58,9 @@ template <int SIZE, bool WHOLE, class T, int ROWS>
 __device__ __forceinline__ void gs_add_groups(int num_groups, const int *offsets, const T *values, const int *places,
                                               const T *x_first, unsigned apart, int conjugate,
                                               const unsigned (&masks)[ROWS], T (&sums)[ROWS]) {
-  // Two groups at once have more loads in flight. In float32, the registers that they take would cost more than that.
-  enum { UNROLLED = SIZE == 1 && sizeof(T) > 4 ? 2 : 1 };
+  // Several groups at once have more loads in flight, but take more registers. A thread with several rows has several
+  // loads in flight anyway: two groups at once pay for values of 8 bytes, and none for float32.
+  enum { UNROLLED = SIZE > 1 ? 1 : ROWS == 1 ? 4 : sizeof(T) > 4 ? 2 : 1 };
 #pragma unroll UNROLLED
   for (int k = 0; k < num_groups; ++k) {
     const T *shifted = x_first + gs_load(offsets + k);
@@ -86,12 +87,13 @@ __device__ __forceinline__ void gs_add_groups(int num_groups, const int *offsets
   }
 }
 
-// The same for all entries.
+// The same for all entries of the common pattern. With one row a thread, there are no triples.
 template <bool WHOLE, class T, int ROWS>
 __device__ __forceinline__ void gs_add_common(const CommonEntries<T> &common, const T *x_first, unsigned apart,
                                               int conjugate, const unsigned (&masks)[ROWS], T (&sums)[ROWS]) {
   const int num = common.num_triples;
-  gs_add_groups<3, WHOLE>(num, common.offsets, common.values, common.places, x_first, apart, conjugate, masks, sums);
+  if (ROWS > 1)
+    gs_add_groups<3, WHOLE>(num, common.offsets, common.values, common.places, x_first, apart, conjugate, masks, sums);
   gs_add_groups<1, WHOLE>(common.num_single, common.offsets + num, common.values + 3 * num, common.places + 3 * num,
                           x_first, apart, conjugate, masks, sums);
 }

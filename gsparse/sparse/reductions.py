@@ -77,10 +77,11 @@ def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
     if not vectors.size:
         return np.zeros(vectors.shape[0])
     if not device.is_host:
-        return device.download(device.xp.concatenate([sum_of_all(device, vector, "square") for vector in vectors]))
+        sums = [sum_of_all(device, vector, "square") for vector in vectors]
+        return device.download(sums[0] if len(sums) == 1 else device.xp.concatenate(sums))
     parts = vectors.view(vectors.real.dtype)
-    sums: npt.NDArray[np.float64] = np.einsum("ij,ij->i", parts, parts, dtype=np.float64)
-    return sums
+    on_host: npt.NDArray[np.float64] = np.einsum("ij,ij->i", parts, parts, dtype=np.float64)
+    return on_host
 
 
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:

@@ -167,7 +167,7 @@ def _make_system(
     if preconditioner is not None and preconditioner.shape != operator.shape:
         raise ShapeError(
             f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}: M must have "
-            f"the shape of A"
+            "the shape of A"
         )
     if b.gpu is not None and b.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {b.gpu.name}: bring one to the other")

@@ -31,7 +31,8 @@ TABLE_BYTES = 65_536
 SHARED_TERMS = frozenset(
     ("position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
 )
-# Number of entries in a chunk of a long row.
+# Number of entries in a chunk of a long row on a GPU. The constants of CPUs were fitted with the same number, although
+# their chunks are larger.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
@@ -63,7 +64,8 @@ class KernelModel:
     step : float
         Time per round of loads in the longest row of a single thread, whose latency nothing hides.
     stride : float
-        Time per entry, multiplied by the length of its row: the cost of uncoalesced reads by neighbouring threads.
+        Time per stored position, multiplied by the mean length of the rows, which counts as `SCALAR_LENGTH` if it is
+        greater: the cost of uncoalesced reads by neighbouring threads.
     chunk : float
         Time per chunk of a long row.
     sorted : float

@@ -59,7 +59,7 @@ class HubSlices:
     lanes : array of int32, shape (num_slices,)
         Number of lanes of each row of a slice. It is a multiple of `slice_size` for a row of several slices.
     first_slices : array of int32, shape (num_slices,)
-        For a slice of a long row, the first slice of that row; otherwise the slice itself.
+        For a slice whose row takes several slices, the first of them; otherwise the slice itself.
     frequent_offsets, rare_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice among the frequent positions and among the rare ones, and then their number.
     num_frequent_positions, num_rare_positions : int

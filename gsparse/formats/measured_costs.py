@@ -2,8 +2,8 @@
 
 All formats were timed in all encodings (``python asv_bench/fit_costs.py measure``), and the constants were fitted to
 these times (``fit_costs.py fit``): non-negative least squares of relative errors, in which a format far from the best
-one of its matrix counts little, and then small changes that let the choices lose less time. The additional cost of the
-gathers from x is the same for all formats, and the model has no term for it.
+one of its matrix counts little, and then small changes that let the choices lose less time. Gathers from x that miss
+the cache take additional time. It is about the same for all formats, so the model has no term for it.
 
 GPU
     One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 real matrices and 13

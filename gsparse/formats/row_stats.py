@@ -35,7 +35,7 @@ class RowStats:
     split_stored : int
         Number of positions in such slices if long rows are not stored in them.
     num_long, long_entries : int
-        Number of long rows, and of their entries.
+        Number of long rows, and of their entries. Here, long rows have more entries than `MachineModel.long_length`.
     """
 
     num_rows: int

@@ -23,8 +23,8 @@ _RARE = padding_code(np.uint16)
 # On a GPU no lane has more entries than if all entries were divided evenly among `_DEVICE_LANES` lanes, so that all of
 # them have work until the end. `_FEWEST_STEPS` entries are always allowed.
 _FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
-# Only matrices with at least as many entries and columns are examined for hubs: smaller ones gain less than the
-# additional launch takes, and their x stays in the first-level cache.
+# Only matrices with at least these numbers of entries and columns are examined for hubs: smaller ones gain less than
+# the additional launch takes, and their x stays in the first-level cache.
 _MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
 # The sample of the entries that decides whether a matrix has hubs. Many of its columns must occur in it more than once,
 # beyond what is expected if all columns have as many entries (R-MAT graphs: 0.4 to 0.5), and these columns must be more
@@ -137,8 +137,8 @@ def _most_steps(device: Device, nnz: int) -> int:
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
     """Return the first lane of each row, counted over all slices, the number of slices, and that of long rows' slices.
 
-    Rows with the same number of lanes, fewer than a slice has, begin a new slice. Longer rows fill whole slices.
-    `sorted_lanes` fall. Synchronizes.
+    The first row with another number of lanes than the row before it begins a new slice. Rows with more lanes than a
+    slice has fill whole slices, which are those of long rows. `sorted_lanes` is in falling order. Synchronizes.
     """
     xp, width = device.xp, device.lanes
     lanes, counts = _count_groups(device, sorted_lanes)  # synchronizes

@@ -199,10 +199,10 @@ class FirstProducts:
     ----------
     multiply : callable
     count : int
-        Number of calls that are many.
+        Number of calls before `say_so` is called.
     say_so : WeakMethod
-        Called before each call after that; the first one replaces this product. Weak, so that the matrix is freed as
-        soon as nobody refers to it.
+        Called before each further product; the first time, it makes the matrix replace this object. The reference is
+        weak, so that the matrix is freed as soon as nobody refers to it.
     """
 
     def __init__(self, multiply: Callable[..., None], count: int, say_so: WeakMethod[Callable[[], None]]) -> None:

@@ -7,7 +7,8 @@ Read the files in this order:
 3. `dtypes`: the dtypes in which kernels compute.
 4. `dense` and `interchange`: dense arrays as callers pass them, also arrays of other libraries.
 5. `staging`: copies through pinned memory. `compilation`: CUDA sources. `threads`: the threads of the CPU.
-6. `counters`: the statistics of a matrix, and `strict()`. `cache`: files between processes. `locks`, `cupy`: helpers.
+6. `counters`: the statistics of a matrix, and `strict()`. `cache`: the folders for files that later processes read.
+   `locks`, `cupy`: helpers.
 """
 
 from gsparse.device.base import Device

@@ -42,6 +42,7 @@ _KINDS = {
     },
 }
 
+# The suffixes of the files that can be read, and of those that can be written.
 SUFFIXES = tuple(_KINDS)
 WRITTEN = tuple(ending for ending in SUFFIXES if ending not in harwell_boeing.READ_ONLY)
 
@@ -58,7 +59,8 @@ def _kind_of(path: Path, name: str | None) -> _Kind:
 def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_array:
     """Read a sparse matrix from a file.
 
-    No more memory is allocated than the file can fill, and every index is checked before it is used.
+    The sizes in its header are checked against the size of the file before memory is allocated for them, and every
+    index is checked before it is used.
 
     Parameters
     ----------
@@ -75,10 +77,10 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
 
     Raises
     ------
-    FileNotFoundError
+    FileNotFoundError, IsADirectoryError, PermissionError
     FileFormatError
-        If the kind of file is unknown, if a name is passed for a kind without names, or if the file is truncated or
-        malformed.
+        If the kind of file is unknown, if a name is passed for a kind without names, if a ``.mat`` file holds no such
+        variable, or several matrices and no name is passed, or if the file is truncated or malformed.
     DeviceMemoryError
         If the memory of the host does not suffice.
 
@@ -116,6 +118,7 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
     FileFormatError
         If the kind of file is unknown, or cannot hold such a matrix or a variable of this name.
     OSError
+        If no file can be created in the folder, or the disk is full.
 
     Examples
     --------

@@ -31,7 +31,7 @@ class GsparseError(Exception):
 
 
 class ShapeError(GsparseError, ValueError):
-    """The shapes of two arguments do not fit together. It is a ValueError, as in SciPy."""
+    """The shape or memory layout of an argument does not fit. It is a ValueError, as in SciPy."""
 
 
 class DtypeError(GsparseError, TypeError, ValueError):
@@ -69,11 +69,11 @@ class FileFormatError(GsparseError, ValueError):
 
 
 class DeviceError(GsparseError, RuntimeError):
-    """The requested device does not exist, or the operands live on different devices."""
+    """The requested device does not exist, does not offer the operation, or does not hold all operands."""
 
 
 class DeviceMemoryError(GsparseError, MemoryError):
-    """The device ran out of memory. The message says how much was needed and how much was free."""
+    """The device ran out of memory, or the host while it read a file or factorized. The message says what to do."""
 
 
 class CommunicationError(GsparseError, RuntimeError):

@@ -128,9 +128,7 @@ def writer_of(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], No
 
 def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     if A.dtype.kind not in "iuf":
-        raise ValueError(
-            f"Harwell-Boeing files hold real and integer matrices, this is {A.dtype}: write a .mtx file"
-        )
+        raise ValueError(f"Harwell-Boeing files hold real and integer matrices, this is {A.dtype}: write a .mtx file")
     if A.nnz == 0:
         raise ValueError("Harwell-Boeing files hold matrices with entries, this one has none: write a .mtx file")
     typed = ".rua" if A.dtype.kind == "f" else ".iua"  # SciPy writes all entries, even if the matrix is symmetric.

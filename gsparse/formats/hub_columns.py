@@ -47,7 +47,7 @@ class HubSlices:
     Attributes
     ----------
     slice_size : int
-        Number of lanes of a slice: those of a warp on a GPU, or of a vector of numbers on a CPU.
+        Number of lanes of a slice: those of a warp on a GPU, and 32 on a CPU.
     frequent : array of int32, shape (num_frequent,)
         The column of each number.
     numbers : array of uint16, shape (num_cols,)

@@ -42,15 +42,18 @@ class DtypeError(GsparseError, TypeError, ValueError):
 
 
 class StructureError(GsparseError, ValueError):
-    """`indptr` and `indices` do not describe a matrix: they decrease, are out of range, or have the wrong length."""
+    """What was passed does not describe a matrix, or a matrix lacks the structure that an operation needs.
+
+    For example, `indptr` decreases, a column is out of range, or an array has the wrong length or dtype.
+    """
 
 
 class FormatError(GsparseError, ValueError):
-    """The storage format does not exist, or the matrix cannot be stored in it."""
+    """The storage format does not exist, the matrix cannot be stored in it, or an option of a matrix is invalid."""
 
 
 class FactorizationError(GsparseError, ArithmeticError):
-    """The factors or the preconditioner do not exist for this matrix: a pivot is zero, or not positive."""
+    """The factors or the preconditioner cannot be made for this matrix, for example because a pivot is zero."""
 
 
 class SingularMatrixError(FactorizationError, RuntimeError, LinAlgError):

@@ -108,7 +108,8 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
         A name as in `read_file`. Harwell–Boeing files are written with all entries even if the matrix is symmetric,
         so their type is ``RUA`` for real values and ``IUA`` for integers. The suffix of another type is refused.
     A : sparse array or matrix, shape (M, N)
-        Duplicate entries are added.
+        Duplicate entries are added. Only ``.npz`` keeps the dtype of the values. The other kinds of file hold the same
+        values in a wider dtype, and round values of extended precision.
     name : str, optional
         The name of the variable in a ``.mat`` file, by default ``A``: a letter, followed by letters, digits and
         underscores, at most 63 characters in all.

@@ -204,7 +204,7 @@ class _Text:
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a matrix, floating-point values as float64 or complex128, so that each is read back to the last bit."""
+    """Write a matrix. Values of up to double precision are written such that they are read back to the last bit."""
     if A.dtype.kind in "fc":
         A = A.astype(np.result_type(A.dtype, np.float64))
     # The namespace hides `seek`, which SciPy would call, and which a compressed file does not support.

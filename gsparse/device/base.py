@@ -58,7 +58,11 @@ class Device(Memory, Streams):
         return 1
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        """Return a compiled GPU kernel. A device that is no GPU raises DeviceError."""
+        """Return a compiled GPU kernel. A device that is no GPU raises DeviceError.
+
+        `source` is the name of a CUDA file, or the text of a source. `expression` is the C++ name of the kernel in it,
+        with its template arguments.
+        """
         raise DeviceError(f"{self.name} has no GPU kernels: {expression} of {source} needs a GPU")
 
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:

@@ -68,7 +68,9 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
         Matrix Market (``.mtx``, ``.mtx.gz``, ``.mtx.bz2``), SciPy's ``.npz``, Harwell–Boeing (``.hb``, ``.rb``,
         ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
     name : str, optional
-        The name of a variable in a ``.mat`` file with several. Other kinds of file hold one matrix, without a name.
+        The name of a variable in a ``.mat`` file, or of a field of a structure, such as ``Problem.A``. By default, the
+        only sparse matrix in the file, else the only full one, else ``Problem.A``. Other kinds of file hold one matrix,
+        without a name.
 
     Returns
     -------

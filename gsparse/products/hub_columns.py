@@ -20,8 +20,8 @@ from gsparse.kernels.backends import kernels_of
 __all__ = ["has_hubs", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
 
 _RARE = padding_code(np.uint16)
-# On a GPU no lane has more entries than if all entries were divided evenly among `_DEVICE_LANES` lanes, so that all of
-# them have work until the end. `_FEWEST_STEPS` entries are always allowed.
+# On a GPU, the lanes of a row have on average at most as many entries as if all entries were divided evenly among
+# `_DEVICE_LANES` lanes, so that all of them have work until the end. `_FEWEST_STEPS` entries are always allowed.
 _FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
 # Only matrices with at least these numbers of entries and columns are examined for hubs: smaller ones gain less than
 # the additional launch takes, and their x stays in the first-level cache.
@@ -130,7 +130,7 @@ def _sums_whole_rows(device: Device) -> bool:
 
 
 def _most_steps(device: Device, nnz: int) -> int:
-    """Return the most entries that a lane may have; longer rows have several lanes."""
+    """Return the number of entries of a row that its lanes may have on average; longer rows have several lanes."""
     return NO_LIMIT if _sums_whole_rows(device) else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
 
 

@@ -8,9 +8,9 @@ and threads compile them meanwhile:
     thread 1        a ~~~~~|~~~ c ~~~~~
     thread 2        b ~~~~~~~~|~~~ d ~~~~
 
-``first_calls.json``, in the folder of the CUDA sources, lists the kernels of each routine, as ``python
-asv_bench/measure_first_calls.py --record`` has found them. A kernel that is missing there is compiled when it is
-needed, and one that turns out not to be needed does no harm.
+``first_calls.json``, in the folder of the CUDA sources, lists the kernels of each routine. It is written by
+``python asv_bench/measure_first_calls.py --record``. A kernel that is missing there is compiled when it is needed, and
+one that turns out not to be needed does no harm.
 """
 
 from __future__ import annotations

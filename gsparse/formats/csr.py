@@ -289,7 +289,7 @@ def _build(
 
 
 def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel whose threads share rows of up to `limit` entries and which chunks longer rows."""
+    """Count the terms of a kernel in which `threads` threads share a row, and rows above `limit` are cut in chunks."""
     rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
     chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}

@@ -25,8 +25,8 @@ DEFAULT_THREADS_PER_BLOCK = 256
 # Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.
 LANE_BYTES = 32
 
-# If a warp has at most this number of threads for each column, a whole block computes a chunk of a long row. Otherwise
-# one warp does.
+# If at most this number of threads of a warp have the same columns, a whole block computes a chunk of a long row.
+# Otherwise one warp does.
 FEW_PLACES = 2
 
 # The value of `long_length` with which no row is a long row.

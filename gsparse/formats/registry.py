@@ -291,7 +291,7 @@ def choices(request: str) -> tuple[StorageFormat, ...]:
         if formats:
             return formats
     raise FormatError(
-        f"unknown format {request!r}: use one of auto, {', '.join(REGISTRY)}, or with schedule= {_scheduled_layouts()}"
+        f"unknown format {request!r}: use one of auto, {', '.join(REGISTRY)}, or {_scheduled_layouts()} with schedule="
     )
 
 

@@ -9,7 +9,7 @@ __all__ = ["MAX_INT32", "MAX_PADDING", "NUMBERED_IN_INT32", "RowStats", "share_a
 
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
-# What formats with `RowStats.is_numbered_in_int32` require of a matrix.
+# The requirement, for error messages, of formats that fit only matrices with `RowStats.is_numbered_in_int32`.
 NUMBERED_IN_INT32 = f"it numbers rows and columns in int32, up to {MAX_INT32}"
 
 # The ratio of stored positions to entries. Up to this ratio, slices hold the rows in natural order. Above it, long rows

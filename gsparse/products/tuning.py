@@ -74,7 +74,7 @@ class Timing:
     seconds : float
         The shortest timing.
     spread : float
-        By how much the third shortest timing exceeds it, relative to it.
+        By how much the third shortest timing exceeds the shortest one, as a fraction of the shortest one.
     """
 
     seconds: float

@@ -101,8 +101,8 @@ class LongRows:
     """Long rows, which are computed separately from the other rows.
 
     Each long row is cut into chunks. On a GPU, a warp computes the sum of a chunk, and the last warp of a row adds the
-    sums of its chunks. On a CPU, the threads share the chunks and add the sums after all of them. The sums are always
-    added in the order of the chunks, so that the result does not depend on which thread finishes first.
+    sums of its chunks. On a CPU, the threads share the chunks and add the sums after all of them. The sums are added in
+    a fixed order, so that the result does not depend on which thread finishes first.
 
     Attributes
     ----------

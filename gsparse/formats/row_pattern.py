@@ -23,8 +23,8 @@ __all__ = ["MASK_BITS", "MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "Pattern
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
 REQUIREMENT = (
-    f"it stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), whose numbers fit in int32, and this "
-    "matrix has more or larger ones: use blocked_ellpack, or leave the choice to 'auto'"
+    f"it stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and numbers rows and columns in "
+    "int32; this matrix exceeds one of these limits: use blocked_ellpack, or leave the choice to 'auto'"
 )
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096

@@ -31,7 +31,7 @@ class GsparseError(Exception):
 
 
 class ShapeError(GsparseError, ValueError):
-    """The shapes of two arguments do not fit together. It is a ValueError, as in SciPy."""
+    """The shape or memory layout of an argument does not fit. It is a ValueError, as in SciPy."""
 
 
 class DtypeError(GsparseError, TypeError, ValueError):
@@ -42,15 +42,18 @@ class DtypeError(GsparseError, TypeError, ValueError):
 
 
 class StructureError(GsparseError, ValueError):
-    """`indptr` and `indices` do not describe a matrix: they decrease, are out of range, or have the wrong length."""
+    """What was passed does not describe a matrix, or a matrix lacks the structure that an operation needs.
+
+    For example, `indptr` decreases, a column is out of range, or an array has the wrong length or dtype.
+    """
 
 
 class FormatError(GsparseError, ValueError):
-    """The storage format does not exist, or the matrix cannot be stored in it."""
+    """The storage format does not exist, the matrix cannot be stored in it, or an option of a matrix is invalid."""
 
 
 class FactorizationError(GsparseError, ArithmeticError):
-    """The factors or the preconditioner do not exist for this matrix: a pivot is zero, or not positive."""
+    """The factors or the preconditioner cannot be made for this matrix, for example because a pivot is zero."""
 
 
 class SingularMatrixError(FactorizationError, RuntimeError, LinAlgError):
@@ -69,11 +72,11 @@ class FileFormatError(GsparseError, ValueError):
 
 
 class DeviceError(GsparseError, RuntimeError):
-    """The requested device does not exist, or the operands live on different devices."""
+    """The requested device does not exist, does not offer the operation, or does not hold all operands."""
 
 
 class DeviceMemoryError(GsparseError, MemoryError):
-    """The device ran out of memory. The message says how much was needed and how much was free."""
+    """The device ran out of memory, or the host while it read a file or factorized. The message says what to do."""
 
 
 class CommunicationError(GsparseError, RuntimeError):

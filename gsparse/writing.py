@@ -71,7 +71,10 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
     Raises
     ------
-    FileExistsError, OSError
+    FileExistsError
+        If there is a file of this name already.
+    OSError
+        If the file cannot be created, or the disk is full.
     """
     file = path.open("x+b")
     try:

@@ -1,15 +1,16 @@
 """Compiled kernels of a GPU, and their compilation ahead, by several threads at once.
 
-A kernel takes 0.1 to 0.3 s to compile, and a routine launches up to a hundred kernels, one after the other. Where it
-runs for the first time, it would take as long as all compilations together. So a routine names its kernels when it
-begins, and threads compile them meanwhile:
+A kernel takes 0.1 to 0.3 s to compile, and a routine launches up to a hundred kernels, one after the other. The first
+run of a routine would take as long as all of its compilations together. So a routine names its kernels when it begins,
+and threads compile them meanwhile:
 
     routine    begin [a b c d]    get a    ...    get b    ...    get c
     thread 1        a ~~~~~|~~~ c ~~~~~
     thread 2        b ~~~~~~~~|~~~ d ~~~~
 
-``first_calls.json`` lists the kernels of each routine, found by ``python asv_bench/measure_first_calls.py --record``. A
-kernel that is missing there is compiled when it is needed, and one that turns out not to be needed does no harm.
+``first_calls.json``, in the folder of the CUDA sources, lists the kernels of each routine. It is written by
+``python asv_bench/measure_first_calls.py --record``. A kernel that is missing there is compiled when it is needed, and
+one that turns out not to be needed does no harm.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class KernelStore:
     compile_kernel : callable
         ``compile_kernel(source, expression)`` returns a kernel. It releases the GIL for most of its time.
     num_threads : int, optional
-        Threads that compile ahead; by default one less than the process has cores, and eight at most.
+        Threads that compile ahead; by default one less than the process has cores, and eight at most. With 0, `begin`
+        does nothing.
 
     Attributes
     ----------
@@ -121,7 +123,10 @@ class KernelStore:
 
 @cache
 def recorded_kernels(routine: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> tuple[Key, ...]:
-    """Return the kernels that a routine launches for values and indices of these dtypes, as far as recorded."""
+    """Return the kernels that a routine launches for values and indices of these dtypes, as far as recorded.
+
+    Kernels for int64 indices are not recorded.
+    """
     if index_dtype != np.int32:
         return ()
     by_source = _recording().get(dtype.name, {}).get(routine, {})

@@ -58,13 +58,18 @@ class Device(Memory, Streams):
         return 1
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        """Return a compiled GPU kernel. A device that is no GPU raises DeviceError."""
+        """Return a compiled GPU kernel. A device that is no GPU raises DeviceError.
+
+        `source` is the name of a CUDA file, or the text of a source. `expression` is the C++ name of the kernel in it,
+        with its template arguments.
+        """
         raise DeviceError(f"{self.name} has no GPU kernels: {expression} of {source} needs a GPU")
 
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
         """Begin to compile the kernels that a routine will launch, on other threads (`gsparse.device.ahead`).
 
-        Only GPUs do so, and only where it is known which kernels these are. Each routine does so once.
+        Only GPUs do so, and only where it is known which kernels these are. Further calls with the same arguments do
+        nothing.
         """
 
     def compile_together(self, source: str, expressions: Sequence[str]) -> None:
@@ -102,8 +107,9 @@ class Device(Memory, Streams):
         return NO_CONTEXT
 
     def memory_guard(self) -> AbstractContextManager[Any]:
-        """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable.
+        """Turn CuPy's out-of-memory error into `DeviceMemoryError`, and free what its pool keeps.
 
+        On a CPU, NumPy's MemoryError is not changed.
         While a profile is open (`gsparse.profile`), the block is recorded under the name of the function around it.
         """
         return NO_CONTEXT if recording.recorder is None else recording.block(self, NO_CONTEXT)

@@ -77,7 +77,7 @@ def make_private(folder: Path) -> Path:
         level.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         fault = fault_of(level)
         if fault:
-            _warn_once(f"{fault}, so gsparse does not use it and compiles again in each process")
+            _warn_once(f"gsparse does not use its cache, and compiles again in each process: {fault}")
             raise UntrustedFolderError(fault)
     return folder
 

@@ -30,7 +30,8 @@ class CompileNotice:
     Attributes
     ----------
     compilations : int
-        How many kernels this process has begun to compile. One that is compiled within another does not count.
+        How many kernels this process has begun to compile. One that begins while another is being compiled, within it
+        or on another thread, does not count.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,9 @@ class DenseInput:
         return self.gpu is None
 
     def flat(self, device: Device, dtype: np.dtype[Any], columns: int) -> Array:
-        """Return the columns, one after the other, in a contiguous vector of `dtype` on a device.
+        """Return the columns, one after the other, in a contiguous vector of `dtype` on a device. May synchronize.
 
+        `columns` is the number of columns: 1 for a vector.
         The vector shares memory with the caller's array if nothing has to be copied.
         """
         by_columns = self.array.reshape(-1, columns).T
@@ -78,7 +79,7 @@ def parse_dense(x: Any) -> DenseInput:
     Raises
     ------
     TypeError
-        If a tensor of another library requires a gradient.
+        If a tensor of PyTorch requires a gradient, outside of ``torch.no_grad()``.
     DtypeError
         If neither NumPy nor CuPy can read the dtype or the layout.
     DeviceError

@@ -28,6 +28,13 @@ INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64
 def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> np.dtype[Any]:
     """Return the dtype of a product by the promotion rules of NumPy, with float32 in place of float16.
 
+    Raises
+    ------
+    DtypeError
+        If the result would not consist of numbers.
+    OverflowError
+        If the result has an integer dtype that cannot hold alpha or beta.
+
     Examples
     --------
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, which are multiplied in place, and results as arrays of the same library.
+"""Arrays of other libraries, which products read without a copy, and results as arrays of the same library.
 
 NumPy or CuPy must be able to read the array without a copy: through DLPack, the CUDA array interface or ``__array__``.
 CuPy and the other library wait for each other's streams, as the protocols require. The memory of an array that is read
@@ -55,7 +55,7 @@ class Library:
         Raises
         ------
         TypeError
-            If a tensor requires a gradient.
+            If a tensor of PyTorch requires a gradient, outside of ``torch.no_grad()``.
         DtypeError
             If NumPy or CuPy does not have the dtype (bfloat16), or the array is not dense.
         DeviceError

@@ -14,8 +14,8 @@ from a list and puts it back, which are atomic operations, and makes a new one i
 
 `launchKernel` is private to CuPy, and only this file knows it. On HIP it calls hipModuleLaunchKernel with the same
 arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. A CuPy without it launches kernels itself, which
-takes longer. So does a launch that the driver refuses: CuPy creates the context of a thread that has none, compiles for
-a device that is current although the kernel is another device's, or raises its error.
+takes longer. CuPy also repeats a launch that the driver has refused: it creates the context of a thread that has none,
+compiles the kernel for the current device if that is another one, or raises its error.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ class _Packing:
     Attributes
     ----------
     layout : struct.Struct
-        Of all values.
+        The layout of all values.
     offsets : list of int
-        Of each value.
+        The offset of each value, in bytes.
     """
 
     def __init__(self, slots: tuple[str, ...], formats: tuple[str, ...]) -> None:
@@ -240,14 +240,14 @@ class _Arguments:
     Parameters
     ----------
     contents : bytes
-        The values at first.
+        The initial values.
     offsets : sequence of int
-        The offset of each argument's value, in the kernel's order.
+        The offset of each argument's value in bytes, in the kernel's order.
 
     Attributes
     ----------
     values : bytearray
-        This memory.
+        The memory: the values, and behind them the pointers.
     pointers : int
         The address of the pointers.
     """
@@ -275,9 +275,9 @@ class _Pool:
     Attributes
     ----------
     free : list of _Arguments
-        What no launch uses now.
+        Memory that no launch uses now.
     new_memory : callable
-        Returns more.
+        ``new_memory()`` allocates memory for one more launch.
     """
 
     def __init__(self, contents: bytes, offsets: Sequence[int]) -> None:

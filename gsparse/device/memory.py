@@ -35,7 +35,11 @@ class Memory(ABC):
 
     @abstractmethod
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        """Return a device array with the contents of a host array. If the device is the host, both share memory."""
+        """Return a device array with the contents of a host array. May synchronize.
+
+        If the device is the host, both share memory, unless the host array has to be copied to become contiguous. On a
+        GPU, the host array may be changed after this call, and arrays of extended precision raise DtypeError.
+        """
 
     @abstractmethod
     def download(self, array: Array) -> npt.NDArray[Any]:
@@ -43,7 +47,7 @@ class Memory(ABC):
 
     @abstractmethod
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
-        """Return the result of a product as a host array for the caller. Synchronizes."""
+        """Return a contiguous result as a host array for the caller; the array itself on a CPU. Synchronizes."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """Allocate an array on this device, which must be the current device."""
@@ -82,7 +86,10 @@ class Memory(ABC):
 
     @abstractmethod
     def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """Allocate an array on this device, which must be the current device. Return None if memory is too small."""
+        """Allocate an array on this device, which must be the current device.
+
+        Return None if the memory of a GPU does not suffice. On a CPU, NumPy raises MemoryError.
+        """
 
     def host_array(self, size: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Array]:
         """Allocate an array in host memory that kernels can write. Return it as an array of the host and of the device.

@@ -45,7 +45,10 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return lambda: seconds
 
     def timings_of(self, call: Callable[[], None]) -> list[float]:
-        """Return several timings of how long one call keeps the device busy, in seconds. Synchronizes."""
+        """Return `NUM_TIMINGS` timings of how long one call keeps the device busy, in seconds. Synchronizes.
+
+        A GPU captures the calls in a CUDA graph, so `call` must not wait for the device.
+        """
         call()
         return [self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS)]
 
@@ -54,7 +57,10 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return statistics.median(self.timings_of(call))
 
     def record_event(self) -> Any:
-        """Record an event on the current stream for `seconds_between`; None if the device has no events."""
+        """Record an event on the current stream for `seconds_between`, and return it.
+
+        Return None if the device has no events, or if the stream captures a graph.
+        """
         return None
 
     def seconds_between(self, begin: Any, end: Any) -> float:
@@ -78,7 +84,10 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return NO_CONTEXT
 
     def own_stream(self) -> AbstractContextManager[Any]:
-        """Queue the work of the block on a new stream, after earlier and before later work of the caller's stream."""
+        """Queue the work of the block on another stream, after earlier and before later work of the caller's stream.
+
+        No other thread uses that stream meanwhile.
+        """
         return NO_CONTEXT
 
     def alongside(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -47,7 +47,11 @@ def reading(path: Path, writer: str) -> Iterator[None]:
 
     Raises
     ------
-    FileFormatError, DeviceMemoryError, FileNotFoundError, IsADirectoryError
+    FileFormatError
+        If `path` is a pipe or a device, or for any error of the block that is not one of the following.
+    DeviceMemoryError
+        If the block raises MemoryError.
+    FileNotFoundError, IsADirectoryError, PermissionError
     """
     if not path.exists():
         raise FileNotFoundError(f"no file at {path}")

@@ -44,7 +44,7 @@ _SUSPECT_INTEGERS = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read an assembled matrix of any symmetry. Right-hand sides in the file are ignored."""
+    """Read a real or integer assembled matrix, symmetric, skew-symmetric or neither. Ignore its right-hand sides."""
     lines = path.read_text(encoding="latin-1").splitlines()
     if len(lines) < 4:
         raise ValueError(f"its header has four lines, it has {len(lines)}")
@@ -128,9 +128,9 @@ def writer_of(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], No
 
 def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     if A.dtype.kind not in "iuf":
-        raise ValueError(f"Harwell-Boeing files are written of real and integer matrices, this one is {A.dtype}")
+        raise ValueError(f"Harwell-Boeing files hold real and integer matrices, this is {A.dtype}: write a .mtx file")
     if A.nnz == 0:
-        raise ValueError("Harwell-Boeing files are written of matrices with entries, this one has none")
+        raise ValueError("Harwell-Boeing files hold matrices with entries, this one has none: write a .mtx file")
     typed = ".rua" if A.dtype.kind == "f" else ".iua"  # SciPy writes all entries, even if the matrix is symmetric.
     if ending not in (*_UNTYPED, typed):
         raise ValueError(

@@ -42,6 +42,7 @@ _KINDS = {
     },
 }
 
+# The suffixes of the files that can be read, and of those that can be written.
 SUFFIXES = tuple(_KINDS)
 WRITTEN = tuple(ending for ending in SUFFIXES if ending not in harwell_boeing.READ_ONLY)
 
@@ -58,7 +59,8 @@ def _kind_of(path: Path, name: str | None) -> _Kind:
 def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_array:
     """Read a sparse matrix from a file.
 
-    No more memory is allocated than the file can fill, and every index is checked before it is used.
+    The sizes in its header are checked against the size of the file before memory is allocated for them, and every
+    index is checked before it is used.
 
     Parameters
     ----------
@@ -66,7 +68,9 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
         Matrix Market (``.mtx``, ``.mtx.gz``, ``.mtx.bz2``), SciPy's ``.npz``, Harwell–Boeing (``.hb``, ``.rb``,
         ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
     name : str, optional
-        The name of a variable in a ``.mat`` file with several. Other kinds of file hold one matrix, without a name.
+        The name of a variable in a ``.mat`` file, or of a field of a structure, such as ``Problem.A``. By default, the
+        only sparse matrix in the file, else the only full one, else ``Problem.A``. Other kinds of file hold one matrix,
+        without a name.
 
     Returns
     -------
@@ -75,10 +79,10 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
 
     Raises
     ------
-    FileNotFoundError
+    FileNotFoundError, IsADirectoryError, PermissionError
     FileFormatError
-        If the kind of file is unknown, if a name is passed for a kind without names, or if the file is truncated or
-        malformed.
+        If the kind of file is unknown, if a name is passed for a kind without names, if a ``.mat`` file holds no such
+        variable, or several matrices and no name is passed, or if the file is truncated or malformed.
     DeviceMemoryError
         If the memory of the host does not suffice.
 
@@ -106,7 +110,8 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
         A name as in `read_file`. Harwell–Boeing files are written with all entries even if the matrix is symmetric,
         so their type is ``RUA`` for real values and ``IUA`` for integers. The suffix of another type is refused.
     A : sparse array or matrix, shape (M, N)
-        Duplicate entries are added.
+        Duplicate entries are added. Only ``.npz`` keeps the dtype of the values. The other kinds of file hold the same
+        values in a wider dtype, and round values of extended precision.
     name : str, optional
         The name of the variable in a ``.mat`` file, by default ``A``: a letter, followed by letters, digits and
         underscores, at most 63 characters in all.
@@ -116,6 +121,7 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
     FileFormatError
         If the kind of file is unknown, or cannot hold such a matrix or a variable of this name.
     OSError
+        If no file can be created in the folder, or the disk is full.
 
     Examples
     --------

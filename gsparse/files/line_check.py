@@ -94,9 +94,10 @@ class _CharacterSets:
         return self._sets[character]
 
     def of_needed(self, characters: str, markers: Bits, others: Bits) -> Bits:
-        """Return the set of the first of these characters, as many as needed if all markers are at them or at `others`.
+        """Return the set of the first of these characters that suffice: all markers are then at them or at `others`.
 
-        Most files need few of these sets, and making one takes longer than to use it.
+        If some marker is elsewhere, it is the set of all of them. Most files need few of the characters, and making the
+        set of a character takes longer than using it.
         """
         needed = np.zeros_like(markers)
         for character in characters:

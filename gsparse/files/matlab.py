@@ -242,7 +242,13 @@ def _describe(variables: list[_Variable]) -> str:
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a compressed variable. The dtype must be exactly representable in MATLAB as double, complex or logical."""
+    """Write a compressed variable of doubles, complex numbers or logical values.
+
+    Raises
+    ------
+    ValueError
+        If a double cannot hold an integer of A exactly, or `name` is no name of a variable.
+    """
     name = DEFAULT_NAME if name is None else name
     if not _NAME.fullmatch(name):
         raise ValueError(

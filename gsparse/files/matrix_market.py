@@ -108,7 +108,9 @@ def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
 
     Raises
     ------
-    ValueError, OSError
+    ValueError
+        If the header is malformed, or says that the file has more lines than it can have.
+    OSError
     """
     ending = path.suffix.lower()
     with _OPENERS.get(ending, open)(path, "rb") as stream:
@@ -202,7 +204,7 @@ class _Text:
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a matrix, as float64 or complex128, so that every value is read back to the last bit."""
+    """Write a matrix. Values of up to double precision are written such that they are read back to the last bit."""
     if A.dtype.kind in "fc":
         A = A.astype(np.result_type(A.dtype, np.float64))
     # The namespace hides `seek`, which SciPy would call, and which a compressed file does not support.

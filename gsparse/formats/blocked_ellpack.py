@@ -43,16 +43,16 @@ class Slices:
     ----------
     num_rows : int
     slice_size : int
-        C, the number of rows in a slice: the lanes of a warp.
+        C, the number of rows in a slice: the lanes of a warp, or 1 for dense blocks on a CPU.
     sorting_scope : int
         σ, the number of consecutive rows within which rows were sorted by length; 1 if rows keep their order.
     slice_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice. Always int64, because padding can exceed 2**31 even if nnz does not.
-    rows : array of int32 or int64, shape (num_slices * slice_size,), optional
+    rows : array of int32, shape (num_slices * slice_size,), optional
         The row in each place of the slices, or -1 for an empty place: one after the last row, or one of a long row.
     long_rows : LongRows or None
     long_length : int
-        Rows with more entries than this are long rows.
+        Rows with more entries than this are long rows. `NO_LIMIT` if `long_rows` is None.
     num_places : int
         Number of positions in the slices, which is the position where the long rows begin.
     num_positions : int
@@ -129,7 +129,7 @@ class SliceStats(NamedTuple):
     nbytes : int
         Bytes of the arrays that say where rows are stored.
     is_in_order : bool
-        Whether rows keep their order.
+        Whether the slices hold all rows in natural order, without long rows apart.
     """
 
     num_positions: int
@@ -216,7 +216,7 @@ BLOCKED_ELLPACK = StorageFormat(
     name="blocked_ellpack",
     layout="blocked_ellpack",
     fits=fits_slices,
-    requirement=f"it counts rows or the entries of each in int32, up to {MAX_INT32}",
+    requirement=f"it needs at most {MAX_INT32} rows, or at most as many entries in each row, which int32 can count",
     describe=_describe,
     build=_build,
     structure_arrays=("slices", "slice_columns"),

@@ -42,7 +42,7 @@ class BlockRows:
     row_lanes : int
         Number of parts of a block row, a power of two. It is 1 if there are long rows.
     part_indptr : array of int32 or int64, shape (num_parts + 1,)
-        Part p has the blocks ``part_indptr[p]:part_indptr[p + 1]``, in the order of block rows and of their columns.
+        Part p has the blocks ``part_indptr[p]:part_indptr[p + 1]``, which are counted in the order of the CSR matrix.
     slices : Slices
         The positions of the blocks, in which the rows are the parts.
     columns : Columns

@@ -27,11 +27,13 @@ MICROSECOND = 1e-6
 LOADS_PER_ROUND = 4
 # Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
 TABLE_BYTES = 65_536
-# The terms of `KernelModel` that count instructions. On a CPU, threads share them; the memory is one for all threads.
+# The terms of `KernelModel` that count instructions. On a CPU, the threads divide this work among them. The time of
+# memory traffic is not divided, because all threads use the same memory.
 SHARED_TERMS = frozenset(
     ("position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
 )
-# Number of entries in a chunk of a long row.
+# Number of entries in a chunk of a long row on a GPU. The constants of CPUs were fitted with the same number, although
+# their chunks are larger.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
@@ -61,9 +63,10 @@ class KernelModel:
     row : float
         Time per row.
     step : float
-        Time per round of loads in the longest row of a single thread, whose latency nothing hides.
+        Time per round of loads (`LOADS_PER_ROUND`) of the thread with the longest row: nothing hides their latency.
     stride : float
-        Time per entry, multiplied by the length of its row: the cost of uncoalesced reads by neighbouring threads.
+        Time per stored position, multiplied by the mean length of the rows, which counts as `SCALAR_LENGTH` if it is
+        greater: the cost of uncoalesced reads by neighbouring threads.
     chunk : float
         Time per chunk of a long row.
     sorted : float

@@ -100,12 +100,14 @@ class Csr:
 class LongRows:
     """Long rows, which are computed separately from the other rows.
 
-    Each long row is cut into chunks, and one warp computes the sum of one chunk. The warp that finishes last adds the
-    sums of the chunks in order, so that the result does not depend on which warp that is.
+    Each long row is cut into chunks. On a GPU, a warp computes the sum of a chunk, and the last warp of a row adds the
+    sums of its chunks. On a CPU, the threads share the chunks and add the sums after all of them. The sums are added in
+    a fixed order, so that the result does not depend on which thread finishes first.
 
     Attributes
     ----------
-    rows : array of int32 or int64, shape (num_long,)
+    rows : array of int32, shape (num_long,)
+        The numbers of the long rows, in increasing order.
     begins, ends : arrays of int64, shape (num_long,)
         The entries of row ``rows[i]`` have the positions ``begins[i]:ends[i]``.
     first_chunk : array of int32, shape (num_long + 1,)
@@ -146,11 +148,11 @@ class RowBlocks:
 
     Attributes
     ----------
-    first_rows : array of int32 or int64, shape (num_blocks + 1,)
+    first_rows : array of int32, shape (num_blocks + 1,)
         Block b has the rows ``first_rows[b]:first_rows[b + 1]``. A long row is the only row of its block, and the
         kernel skips such a block.
     long_rows : LongRows or None
-        Rows too long for a block.
+        The rows with more entries than a block may have; None if there are none.
     """
 
     first_rows: Array
@@ -167,17 +169,17 @@ class Tiles:
 
     Attributes
     ----------
-    first_rows : array of int32 or int64, shape (num_tiles + 1,)
+    first_rows : array of int32, shape (num_tiles + 1,)
         Number of row ends before each tile: tile t begins in row ``first_rows[t]`` at entry
         ``t * size - first_rows[t]``.
     size : int
         Number of entries plus row ends in a tile.
-    split_rows : array of int32 or int64, shape (num_split,)
+    split_rows : array of int32, shape (num_split,)
         Rows that continue past the end of a tile.
     first_carry : array of int32, shape (num_split + 1,)
         Row ``split_rows[i]`` continues past the ends of the tiles
         ``carry_tiles[first_carry[i]:first_carry[i + 1]]``, whose last sums are parts of the sum of this row.
-    carry_tiles : array of int32
+    carry_tiles : array of int32, shape (first_carry[-1],)
     """
 
     first_rows: Array
@@ -208,8 +210,8 @@ class CsrEntries(StoredMatrix):
     columns : Columns
     values : Values
     schedule : LongRows, RowBlocks, Tiles or None
-        How threads share the work: the long rows for `csr_scalar` and `csr_vector` (None if there are none), blocks of
-        rows for `csr_adaptive`, tiles for `csr_split`.
+        How threads share the work: the long rows for `csr_scalar` and `csr_vector` (None if there are none, and always
+        on a CPU), blocks of rows for `csr_adaptive`, tiles for `csr_split`.
     """
 
     indptr: Array
@@ -287,7 +289,7 @@ def _build(
 
 
 def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel whose threads share rows of up to `limit` entries and which chunks longer rows."""
+    """Count the terms of a kernel in which `threads` threads share a row, and rows above `limit` are cut in chunks."""
     rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
     chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}

@@ -18,7 +18,7 @@ from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 
 __all__ = ["ELLPACK", "Ellpack"]
 
-# Up to this number of positions, columns are laid out only to find their dtype, even if most positions are padding.
+# Up to this number of positions, columns are encoded even if there is much padding.
 _MAX_ANALYZED_POSITIONS = 2**16
 
 
@@ -91,7 +91,7 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _encodes_columns(matrix: Preparation[EllpackStructure]) -> bool:
-    """Return whether columns are encoded. If most positions are padding they are not, to save the memory for it."""
+    """Return whether columns are encoded. With much padding they are not, because encoding would take much memory."""
     rows, positions = matrix.structure.rows, matrix.structure.rows.max_length * matrix.structure.pitch
     return matrix.encoding.columns and positions <= max(_MAX_ANALYZED_POSITIONS, MAX_PADDING * rows.nnz)
 
@@ -99,8 +99,8 @@ def _encodes_columns(matrix: Preparation[EllpackStructure]) -> bool:
 def _column_dtype(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -> np.dtype[Any]:
     """Return the dtype of the columns.
 
-    When several formats are compared, columns are not laid out for ELLPACK. Its dtype is then estimated by that of
-    slices in natural order, which blocked ELLPACK needs anyway.
+    When several formats are compared, columns are not laid out for ELLPACK. If blocked ELLPACK has all rows in natural
+    order, the dtype of its columns, which is needed anyway, is then the estimate. Otherwise, that of CSR is.
     """
     structure = matrix.structure
     if level is AnalysisLevel.FULL and _encodes_columns(matrix):

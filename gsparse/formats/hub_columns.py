@@ -47,7 +47,7 @@ class HubSlices:
     Attributes
     ----------
     slice_size : int
-        Number of lanes of a slice: those of a warp on a GPU, or of a vector of numbers on a CPU.
+        Number of lanes of a slice: those of a warp on a GPU, and 32 on a CPU.
     frequent : array of int32, shape (num_frequent,)
         The column of each number.
     numbers : array of uint16, shape (num_cols,)
@@ -59,7 +59,7 @@ class HubSlices:
     lanes : array of int32, shape (num_slices,)
         Number of lanes of each row of a slice. It is a multiple of `slice_size` for a row of several slices.
     first_slices : array of int32, shape (num_slices,)
-        For a slice of a long row, the first slice of that row; otherwise the slice itself.
+        For a slice whose row takes several slices, the first of them; otherwise the slice itself.
     frequent_offsets, rare_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice among the frequent positions and among the rare ones, and then their number.
     num_frequent_positions, num_rare_positions : int

@@ -25,8 +25,8 @@ DEFAULT_THREADS_PER_BLOCK = 256
 # Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.
 LANE_BYTES = 32
 
-# If a warp has at most this number of threads for each column, a whole block computes a chunk of a long row. Otherwise
-# one warp does.
+# If at most this number of threads of a warp have the same columns, a whole block computes a chunk of a long row.
+# Otherwise one warp does.
 FEW_PLACES = 2
 
 # The value of `long_length` with which no row is a long row.
@@ -42,8 +42,8 @@ class Launch:
     threads_per_block : {128, 256, 512}
         Threads in a GPU block. The CPU backend ignores it.
     threads_per_row : int
-        For `csr_vector`: the number of threads (on a CPU: of independent partial sums) that share a row, a power of two
-        from 2 to the lanes of a warp.
+        For `csr_vector`: the number of threads that share a row, a power of two from 2 to the lanes of a warp. The CPU
+        backend ignores it, too.
     """
 
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK

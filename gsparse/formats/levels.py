@@ -34,7 +34,7 @@ class Levels:
         return int(self.bounds.size) - 1
 
     def runs(self, narrow: int) -> list[tuple[int, int]]:
-        """Return the ranges of levels that one launch computes.
+        """Return the half-open ranges (first, end) of levels, each of which one launch computes.
 
         Consecutive levels of at most `narrow` rows form one range. Each level with more rows is a range of its own.
         """

@@ -2,8 +2,8 @@
 
 All formats were timed in all encodings (``python asv_bench/fit_costs.py measure``), and the constants were fitted to
 these times (``fit_costs.py fit``): non-negative least squares of relative errors, in which a format far from the best
-one of its matrix counts little, and then small changes that let the choices lose less time. The additional cost of the
-gathers from x is the same for all formats, and the model has no term for it.
+one of its matrix counts little, and then small changes that let the choices lose less time. Gathers from x that miss
+the cache take additional time. It is about the same for all formats, so the model has no term for it.
 
 GPU
     One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 real matrices and 13
@@ -199,12 +199,12 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
     },
 }
 
-# Those of dense blocks on a GPU were fitted on an H100 and an H200 (``asv_bench/fit_costs.py blocks``): 27-point cubes
-# with 2 to 8 unknowns a node, elasticity on tetrahedra and hexahedra, and armadillo13k_elast_P1, 39 matrices in float64
-# and float32. Of 77 choices, 64 are within 5 % of the best format. The set-up is that of matrices of 5 million entries
-# and more (21 to 37 products); those of 300 000 take 100 to 350, because the conversion is a dozen launches. On a CPU
-# they are estimates: products read memory as those of csr_scalar do, but the rows of a block share the instructions for
-# its column.
+# The constants of dense blocks on a GPU were fitted on an H100 and an H200 (``asv_bench/fit_costs.py blocks``):
+# 27-point cubes with 2 to 8 unknowns a node, elasticity on tetrahedra and hexahedra, and armadillo13k_elast_P1, 39
+# matrices in float64 and float32. Of 77 choices, 64 are within 5 % of the best format. The set-up is that of matrices
+# of 5 million entries and more (21 to 37 products); those of 300 000 take 100 to 350, because the conversion is a dozen
+# launches. On a CPU they are estimates: products read memory as those of csr_scalar do, but the rows of a block share
+# the instructions for its column.
 MEASURED_COSTS["bsr"] = {
     "gpu": KernelModel(
         fixed=3.9 * MICROSECOND,
@@ -220,9 +220,10 @@ MEASURED_COSTS["bsr"] = {
     "cpu": replace(MEASURED_COSTS["csr_scalar"]["cpu"], fixed=6 * MICROSECOND, position=2e-10, setup=20.0),
 }
 
-# Those of hub columns on a GPU are set by hand, to about 0.6 of the times of csr_vector: that is the ratio which R-MAT
-# graphs of 2**18 to 2**23 rows measured (H200). Neither counts the gathers from x, which take longest there. On a CPU
-# they are never faster than the sorted slices whose constants they have.
+# The constants of hub columns on a GPU are set by hand, to about 0.6 of the times of csr_vector: this ratio was
+# measured for R-MAT graphs of 2**18 to 2**23 rows (H200). The constants of neither format count the gathers from x,
+# which take longest there. On a CPU, hub columns are never faster than sorted slices. Their constants are those of
+# sorted slices, with ten times the time per row.
 MEASURED_COSTS["hub_columns"] = {
     "gpu": KernelModel(
         fixed=6 * MICROSECOND, byte=6.1e-14, stream=1.4e-13, position=5e-13, coded=4e-13, table=2e-12, setup=100.0

@@ -199,8 +199,8 @@ class StorageFormat:
         compression.
     kernels : mapping of str to callable, optional
         Kernels by the kind of device, for a format whose kernels are not part of `gsparse.kernels`.
-        ``kernels[kind](device, stored, dtype, launch)`` returns ``multiply(x, y, alpha, beta, conjugate)``, which
-        `gsparse.kernels.contract` describes.
+        ``kernels[kind](device, stored, dtype, launch)`` returns ``multiply(x, y, alpha, beta, conjugate)``, as
+        `gsparse.kernels.contract.BindProduct` and `Multiply` describe it.
     """
 
     name: str
@@ -245,12 +245,12 @@ def register(format: StorageFormat) -> StorageFormat:
 
 
 def unregister(name: str) -> None:
-    """Remove a format. Matrices that have been built in it still multiply."""
+    """Remove a format. Raises KeyError if there is none of this name. Matrices that were built in it still multiply."""
     del REGISTRY[name]
 
 
 def find_format(name: str) -> StorageFormat:
-    """Return a registered format by its name."""
+    """Return a registered format by its name. Raises KeyError if there is none: `choices` checks what users ask for."""
     return REGISTRY[name]
 
 
@@ -291,7 +291,7 @@ def choices(request: str) -> tuple[StorageFormat, ...]:
         if formats:
             return formats
     raise FormatError(
-        f"unknown format {request!r}: use one of auto, {', '.join(REGISTRY)}, or with schedule= {_scheduled_layouts()}"
+        f"unknown format {request!r}: use one of auto, {', '.join(REGISTRY)}, or {_scheduled_layouts()} with schedule="
     )
 
 

@@ -23,8 +23,8 @@ __all__ = ["MASK_BITS", "MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "Pattern
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
 REQUIREMENT = (
-    f"it stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and this matrix has more: use "
-    "blocked_ellpack, or leave the choice to 'auto'"
+    f"it stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and numbers rows and columns in "
+    "int32; this matrix exceeds one of these limits: use blocked_ellpack, or leave the choice to 'auto'"
 )
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096
@@ -45,7 +45,7 @@ class CommonPattern:
         mask is 0 for a pattern that is not a subsequence of the common one, and for all others if the common one has no
         entry, more than 32 entries, or offsets that are not increasing.
     differs : array of uint8, shape (num_patterns,)
-        1 for a pattern that is no part of the common one, or whose values are not those of the common one.
+        1 for a pattern whose mask is 0, or whose values are not those of the common one.
     offsets : ndarray of int64
         The offsets of the common pattern, on the host.
     first : int
@@ -122,7 +122,9 @@ class Patterns:
     Attributes
     ----------
     codes : array of uint8 or uint16, shape (num_rows,)
+        The number of the pattern of each row.
     representatives : array of int64, shape (num_patterns,)
+        For each pattern, a row that has it.
     indptr : array of int32, shape (num_patterns + 1,)
         The first entry of each pattern among the entries of all patterns.
     num_entries : int
@@ -153,7 +155,7 @@ class Patterns:
 
 
 class PatternStats(NamedTuple):
-    """Sizes of `Patterns`, which remain known after the patterns have been freed."""
+    """Sizes of `Patterns` without values, which remain known after the patterns have been freed."""
 
     num_patterns: int
     nbytes: int

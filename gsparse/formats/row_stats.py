@@ -9,7 +9,7 @@ __all__ = ["MAX_INT32", "MAX_PADDING", "NUMBERED_IN_INT32", "RowStats", "share_a
 
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
-# What formats with `RowStats.is_numbered_in_int32` require of a matrix.
+# The requirement, for error messages, of formats that fit only matrices with `RowStats.is_numbered_in_int32`.
 NUMBERED_IN_INT32 = f"it numbers rows and columns in int32, up to {MAX_INT32}"
 
 # The ratio of stored positions to entries. Up to this ratio, slices hold the rows in natural order. Above it, long rows
@@ -35,7 +35,7 @@ class RowStats:
     split_stored : int
         Number of positions in such slices if long rows are not stored in them.
     num_long, long_entries : int
-        Number of long rows, and of their entries.
+        Number of long rows, and of their entries. Here, long rows have more entries than `MachineModel.long_length`.
     """
 
     num_rows: int

@@ -34,13 +34,16 @@ def matmul(A: Any, x: Any, values: Any = None) -> Any:
     Returns
     -------
     jax.Array, shape (M,) or (M, k)
-        With the dtype to which JAX promotes those of the operands.
+        With the dtype to which JAX promotes those of the operands and float32.
 
     Raises
     ------
     ImportError
         If JAX is not installed.
-    ShapeError, DtypeError, DeviceError, TypeError
+    ShapeError, DtypeError, DeviceError
+        If the shapes, dtypes or devices of the operands do not fit.
+    TypeError
+        If `A` is not a GpuSparseMatrix.
 
     Examples
     --------
@@ -79,23 +82,24 @@ def solve(
         A solver of `gsparse.linalg` for square matrices, such as `gsparse.linalg.cg`. By default
         `gsparse.linalg.solve`, which chooses a method.
     rtol : float, optional
-        The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``, and so has that for the gradient. By default
-        1e-8, or 1e-5 in single precision.
+        The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``. The solve for the gradient has the same
+        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 in single precision.
     **options
         Further arguments of the solver, see `gsparse.torch.solve`. They are constants.
 
     Returns
     -------
     jax.Array, shape (N,) or (N, k)
-        With the dtype to which JAX promotes those of the operands.
+        With the dtype to which JAX promotes those of the operands and float32.
 
     Raises
     ------
     ImportError
         If JAX is not installed.
     ValueError
-        If the solver is none for square systems.
+        If `solver` is a function of `gsparse.linalg` that does not solve square systems.
     ShapeError, DtypeError, DeviceError, TypeError
+        As for `matmul`.
 
     Warns
     -----

@@ -1,7 +1,8 @@
 """The functions of `gsparse.linalg.gradients` as functions of JAX, each differentiable by means of the others.
 
 JAX's cotangents are the conjugates of the gradients of that module: a small change dz changes the number by the real
-part of cotangent·dz. Outside of traced code, the functions get JAX's arrays as they are. Traced code calls back.
+part of cotangent·dz. Outside of traced code, the functions get JAX's arrays as they are. Traced code calls them back
+with arrays on the host.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ __all__ = ["matmul", "solve"]
 
 @dataclass(frozen=True, eq=False)
 class FixedArguments:
-    """What JAX does not differentiate and does not look at.
+    """The arguments that JAX neither differentiates nor traces.
 
     Attributes
     ----------
     A : DeviceMatrix
     solver : callable, optional
+        None for products.
     options : mapping
         Arguments of the solver.
     """
@@ -55,7 +57,7 @@ def solve(
 
 
 def _of_one_dtype(values: Any, x: Any) -> tuple[Any, Any]:
-    """Return both as arrays of JAX in the dtype to which it promotes them, which is not an integer."""
+    """Return both as arrays of JAX in the dtype to which it promotes them and float32, so never in an integer one."""
     x = jnp.asarray(x)
     if values is None:
         return None, x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -72,15 +74,15 @@ def _call(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
     if any(isinstance(array, jax.core.Tracer) for array in arrays):
 
         def on_host(*hosts: Any) -> Any:
-            found = function(*(None if array is None else np.asarray(array) for array in hosts))
-            return jax.tree.map(lambda result, array: np.asarray(array, result.dtype), results, found)
+            returned = function(*(None if array is None else np.asarray(array) for array in hosts))
+            return jax.tree.map(lambda result, array: np.asarray(array, result.dtype), results, returned)
 
         return jax.pure_callback(on_host, results, *arrays, vmap_method="sequential")
     return jax.tree.map(lambda result, array: jnp.asarray(array, result.dtype), results, function(*arrays))
 
 
 def _like(cotangent: Any, x: Any) -> Any:
-    """Return a cotangent in the dtype of x; that of a real x is the real part."""
+    """Return a cotangent in the dtype of x. The cotangent of a real x is the real part."""
     is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
     return (cotangent.real if is_real else cotangent).astype(x.dtype)
 

@@ -182,7 +182,7 @@ def make_plan(
     value_bytes : int
         Size of an element of x and y.
     threads : int
-        Number of threads of a CPU that share a product. It has no meaning for a GPU.
+        Number of threads of a CPU that share a product; 1 for a GPU.
     format : str
         The name of a format; a layout such as "csr", for which the model chooses the schedule; or "auto", with which
         the model chooses among all formats.
@@ -224,6 +224,7 @@ def choose_fastest(plan: Plan, measured: Mapping[str, float], source: str) -> Pl
     ----------
     plan : Plan
     measured : mapping of format to seconds
+        The times of one candidate at least. Candidates without a time are not chosen.
     source : str
         Where the times come from, for the reason: "measured" or "measured before".
     """

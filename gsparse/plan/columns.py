@@ -112,7 +112,7 @@ def plan_columns(
     value_bytes : int
         Size of an element of X and Y.
     values : str, optional
-        The dtype of CSR's values, for the table.
+        The dtype of the values of CSR or of the blocks, for the text of the plan.
     num_patterns : int, optional
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
     block : int, optional
@@ -169,8 +169,8 @@ def seconds_per_columns(
         Number of times that a row of X is read: once for each entry, or once for all rows of a block.
     value_bytes : int
         Size of an element of X.
-    threads : int
-        Number of threads of a CPU.
+    threads : int, optional
+        Number of threads of a CPU that share the product; 1 for a GPU.
 
     Examples
     --------

@@ -19,7 +19,8 @@ class MachineModel:
     kind : str
         The kind of device, which is the key of `StorageFormat.costs`.
     long_length : int
-        Rows with more entries than this are not stored in slices.
+        Rows with more entries than this are long rows. They are not stored in slices if slices of all rows would need
+        much padding.
     cache : (float, float)
         Up to the first number of bytes, everything that a product reads stays in the last-level cache until the next
         product. From the second number on, nothing does.

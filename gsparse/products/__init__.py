@@ -7,9 +7,11 @@ Read the files in this order:
 2. `prepared`: the `PreparedMatrix`, which holds the CSR arrays on a device, and makes what products first need:
    `planning` chooses a format, `building` stores the matrix in it and binds the product, and `format_cache` keeps both.
    `options` holds the user's options, and `checks` refuses invalid arrays.
-3. `storage`: how each format would store the matrix, and the arrays of the chosen format.
+3. `storage`: how each format would store the matrix, and the arrays of the chosen format. `columns_storage`: what
+   products with several columns read.
 4. `structure`: everything that depends on the row pointers and columns alone. Matrices with other values share it.
-   Its slices are in `sliced_rows`, and its row patterns in `repeated_rows`.
+   Its slices are in `sliced_rows`, its dense blocks in `dense_blocks`, its hubs in `hub_columns`, its row patterns in
+   `repeated_rows`, and its transpose in `transposed_rows`.
 5. `dictionary`: the distinct keys among many, for values and for rows that repeat.
 6. `tuning`: the choice by measured times (`tune=`).
 """

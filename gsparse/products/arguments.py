@@ -69,8 +69,8 @@ def check_out(
 def _repeats_elements(out: Array) -> bool:
     """Return whether elements of an array of two dimensions may have the same address.
 
-    They have not if a row ends before the next one begins, or a column before the next one, as in every slice of an
-    array that NumPy has made. Of other arrays, which `as_strided` makes, some are refused that share no element.
+    They cannot if each row ends before the next one begins, or each column before the next one, as in every slice of an
+    array that NumPy has made. For some arrays of `as_strided` the result is True although no elements share an address.
     """
     axes = sorted((abs(stride), length) for stride, length in zip(out.strides, out.shape, strict=True) if length > 1)
     extent = out.itemsize

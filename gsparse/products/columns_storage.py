@@ -31,7 +31,8 @@ _COLUMN_BYTES = 4
 def may_read_other_formats(structure: Structure) -> bool:
     """Return whether a plan may find something else than CSR for products with several columns. Synchronizes.
 
-    The search for blocks takes less time than two products, and a plan longer.
+    At most, it searches for blocks, which takes less time than two products. A plan takes longer, so the caller makes
+    one only if this function returns True.
     """
     formats = kernels_of(structure.device).SPMM_FORMATS
     return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)

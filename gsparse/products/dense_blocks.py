@@ -20,8 +20,8 @@ from gsparse.products.sliced_rows import SlicedStructure
 
 __all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_block_columns"]
 
-# Several lanes share a block row only if slices of parts need at most this multiple of the blocks as positions. Long
-# rows would need more, and are cut into chunks instead.
+# Several lanes share a block row only if slices of parts have at most this number of positions for each block. A matrix
+# with long rows would need more. Its long rows are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0
 # The dtypes of block columns relative to a base, and the most elements of a block that has such a column. Of larger
 # blocks, columns are a small part of what is read, and adding the base takes longer. Times in µs with and without a

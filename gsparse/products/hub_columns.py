@@ -20,11 +20,11 @@ from gsparse.kernels.backends import kernels_of
 __all__ = ["has_hubs", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
 
 _RARE = padding_code(np.uint16)
-# On a GPU no lane has more entries than if all entries were divided evenly among `_DEVICE_LANES` lanes, so that all of
-# them have work until the end. `_FEWEST_STEPS` entries are always allowed.
+# On a GPU, the lanes of a row have on average at most as many entries as if all entries were divided evenly among
+# `_DEVICE_LANES` lanes, so that all of them have work until the end. `_FEWEST_STEPS` entries are always allowed.
 _FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
-# Only matrices with at least as many entries and columns are examined for hubs: smaller ones gain less than the
-# additional launch takes, and their x stays in the first-level cache.
+# Only matrices with at least these numbers of entries and columns are examined for hubs: smaller ones gain less than
+# the additional launch takes, and their x stays in the first-level cache.
 _MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
 # The sample of the entries that decides whether a matrix has hubs. Many of its columns must occur in it more than once,
 # beyond what is expected if all columns have as many entries (R-MAT graphs: 0.4 to 0.5), and these columns must be more
@@ -130,15 +130,15 @@ def _sums_whole_rows(device: Device) -> bool:
 
 
 def _most_steps(device: Device, nnz: int) -> int:
-    """Return the most entries that a lane may have; longer rows have several lanes."""
+    """Return the number of entries of a row that its lanes may have on average; longer rows have several lanes."""
     return NO_LIMIT if _sums_whole_rows(device) else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
 
 
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
     """Return the first lane of each row, counted over all slices, the number of slices, and that of long rows' slices.
 
-    Rows with the same number of lanes, fewer than a slice has, begin a new slice. Longer rows fill whole slices.
-    `sorted_lanes` fall. Synchronizes.
+    The first row with another number of lanes than the row before it begins a new slice. Rows with more lanes than a
+    slice has fill whole slices, which are those of long rows. `sorted_lanes` is in falling order. Synchronizes.
     """
     xp, width = device.xp, device.lanes
     lanes, counts = _count_groups(device, sorted_lanes)  # synchronizes

@@ -68,13 +68,20 @@ def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
     Returns
     -------
     array, shape (M,)
-        `out` if it was passed. The dtype is NumPy's promotion of A, x, alpha and beta. For a device vector, the call
-        returns when the kernel is in the stream's queue. For a host vector, it waits for the result.
+        `out` if it was passed. The dtype is NumPy's promotion of A, x, alpha and beta, with float32 in place of
+        float16. For a device vector, the call returns when the kernel is in the stream's queue. For a host vector, it
+        waits for the result.
 
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
         Each message says what is required and what was received.
+    TypeError
+        If A is not a GpuSparseMatrix, or x is sparse.
+    ValueError
+        If `out` is read-only or overlaps x.
+    OverflowError
+        If the result has an integer dtype that cannot hold alpha or beta.
 
     Examples
     --------
@@ -108,7 +115,10 @@ def spmm(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
 
     Raises
     ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
+    ShapeError, DtypeError, DeviceError, DeviceMemoryError, TypeError, OverflowError
+        As for `spmv`.
+    ValueError
+        If `out` is read-only, overlaps x, or has elements that share memory.
 
     Examples
     --------
@@ -186,6 +196,9 @@ def multiply_quickly(
     ----------
     prepared : PreparedMatrix
         Of the matrix as it is now.
+    x : array
+    out : array or None
+        The array for the result. If it is None, a new one is allocated.
     conjugate : bool
         Whether the values stand for their conjugates.
     stats : Stats
@@ -194,7 +207,8 @@ def multiply_quickly(
     Returns
     -------
     array or None
-        None if `multiply` has to check and convert the arguments.
+        The result, which is `out` if it was passed. None, and `out` is unchanged, if `multiply` has to check and
+        convert the arguments.
     """
     product = prepared.plain_product
     if product is None:

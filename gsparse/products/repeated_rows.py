@@ -59,8 +59,8 @@ def patterns(structure: RepeatingStructure) -> Patterns | None:
 
 def pattern_stats(structure: RepeatingStructure) -> PatternStats | None:
     """Sizes of `patterns`. They remain known after the patterns have been freed. Synchronizes."""
-    found = structure.patterns
-    return None if found is None else PatternStats(found.num_patterns, found.nbytes(), found.runs)
+    distinct = structure.patterns
+    return None if distinct is None else PatternStats(distinct.num_patterns, distinct.nbytes(), distinct.runs)
 
 
 def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:
@@ -74,14 +74,14 @@ def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary
 
 
 def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values: bool) -> Patterns | None:
-    """Return the distinct rows of a matrix, or None if hashes collide or there are too many. Synchronizes.
+    """Return the distinct rows of a matrix, or None if `hashes` is None or hashes collide. Synchronizes.
 
     Parameters
     ----------
     device : Device
     csr : Csr
-    hashes : Dictionary, optional
-        The result of `find_row_dictionary`.
+    hashes : Dictionary or None
+        The result of `find_row_dictionary` for the same arrays and the same `values`.
     values : bool
         Whether rows with the same offsets and different values are distinct.
     """

@@ -51,8 +51,8 @@ class SlicedStructure(Protocol):
 def slices(structure: SlicedStructure) -> Slices:
     """The slices of blocked ELLPACK. Synchronizes.
 
-    Rows keep their order if that needs little padding. Otherwise long rows are not stored in slices. If the other
-    rows still need much padding, they are sorted by length.
+    Rows keep their order if that needs little padding, or if int32 cannot number them. Otherwise long rows are not
+    stored in slices. If the other rows still need much padding, they are sorted by length within `sorting_scope` rows.
     """
     stats, limit, sort = structure.rows, NO_LIMIT, False
     if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= MAX_INT32:

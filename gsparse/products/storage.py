@@ -72,7 +72,10 @@ class MatrixPreparation:
 
     @property
     def patterns(self) -> Patterns | None:
-        """The distinct rows by offsets and values, or None if values of each row's own take less. Synchronizes."""
+        """The distinct rows by offsets and values. Synchronizes.
+
+        None if there are too many, if `encoding` leaves the values plain, or if values of each row's own take less.
+        """
         if not self.encoding.values:
             return None
         if "patterns" not in self._made:

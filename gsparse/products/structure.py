@@ -60,7 +60,7 @@ class Structure:
         survey: Survey | None = None,
         known_blocksize: tuple[int, int] | None = None,
     ) -> Structure:
-        """Return the structure of a matrix. A survey that has been made already is not made again."""
+        """Return the structure of a matrix. `survey` is that of these arrays, if it has been made already."""
         structure = cls(device, csr.with_data(device.no_values(csr.dtype)), known_blocksize)
         if survey is not None:
             structure.__dict__["survey"] = survey
@@ -141,7 +141,10 @@ class Structure:
     natural_slices = cached_property(sliced_rows.natural_slices)
 
     def csr_long_rows(self, limit: int) -> LongRows | None:
-        """Return the rows with more than `limit` entries, with their positions in CSR, or None if there are none."""
+        """Return the rows with more than `limit` entries, with their positions in CSR, or None if there are none.
+
+        Also None if `limit` is `NO_LIMIT`, or if the matrix has too many rows for int32 numbers.
+        """
         if limit == NO_LIMIT or self.rows.max_length <= limit or self.csr.num_rows > MAX_INT32:
             return None
         long_rows = self.csr_long_rows_by_limit.get(limit)

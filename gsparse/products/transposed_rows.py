@@ -14,9 +14,9 @@ __all__ = ["known_transposition", "row_numbers", "transposition"]
 
 
 def transposition(self: Any) -> tuple[Any, Array]:
-    """Return the structure of the transpose, and the position here of each of its entries. May synchronize.
+    """Return the structure of the transpose, and for each of its entries the position in `self.csr`. May synchronize.
 
-    It pays where several matrices of this structure are transposed.
+    The positions have the dtype of `indices`. They save time if several matrices of this structure are transposed.
     """
     device, csr = self.device, self.csr
     positions = device.xp.arange(csr.nnz, dtype=csr.indices.dtype)
@@ -25,11 +25,11 @@ def transposition(self: Any) -> tuple[Any, Array]:
 
 
 def known_transposition(self: Any) -> tuple[Any, Array] | None:
-    """Return the same if it has been made, else None."""
+    """Return the value of `transposition` if it has been computed already, else None."""
     known: tuple[Any, Array] | None = self.__dict__.get("transposition")
     return known
 
 
 def row_numbers(self: Any) -> Array:
-    """Return the row of each entry."""
+    """Return the row of each entry, in CSR's order and in the dtype of `indptr`."""
     return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)

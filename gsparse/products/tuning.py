@@ -74,7 +74,7 @@ class Timing:
     seconds : float
         The shortest timing.
     spread : float
-        By how much the third shortest timing exceeds it, relative to it.
+        By how much the third shortest timing exceeds the shortest one, as a fraction of the shortest one.
     """
 
     seconds: float
@@ -131,7 +131,10 @@ def cache_path() -> Path:
 
 
 def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
-    """Return a hash of everything on which measured times depend."""
+    """Return a hash of the device, versions, dtypes, row statistics and candidates on which measured times depend.
+
+    The number of threads of a CPU is not a part of it.
+    """
     features = [device.identity(), __version__, np.__version__, [str(t) for t in types], repr(plan.stats)]
     features += [[c.format, repr(c.storage), repr(c.launch)] for c in plan.candidates]
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()
@@ -199,10 +202,10 @@ class FirstProducts:
     ----------
     multiply : callable
     count : int
-        Number of calls that are many.
+        Number of calls before `say_so` is called.
     say_so : WeakMethod
-        Called before each call after that; the first one replaces this product. Weak, so that the matrix is freed as
-        soon as nobody refers to it.
+        Called before each further product; the first time, it makes the matrix replace this object. The reference is
+        weak, so that the matrix is freed as soon as nobody refers to it.
     """
 
     def __init__(self, multiply: Callable[..., None], count: int, say_so: WeakMethod[Callable[[], None]]) -> None:

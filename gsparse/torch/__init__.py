@@ -1,8 +1,8 @@
 """Sparse products and solves that PyTorch differentiates: in vectors, and in the values of the matrix.
 
 The structure of the matrix is fixed, and its values are a tensor, as any other parameter of a model. Gradients exist at
-the stored entries only. Tensors on the device of the matrix are not copied. Work is queued on CuPy's current stream; it
-and PyTorch's current stream wait for each other. Needs PyTorch 2.4 or later.
+the stored entries only. Tensors on the device of the matrix are not copied. On a GPU, work is queued on CuPy's current
+stream; it and PyTorch's current stream wait for each other. Needs PyTorch 2.4 or later.
 """
 
 from __future__ import annotations
@@ -29,18 +29,23 @@ def matmul(A: Any, x: Any, values: Any = None) -> Any:
     x : Tensor, shape (N,) or (N, k)
         Dense, of a real or complex dtype that `A` can have.
     values : Tensor, shape (nnz,), optional
-        The values of the matrix, in the order of ``A.data``; by default those of `A`, which are constants.
+        The values of the matrix, in the order of ``A.data``; by default those of `A`, which are constants. The dtype to
+        which PyTorch promotes `values` and `x` must be float32, float64, complex64 or complex128.
 
     Returns
     -------
     Tensor, shape (M,) or (M, k)
-        On the device of `x`, with the dtype to which PyTorch promotes those of both tensors.
+        On the device of `x`, with the dtype to which PyTorch promotes those of both tensors, or without `values`, NumPy
+        those of `A` and `x`.
 
     Raises
     ------
     ImportError
         If PyTorch is not installed.
-    ShapeError, DtypeError, DeviceError, TypeError
+    ShapeError, DtypeError, DeviceError
+        If the shapes, dtypes or devices of the operands do not fit.
+    TypeError
+        If `A` is not a GpuSparseMatrix, or `x` or `values` is not a tensor.
 
     Notes
     -----
@@ -86,12 +91,12 @@ def solve(
         A solver of `gsparse.linalg` for square matrices, such as `gsparse.linalg.cg`. By default
         `gsparse.linalg.solve`, which chooses a method.
     rtol : float, optional
-        The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``, and so has that for the gradient. By default
-        1e-8, or 1e-5 in single precision.
+        The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``. The solve for the gradient has the same
+        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 in single precision.
     **options
         Further arguments of the solver, such as ``M=`` for a preconditioner of `A`. Gradients use its adjoint, and for
         `cg` and `minres`, which need a Hermitian one, `M` itself. A preconditioner that was made for other values may
-        do; ``M.update(A.with_data(values.detach()))`` makes it fit.
+        be good enough; ``M.update(A.with_data(values.detach()))`` makes it fit. Gradients do not use ``x0=``.
 
     Returns
     -------
@@ -103,8 +108,9 @@ def solve(
     ImportError
         If PyTorch is not installed.
     ValueError
-        If the solver is none for square systems.
+        If `solver` is a function of `gsparse.linalg` that does not solve square systems.
     ShapeError, DtypeError, DeviceError, TypeError
+        As for `matmul`.
 
     Warns
     -----

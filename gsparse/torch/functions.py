@@ -45,7 +45,7 @@ def solve(
 
 
 def _of_one_dtype(values: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Return both tensors in the dtype to which PyTorch promotes them."""
+    """Return both tensors in the dtype to which PyTorch promotes them; x unchanged if `values` is None."""
     for name, tensor in (("x or b", x), ("values", x if values is None else values)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a PyTorch tensor, got {type(tensor).__name__}: use torch.as_tensor")
@@ -56,7 +56,7 @@ def _of_one_dtype(values: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tens
 
 
 def _as(gradient: Tensor, like: Tensor) -> Tensor:
-    """Return the gradient in a tensor with the dtype of the tensor; that of a real tensor is the real part."""
+    """Return a gradient in the dtype of the tensor `like`. The gradient of a real tensor is the real part."""
     gradient = gradient.real if gradient.is_complex() and not like.is_complex() else gradient
     return gradient.to(like.dtype)
 

@@ -1,8 +1,8 @@
 """The entries of the most common row pattern, in the order in which `row_pattern_values` reads them.
 
-A triple is three entries whose offsets are at one distance from each other, as those of a stencil are from plane to
-plane of a grid. A thread whose rows are at this distance too reads the elements of x that a triple meets once for all
-of its rows.
+A triple is three entries with the offsets o, o + d and o + 2·d, such as those of a stencil in three neighbouring planes
+of a grid, where d is the distance of two planes. If the rows of a thread are also at the distance d from each other,
+their triples need mostly the same elements of x, and the thread reads each of these elements once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class CommonEntries(NamedTuple):
         The distance of the offsets of each triple; 0 if there are no triples.
     arguments : tuple
         The kernel's arguments: the number of triples, the number of single entries, the offsets of the first entry of
-        each triple and of single ones, the values of all entries, and their bits in masks.
+        each triple and of single ones, the values of all entries, and the number of the bit of each entry in the masks
+        (`CommonPattern.masks`).
     """
 
     distance: int
@@ -42,12 +43,14 @@ class CommonEntries(NamedTuple):
 def common_entries(
     device: Device, common: CommonPattern, pattern_values: Array, least: int, most: int
 ) -> CommonEntries:
-    """Return the entries of the common pattern, with triples whose distance is between two limits if there are any."""
+    """Return the entries of the common pattern, with triples if there are any at a distance from `least` to `most`."""
     distance, order, num_triples = find_triples(common.offsets, least, most)
     single = order[3 * num_triples :]
     firsts = np.append(order[: 3 * num_triples : 3], single)
     values = pattern_values[common.first : common.first + order.size]
     values = device.xp.take(values, device.upload(order)) if num_triples else values
+    # With more than 32 entries, the mask of the common pattern has all bits set and all other masks are 0. So any bit
+    # of a mask is right for the entries from the 32nd on.
     places = np.minimum(order, MASK_BITS - 1)
     numbers = device.upload(np.append(common.offsets[firsts], places).astype(np.int32))
     counts = np.int32(num_triples), np.int32(single.size)
@@ -64,24 +67,24 @@ def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integer
     offsets : ndarray of int64
         The offsets of a pattern.
     least, most : int
-        Limits of the distance.
+        The smallest and the largest distance that a triple may have.
 
     Returns
     -------
     distance : int
-        The largest one of the best distances, or 0 if there are no triples.
+        The distance that gives the most triples, the largest one if several do; 0 if there are no triples.
     order : ndarray of int64, shape of `offsets`
-        An order of the entries, in which those of each triple come first, and single ones last.
+        An order of the entries: the three entries of each triple, one triple after the other, and then single entries.
     num_triples : int
     """
     entries = offsets.tolist()
-    known = set(entries)
+    distinct = set(entries)
     best: tuple[int, int, list[int]] = (0, 0, [])
     if 3 <= offsets.size <= _MOST_ENTRIES:
         first = min(entries)
-        tried = [d for d in (o - first for o in known) if max(least, 1) <= d <= most and first + 2 * d in known]
-        # Triples that overlap are counted here, so there are at most as many of which each entry is in one only.
-        num_starts = {d: sum(o + d in known and o + 2 * d in known for o in known) for d in tried}
+        tried = [d for d in (o - first for o in distinct) if max(least, 1) <= d <= most and first + 2 * d in distinct]
+        # These counts include triples that overlap, so they are upper bounds of the numbers of triples without overlap.
+        num_starts = {d: sum(o + d in distinct and o + 2 * d in distinct for o in distinct) for d in tried}
         for d in sorted(tried, key=num_starts.__getitem__, reverse=True):
             if num_starts[d] < best[0]:
                 break

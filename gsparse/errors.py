@@ -5,6 +5,7 @@ from __future__ import annotations
 from numpy.linalg import LinAlgError
 
 __all__ = [
+    "CoarseningWarning",
     "CommunicationError",
     "ConvergenceWarning",
     "DeviceError",
@@ -16,6 +17,7 @@ __all__ = [
     "GsparseError",
     "HostFallbackError",
     "HostLoanWarning",
+    "MatrixProductWarning",
     "NotPositiveDefiniteError",
     "RankLostError",
     "ShapeError",

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from gsparse import FORMATS, GpuSparseMatrix
 from gsparse.device.base import Device
+from gsparse.device.select import get_device
 from gsparse.products.tuning import (
     MAX_CANDIDATES,
     MAX_REPEATS,
@@ -167,6 +168,18 @@ def test_a_matrix_with_other_features_is_measured_separately(
     multiply_until_decided(GpuSparseMatrix(T, device=device, tune=True), T, rng)
     assert clock.asked == asked + len(candidates_of(T, device)) or T.dtype == np.float32
     assert clock.asked > asked
+
+
+def test_another_number_of_threads_is_measured_separately(
+    S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = get_device("cpu")
+    clock, asked = Clock(device, monkeypatch, [1e-5]), 0
+    for threads in (1, 2):
+        monkeypatch.setattr(type(device), "num_threads", threads)
+        multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True), S, rng)
+        assert clock.asked > asked
+        asked = clock.asked
 
 
 @pytest.mark.parametrize("way", WAYS)

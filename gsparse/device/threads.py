@@ -39,8 +39,8 @@ __all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elemen
 # threads, the cost for each of them can be the same, because threads that have been woken wake the others.
 _SHARE_COST = 40_000
 
-# The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool:
-# about 40 µs. Threads wake one after the other, because each acquires the GIL. Polling instead of sleeping would not be
+# The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
+# Threads wake one after the other, because each acquires the GIL. Polling instead of sleeping would not be
 # faster: time.sleep(0), which releases the GIL, takes 70 µs. With h helpers, a product of cost w takes the time
 # w / (h + 1) + h * wake, which is shortest with sqrt(w / wake) threads.
 _WAKE_COST = 60_000

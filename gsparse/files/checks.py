@@ -48,7 +48,8 @@ def reading(path: Path, writer: str) -> Iterator[None]:
     Raises
     ------
     FileFormatError
-        If `path` is a pipe or a device, or for any error of the block that is not one of the following.
+        If `path` is a pipe or a device, if the block raises NotImplementedError, because the file is of a kind that is
+        not read, or for any other error of the block that is not one of the following.
     DeviceMemoryError
         If the block raises MemoryError.
     FileNotFoundError, IsADirectoryError, PermissionError
@@ -69,6 +70,9 @@ def reading(path: Path, writer: str) -> Iterator[None]:
             "gsparse.distributed.from_loaders does on several workers (.npz, .mtx), or see whether it is as large as "
             "its header says"
         ) from error
+    except NotImplementedError as error:
+        message = str(error).rstrip(". ")
+        raise FileFormatError(f"{path.name} cannot be read: {message}. {writer} writes files that can") from error
     except Exception as error:
         message = str(error).rstrip(". ")
         raise FileFormatError(

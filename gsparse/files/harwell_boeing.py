@@ -64,7 +64,7 @@ def _simplify(lines: list[str]) -> str:
     lines[0] = lines[0].ljust(80)
     kind = lines[2][:3].upper()
     if kind[1:2] not in (*_MIRRORED_VALUES, *_NO_SYMMETRY) or kind[:1] not in ("R", "I") or kind[2:] != "A":
-        raise ValueError(
+        raise NotImplementedError(
             f"its type is {kind!r}; readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
         )
     lines[2] = (f"{kind[0]}U{kind[2]}" + lines[2][3:]).ljust(70)

@@ -62,7 +62,9 @@ def read(path: Path, name: str | None) -> sp.csr_array:
         version, _ = scipy.io.matlab.matfile_version(file)
         if version != _VERSION_5:
             number = "7.3, which is HDF5" if version > _VERSION_5 else "4"
-            raise ValueError(f"MATLAB files of version 5 to 7 are read, this one is of {number}: save it with '-v7'")
+            raise NotImplementedError(
+                f"MATLAB files of version 5 to 7 are read, this one is of {number}: save it with '-v7'"
+            )
         num_bytes = path.stat().st_size
         _check_file(file, num_bytes)
         file.seek(0)

@@ -225,7 +225,7 @@ def _read_header(stream: IO[bytes]) -> MatrixMarketHeader:
     """Read the lines up to the line of sizes, and return the header."""
     line = stream.readline(_LINE)
     if line.lower().split()[1:2] == [b"vector"]:
-        raise ValueError("it holds a vector, no matrix")
+        raise NotImplementedError("it holds a vector, no matrix")
     text = bytearray(line)
     while line.startswith(b"%") or line.isspace():
         line = stream.readline(_LINE)

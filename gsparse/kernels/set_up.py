@@ -157,8 +157,8 @@ class SetUpKernels(Protocol):
     def hub_rows(self, device: Device, csr: Csr, numbers: Array, most_steps: int) -> tuple[Array, Array, Array, Array]:
         """Return (order, lanes, frequent_steps, rare_steps) of the rows for `HubSlices`.
 
-        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes with which no lane
-        has more than `most_steps` of them, a longer row a multiple of ``device.lanes``. `frequent_steps` and
+        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes that is at least its
+        number of entries divided by `most_steps`, a longer row a multiple of ``device.lanes``. `frequent_steps` and
         `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in frequent and in rare
         columns. `order` are the rows by falling number of lanes, then of all steps, then of frequent steps, and then in
         their order.

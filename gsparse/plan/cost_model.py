@@ -49,7 +49,7 @@ GPU_MODEL = MachineModel(
     kind="gpu",
     long_length=64,
     cache=(30e6, 55e6),
-    min_analysis_work=2.5e8,  # The analysis takes 0.5 ms, and a product with 500 000 entries gains 0.2 µs.
+    min_analysis_work=2.5e8,  # 250 000 entries, for the default of 1000 products
     column_byte=2.5e-13,
     column_gather=1.5e-14,
 )

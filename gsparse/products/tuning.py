@@ -131,11 +131,18 @@ def cache_path() -> Path:
 
 
 def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
-    """Return a hash of the device, versions, dtypes, row statistics and candidates on which measured times depend.
+    """Return a hash of everything on which measured times depend.
 
-    The number of threads of a CPU is not a part of it.
+    This is the device and the number of its threads, versions, dtypes, row statistics and candidates.
     """
-    features = [device.identity(), __version__, np.__version__, [str(t) for t in types], repr(plan.stats)]
+    features = [
+        device.identity(),
+        device.num_threads,
+        __version__,
+        np.__version__,
+        [str(t) for t in types],
+        repr(plan.stats),
+    ]
     features += [[c.format, repr(c.storage), repr(c.launch)] for c in plan.candidates]
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()
 

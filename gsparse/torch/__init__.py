@@ -92,7 +92,8 @@ def solve(
         `gsparse.linalg.solve`, which chooses a method.
     rtol : float, optional
         The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``. The solve for the gradient has the same
-        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 in single precision.
+        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 if `b`, after its promotion with
+        `values`, is in single precision.
     **options
         Further arguments of the solver, such as ``M=`` for a preconditioner of `A`. Gradients use its adjoint, and for
         `cg` and `minres`, which need a Hermitian one, `M` itself. A preconditioner that was made for other values may

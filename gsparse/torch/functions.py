@@ -17,8 +17,9 @@ from gsparse.linalg import gradients
 
 __all__ = ["matmul", "solve"]
 
-# The default of rtol in double and in single precision, as in `gsparse.linalg.solve`.
-_RTOL = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-5, torch.complex64: 1e-5}
+# The default of rtol, and that for right-hand sides of these dtypes, as in `gsparse.linalg.solve`.
+_RTOL, _SINGLE_RTOL = 1e-8, 1e-5
+_SINGLE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
 
 def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
@@ -40,7 +41,7 @@ def solve(
     matrix = gradients.parse_matrix(A)
     gradients.check_square_solver(solver)
     values, b = _of_one_dtype(values, b)
-    options["rtol"] = _RTOL.get(b.dtype, 1e-5) if rtol is None else rtol
+    options["rtol"] = rtol if rtol is not None else _SINGLE_RTOL if b.dtype in _SINGLE else _RTOL
     return DifferentiableSolution.apply(matrix, values, b, False, solver, options)
 
 

@@ -153,7 +153,8 @@ def test_rows_of_a_damaged_file_are_refused_or_equal_the_whole_files(
         assert outcome in tally, f"{answer}: {content!r}"
         tally[outcome] += 1
         if outcome == "refused":
-            assert answer.startswith(f"A{ending} is truncated or malformed: ") and REMEDY in answer
+            is_unknown = answer.startswith(f"A{ending} cannot be read: ")  # the header of a kind that is not read
+            assert is_unknown or (answer.startswith(f"A{ending} is truncated or malformed: ") and REMEDY in answer)
             # SciPy rounds floating-point pointers, and gsparse refuses them.
             assert expected == "refused" or "indptr must be integers" in answer, f"{answer}: {content!r}"
         elif expected == "matrix" and exact is not None:

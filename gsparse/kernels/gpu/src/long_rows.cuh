@@ -2,7 +2,7 @@
 //
 // A long row is cut into chunks of GS_CHUNK entries, and a warp owns a chunk: its lanes read neighbouring entries
 // (coalesced) and add their products up by shuffles. A row of one chunk is then finished. Otherwise the warp writes its
-// partial sum, and the warp that arrives last adds the partial sums of the row up, always in the order of the chunks:
+// partial sum, and the warp that arrives last adds the partial sums of the row up, always in the same order:
 //
 //     row r:     | chunk first | first + 1 | ... | first + chunks - 1 |     one warp for each chunk
 //                       v            v                    v

@@ -366,7 +366,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an output in a missing folder": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
     "no iterations": ("solve line.mtx --maxiter 0", "--maxiter: at least 1, got 0"),
     "no workers": ("solve line.mtx --workers 0", "--workers: at least 1"),
-    "a tolerance": ("solve line.mtx --rtol 2", "--rtol: from 0 to 1"),
+    "a tolerance": ("solve line.mtx --rtol 2", "--rtol: at least 0 and less than 1"),
     "no file": ("info none.mtx", "no file at .*none.mtx"),
     "a file of another kind": ("info text.npy", "unknown kind of file, gsparse reads .npz, .mtx"),
     "a folder": ("info .", r"^gsparse info: \.: unknown kind of file"),

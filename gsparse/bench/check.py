@@ -42,8 +42,8 @@ class ExactProduct:
         error : float
             The largest |computed - exact| of a row, in units of eps·(|A|·|x|) of that row.
         correct : bool
-            Whether the error of every row is at most 2·(row length + 4), the bound of gsparse's tests. For k columns
-            the bound is 2·(row length + 4 + k).
+            Whether the product has the dtype of the matrix, and the error of every row is at most 2·(row length + 4),
+            the bound of gsparse's tests. For k columns the bound is 2·(row length + 4 + k).
         """
         loaded = self._loaded
         is_panel, dtype, xp = loaded.x.ndim == 2, computed.dtype, loaded.device.xp

@@ -64,9 +64,9 @@ def column_peers(loaded: LoadedMatrix, with_launches: Collection[str] = ()) -> I
 
 
 def launches(panel: Panel, lanes: int, value_bytes: int) -> Iterator[PanelLaunch]:
-    """Yield the launches that may be the best for such an X.
+    """Yield the launches that may be the best for a panel: those that cover all of its columns, or half, at once.
 
-    They are those that cover all columns of X, or half of them, at once.
+    `lanes` is the number of lanes of a warp, and `value_bytes` that of the bytes of a value.
     """
     packs = -(-panel.num_columns // panel.pack)
     widest = min(1 << (packs - 1).bit_length(), 2 * lanes)

@@ -100,7 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
-    method.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... up to all)")
+    method.add_argument(
+        "--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,8,16 up to all; --quick: all)"
+    )
     method.add_argument(
         "--repeats",
         type=int,

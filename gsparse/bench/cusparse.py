@@ -221,6 +221,11 @@ class CusparseProduct:
         Whether to call the preprocessing step, if the library has one for this format.
     context : Context, optional
         The default is the context of CuPy's current device.
+
+    Raises
+    ------
+    CusparseError
+        If the dtype or the strides are not supported, or a call of the library fails.
     """
 
     def __init__(

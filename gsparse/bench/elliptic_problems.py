@@ -52,7 +52,7 @@ class EllipticProblem:
 
 
 def poisson(n: int, points: int) -> sp.csr_array:
-    """Return the Laplacian of a square or a cube of n points a side, with 5, 7, 9 or 27 points."""
+    """Return the Laplacian on a square (stencil of 5 or 9 points) or cube (7 or 27), with n grid points a side."""
     line, dimensions = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)), 2 if points in (5, 9) else 3
     if points in (5, 7):
         S = line
@@ -117,7 +117,11 @@ def lognormal(n: int, dimensions: int, deviation: float = 3.0) -> HostArray:
 
 
 def rotated_diffusion(n: int, epsilon: float, angle: float) -> sp.csr_array:
-    """Return bilinear finite elements for diffusion that is 1 along a direction and `epsilon` across it."""
+    """Return bilinear finite elements for diffusion that is 1 along a direction and `epsilon` across it.
+
+    The direction has the angle `angle`, in radians, to the first axis of the grid. Unknowns are numbered along the
+    second one first.
+    """
     c, s = np.cos(angle), np.sin(angle)
     a, b, d = c * c + epsilon * s * s, (1 - epsilon) * c * s, s * s + epsilon * c * c
     stencil = np.array(

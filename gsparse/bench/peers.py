@@ -142,7 +142,13 @@ class Peer:
 
 
 def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
-    """Make the matrix of a problem on a device, with values of the given dtype."""
+    """Make the matrix of a problem on a device, with values of the given dtype.
+
+    Raises
+    ------
+    SkippedError
+        If the matrix is complex.
+    """
     xp = device.xp
     arrays = problem.make(xp)
     if arrays.data.dtype.kind == "c":
@@ -156,7 +162,7 @@ def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
 def format_peers(
     loaded: LoadedMatrix, formats: Sequence[str] = (), threads_per_block: Sequence[int] = ()
 ) -> Iterator[Peer]:
-    """Yield a peer for each format of gsparse, requested by name, and one for the plan's own choice.
+    """Yield a peer for each format of gsparse, requested by name, and one for the plan's own choice ("auto").
 
     Parameters
     ----------

@@ -73,10 +73,11 @@ class Problem:
 
 
 def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arrays:
-    """Make the symmetric matrix of the 7- or 27-point stencil on a grid of n³ points, with sorted columns.
+    """Make the matrix of the 7- or 27-point stencil on a grid of n³ points, with sorted columns.
 
-    With constant coefficients, the diagonal is the number of the stencil's other points (6 or 26), and all other
-    entries are -1. With variable ones, each entry is multiplied by a random factor of its own.
+    With constant coefficients, the matrix is symmetric: the diagonal is the number of the stencil's other points (6 or
+    26), and all other entries are -1. With variable ones, each entry is multiplied by a random factor of its own, from
+    1 to 1.125, so that only the structure is symmetric.
 
     Examples
     --------
@@ -104,14 +105,14 @@ def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arr
 
 
 def banded(num_rows: int, per_row: int, reach: int, *, xp: Any = np) -> Arrays:
-    """Make rows with `per_row` random columns within ±reach of the diagonal."""
+    """Make rows with `per_row` random columns within ±reach of the diagonal, sorted. Columns may be repeated."""
     rng = xp.random.default_rng(SEED)
     columns = xp.arange(num_rows)[:, None] + rng.integers(-reach, reach + 1, (num_rows, per_row))
     return _even_rows(xp.clip(columns, 0, num_rows - 1), num_rows, per_row, rng, xp)
 
 
 def uniform(num_rows: int, per_row: int, *, xp: Any = np) -> Arrays:
-    """Make rows with `per_row` random columns out of all columns."""
+    """Make rows with `per_row` random columns out of all columns, sorted. Columns may be repeated."""
     rng = xp.random.default_rng(SEED)
     return _even_rows(rng.integers(0, num_rows, (num_rows, per_row)), num_rows, per_row, rng, xp)
 
@@ -142,7 +143,7 @@ def rmat(scale: int, edges_per_row: int, *, xp: Any = np) -> Arrays:
 
 
 def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
-    """Make rows with the given lengths (a host array) and sorted random columns out of all columns."""
+    """Make rows with the given lengths (a host array) and sorted random columns, which may be repeated."""
     rng, indptr = xp.random.default_rng(SEED), xp.asarray(np.concatenate([[0], np.cumsum(lengths)]))
     nnz = int(indptr[-1])
     rows = xp.searchsorted(indptr[1:], xp.arange(nnz), side="right")

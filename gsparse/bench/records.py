@@ -122,7 +122,7 @@ class Run:
         and "gpu" on a GPU.
     records : tuple of Record
     errors : dict of str
-        For each matrix that could not be measured at all, the reason.
+        For each matrix and dtype that could not be measured at all, such as "R-MAT 15, float64", the reason.
     """
 
     environment: dict[str, str]
@@ -163,8 +163,8 @@ def by_matrix(records: Iterable[Record]) -> dict[tuple[str, str, int | None], li
 def with_reference(records: Sequence[Record]) -> list[Record]:
     """Return the records of one matrix with `reference` and `reference_us` filled in.
 
-    The reference is the best time of the vendor's library on a GPU. On the CPU it is the best time of any library with
-    at most as many threads as the record has.
+    The reference is the best time of the vendor's library on a GPU, or of any library if the vendor's was not measured.
+    On the CPU it is the best time of any library with at most as many threads as the record has.
     """
     completed = []
     for record in records:

@@ -171,6 +171,11 @@ def fit(records: Sequence[Mapping[str, Any]], start: CostModel | None = None) ->
         between hosts if all runs used one host. If the records determine only the sum of several constants, each of
         them changes as little as possible.
 
+    Raises
+    ------
+    ValueError
+        If there is no record, or one whose seconds are not above 0.
+
     Examples
     --------
     >>> runs = [{"rows": n, "nnz": 7 * n, "seconds_per_iteration": 5e-6 + n * 176 / 1e12} for n in (1e4, 1e6, 1e8)]

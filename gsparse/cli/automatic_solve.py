@@ -21,11 +21,11 @@ _OPTIONS = {"rtol": "--rtol", "maxiter": "--maxiter"}
 
 
 def solve_automatically(options: argparse.Namespace, S: sp.csr_array, b: Any) -> tuple[SolveResult, dict[str, Any]]:
-    """Solve, and return the result with a report of it."""
+    """Solve, and return the result, and the report that ``--json`` prints."""
     with show_elapsed("choosing a format"):
         A = GpuSparseMatrix(S, device=options.device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the text and the exit code say it
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the text and the exit code say so
         result = linalg.solve(A, b, rtol=options.rtol, maxiter=options.maxiter, progress=can_show_progress())
     advice = result.advice
     for argument, option in _OPTIONS.items():

@@ -34,10 +34,10 @@ SUCCESS, FAILURE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = f"""\
 exit code: {SUCCESS} for success; {FAILURE} if the command failed (not converged, out of memory, a wrong result);
 {MISUSE} if the command cannot run as given (arguments, a file that cannot be read, a device that does not exist);
-{INTERRUPTED} if the command was interrupted
+{INTERRUPTED} if the command was interrupted. `profile` returns the exit code of the program that it runs
 """
 
-# Errors of gsparse that no change of the arguments avoids for certain.
+# Errors that other arguments may not avoid.
 _FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError)
 # Errors whose messages say what to change. An ImportError is that of an optional dependency, and names the command
 # that installs it.
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 if the command failed, 2 if it cannot run as given, 130 if it was interrupted.
+        0 for success, 1 if the command failed, 2 if it cannot run as given, 130 if it was interrupted; for ``profile``
+        that of the program that it runs.
 
     Examples
     --------

@@ -47,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def statistics(S: sp.csr_array, A: GpuSparseMatrix) -> dict[str, Any]:
-    """Return statistics of the matrix: shape, row row_lengths, bandwidth, diagonal, stored zeros and symmetry."""
+    """Return statistics of the matrix: shape, row lengths, bandwidth, diagonal, stored zeros and symmetry.
+
+    The bandwidth is the largest distance of an entry from the diagonal.
+    """
     row_lengths = np.diff(S.indptr)
     entries = S.tocoo()
     distance = abs(entries.row.astype(np.int64) - entries.col)
@@ -71,7 +74,7 @@ def statistics(S: sp.csr_array, A: GpuSparseMatrix) -> dict[str, Any]:
 
 
 def _is_hermitian(A: GpuSparseMatrix) -> bool:
-    """Return whether a matrix equals its conjugate transpose exactly."""
+    """Return whether a matrix is square and equals its conjugate transpose exactly."""
     if A.shape[0] != A.shape[1]:
         return False
     with SquareMatrix.of(A, "info", finite=False) as square:

@@ -1,4 +1,4 @@
-"""``profile``: run a program that knows nothing of it, and print where its time goes."""
+"""``profile``: run a Python program without changing it, and print where its time goes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=("operation", "matrix", "line"), default="line", help="what rows stand for")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all tables as JSON")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write a trace for https://ui.perfetto.dev")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw a picture: .png, .pdf or .svg")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the rows by line: .png, .pdf or .svg")
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="the Python program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the program")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program, and print the table and the advice to stderr, however the program ends."""
+    """Run the program, and print the table and the advice to stderr, however the program ends.
+
+    Return the program's exit code.
+    """
     if not options.script.is_file():
         raise UsageError(f"{options.script}: there is no such program")
     p = Profile()

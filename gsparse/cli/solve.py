@@ -74,9 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     problem.add_argument("--rhs-name", metavar="NAME", help="the variable to read from a .mat file that holds several")
     method = parser.add_argument_group("method")
-    chosen = "default: chosen for the matrix, with a preconditioner; another one follows if it fails"
+    chosen = "default: chosen for the matrix; another one follows if it fails"
     method.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help=chosen)
-    method.add_argument("--precond", choices=("none", *PRECONDITIONERS), help="default: none, if --method is given")
+    method.add_argument(
+        "--precond",
+        choices=("none", *PRECONDITIONERS),
+        help="default: chosen too; none if --method or --workers is given",
+    )
     sizes = f"rows of a block (unknowns of a node), for {', '.join(_OF_BLOCKS)} "
     sizes += f"(default: {_BLOCK_SIZE} for block_jacobi, else 1)"
     method.add_argument("--block-size", type=int, metavar="N", help=sizes)
@@ -155,7 +159,7 @@ def check_options(options: argparse.Namespace) -> None:
     if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
         raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
     if not 0 <= options.rtol < 1:
-        raise UsageError(f"--rtol: from 0 to 1, got {options.rtol}")
+        raise UsageError(f"--rtol: at least 0 and less than 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

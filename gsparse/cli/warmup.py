@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     if device.is_host:
         from gsparse.kernels.cpu.compiling import HandOut  # imports numba
 
-        HandOut.num_first = 0  # what is compiled here serves later processes
+        HandOut.num_first = 0  # compile the code for several threads at the first call, not after many
     dtypes = tuple(dict.fromkeys(options.dtype or ["float64"]))
     steps = []
     for dtype in dtypes:

@@ -15,7 +15,7 @@ __all__ = ["hierarchy"]
 
 # Colours of aggregates. Their order makes neighbours, which mostly have numbers close to each other, differ.
 _NUM_COLORS, _STEP = 20, 7
-# Area of a point in a picture of all points, in square points (1/72 inch) each.
+# Area of the marks of all nodes together, and largest area of one mark, in square points (a point is 1/72 inch).
 _ALL_POINTS, _LARGEST_POINT = 40_000.0, 60.0
 
 
@@ -50,7 +50,8 @@ def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = N
     ShapeError
         If coordinates or shape do not fit the number of nodes.
     ValueError
-        If the level has no aggregates, or both `coordinates` and `shape` are passed.
+        If the level has no aggregates, both `coordinates` and `shape` are passed, or coordinates in three dimensions
+        are to be drawn into Axes of another projection.
 
     Examples
     --------
@@ -94,7 +95,9 @@ def _groups(M: Any, level: int) -> npt.NDArray[np.int64]:
     """Return the number of the aggregate of a level to which each node of the finest level belongs, -1 for none."""
     aggregates = getattr(M, "aggregates", [])
     if not 0 <= level < len(aggregates):
-        raise ValueError(f"level must be one of the {len(aggregates)} levels that have aggregates, got {level}")
+        raise ValueError(
+            f"level must be one of the {len(aggregates)} finest levels, from 0 on, that have aggregates, got {level}"
+        )
     groups: npt.NDArray[np.int64] = M.device.download(aggregates[0]).astype(np.int64)
     for coarser in aggregates[1 : level + 1]:
         numbers = M.device.download(coarser)

@@ -28,7 +28,8 @@ class ProfileLike(Protocol):
 def profile(p: ProfileLike, ax: Any = None, *, by: str = "operation", most: int = 12) -> Any:
     """Draw for each operation how long the caller waited for it, and how long the device worked.
 
-    The dark bars, those of the caller, add up to the wall-clock time. The picture is grey, to be read in print.
+    The dark bars, those of the caller, add up to the wall-clock time. Operations of other threads than the one that
+    opened the profile are left out. The picture is grey, to be read in print.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def profile(p: ProfileLike, ax: Any = None, *, by: str = "operation", most: int 
     by : {"operation", "matrix", "line"}, optional
         Whether rows are operations, operations with each matrix, or operations at each line of the program.
     most : int, optional
-        Number of rows. One more bar adds up the others.
+        Number of rows. One more bar adds up the others, and the time outside of gsparse always has its own.
 
     Returns
     -------
@@ -50,6 +51,8 @@ def profile(p: ProfileLike, ax: Any = None, *, by: str = "operation", most: int 
     ------
     TypeError
         If `p` is no profile.
+    ValueError
+        If `by` is something else.
     PlotError
         If matplotlib is not installed.
 

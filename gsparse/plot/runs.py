@@ -63,7 +63,9 @@ class RecordLike(Protocol):
 
 
 def times_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
-    """Draw each format's time relative to the vendor's best time. Values below 1 are faster.
+    """Draw each format's time relative to the best time of the other libraries. Values below 1 are faster.
+
+    The label of the axis names these libraries: on a GPU those of the vendor if they were measured.
 
     Several matrices are ordered by size and have a mark per format; a single matrix has a bar per format. A format that
     was left out, or that failed, is named, for a single matrix with the reason.
@@ -130,7 +132,8 @@ def setup_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
 def thread_scaling(records: Iterable[RecordLike], ax: Any = None) -> Any:
     """Draw the time of a product on the CPU against the number of nonzeros.
 
-    There is a line for each library and each number of threads.
+    There is a line for each number of threads of gsparse's own choice and of each library. Formats that were requested
+    by name are left out.
 
     Parameters
     ----------

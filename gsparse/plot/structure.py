@@ -96,13 +96,18 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
     cells : int
         Largest number of cells per side.
     most : int, optional
-        Approximate number of entries to count. Of each row of cells only the first entries are counted, and their
-        counts are scaled up. All are counted by default.
+        Approximate number of entries to count. Of each row of cells (of each column, if the matrix is CSC) only the
+        first entries are counted, and their counts are scaled up. All are counted by default.
 
     Returns
     -------
     ndarray of int64, shape (min(M, cells), min(N, cells)), at least (1, 1)
         Number of entries in each cell. It is an estimate if `most` is less than the number of entries.
+
+    Raises
+    ------
+    TypeError
+        If `A` is not a matrix.
 
     Examples
     --------
@@ -148,6 +153,13 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
     -------
     matplotlib Axes
         The Axes that were drawn into.
+
+    Raises
+    ------
+    PlotError
+        If matplotlib is not installed.
+    TypeError
+        If `A` is not a matrix.
 
     Examples
     --------

@@ -57,7 +57,9 @@ def distribution(A: PartitionedMatrix, ax: Any = None) -> Any:
     ['entries (most: 1.12 times the mean)', 'rows', 'ghosts (0.50 per row)']
     """
     if not isinstance(A, PartitionedMatrix):
-        raise TypeError(f"a distributed matrix is needed, got {type(A).__name__}: gsparse.distributed.distribute(A)")
+        raise TypeError(
+            f"a distributed matrix is needed, got {type(A).__name__}: pass gsparse.distributed.distribute(A)"
+        )
     ax = axes_of(ax)
     entries, ghosts, rows = np.array(A.nnz_per_worker), np.array(A.ghosts_per_worker), np.diff(A.row_bounds)
     unevenness = entries.max() / max(entries.mean(), 1)

@@ -34,7 +34,7 @@ def advise(rows: Sequence[Row], seconds: float) -> list[str]:
     Parameters
     ----------
     rows : sequence of Row
-        By line.
+        The rows by line.
     seconds : float
         The wall-clock time of the profile.
     """

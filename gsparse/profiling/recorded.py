@@ -29,7 +29,10 @@ def recorded_copy(name: str) -> Callable[[Function], Function]:
 
 
 def recorded_call(kind: str, name: str) -> Callable[[Function], Function]:
-    """Return a decorator for functions of the host, such as operations that SciPy computes."""
+    """Return a decorator for functions of the host, such as operations that SciPy computes.
+
+    Fields of `name`, such as ``{0}``, are replaced by positional arguments of the call.
+    """
 
     def decorate(function: Function) -> Function:
         @wraps(function)

@@ -115,6 +115,8 @@ class Span:
         Seconds of the spans that were opened inside of this one.
     device_seconds : float or None
         Seconds on the device from the first to the last work of the span; None until it is known.
+    device_begin : float or None
+        When the device began, as `time.perf_counter` tells it; None until it is known, and on a CPU.
     stream : object
         The key of the stream on which the device works.
     iteration : Span or None
@@ -129,7 +131,7 @@ class Span:
         The spans inside of an iteration that is timed alone.
     """
 
-    # Most spans keep most of these, so that a span is made quickly.
+    # Defaults as attributes of the class: most spans change few of them, so a span is made quickly.
     parent: Span | None = None
     place: Place | None = None
     inner_seconds = 0.0
@@ -223,7 +225,7 @@ class Recorder:
                 _set_recorder(None)
 
     def distribute(self, closed: Span) -> None:
-        """Hand a closed span to the profiles that were open when it began."""
+        """Hand a closed span to the profiles that have been open since it began."""
         for receiver in self._receivers:
             if closed.begin >= receiver.begin:
                 receiver.receive(closed)

@@ -35,7 +35,7 @@ class Row:
     calls : int
     seconds : float
         Seconds for which the caller waited, without the operations that ran inside of this one and have rows of their
-        own. The rows of a thread add up to its wall-clock time.
+        own. The rows of the thread that opened the profile add up to its wall-clock time.
     inclusive_seconds : float
         Seconds for which the caller waited, with all that ran inside.
     device_seconds : float
@@ -45,7 +45,7 @@ class Row:
     device : str
         The name of the device that worked; empty for the host alone.
     iterations : int
-        Of solvers.
+        Iterations of solvers.
     plain_iterations : int
         Iterations of solves without a preconditioner.
     is_estimated : bool
@@ -130,7 +130,7 @@ class Totals:
         seconds = self._resolve(span)
         total.device_seconds += seconds
         parent = span.parent
-        # Only events measure what the parent did meanwhile as well.
+        # If events measured the parent, its seconds on the device contain those of this span.
         if parent is not None and parent.begin >= begin and parent.device is span.device and parent.events is not None:
             self.by_key.setdefault(_key_of(parent), _Total()).device_seconds -= seconds
         if span.iteration is not None:

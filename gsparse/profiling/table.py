@@ -34,8 +34,7 @@ def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths:
 
 
 def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return the first rows, and one that adds up the others."""
-    # The rest is always named, wherever it would be in the order.
+    """Return the first rows, one that adds up the others, and always the one for the time outside of gsparse."""
     first, rest = list(rows[:most]), list(rows[most:])
     outside = [row for row in rest if row.kind == OUTSIDE]
     rest = [row for row in rest if row.kind != OUTSIDE]
@@ -79,7 +78,10 @@ def _title(row: Row) -> str:
 def as_html(
     rows: Mapping[str, Sequence[Row]], seconds: float, bandwidths: dict[str, float], advice: Sequence[str]
 ) -> str:
-    """Return what a notebook displays: the advice, the table by operation, and the others folded."""
+    """Return what a notebook displays: the advice, the table by operation, and those by matrix and line, folded.
+
+    Rows of other threads than the profile's own are left out.
+    """
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice)
     parts = [f"<ul>{sentences}</ul>" if advice else "", _html_table(rows["operation"], seconds, bandwidths)]
     for by in ("matrix", "line"):

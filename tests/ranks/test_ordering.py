@@ -135,7 +135,7 @@ def test_matrices_that_cannot_be_ordered_are_refused(monkeypatch: Any) -> None:
     for reorder, partition in (("rcm", "rows"), (None, "metis")):
         with pytest.raises(ShapeError, match=r"square matrix .* got shape \(3, 4\)"):
             order_rows(wide, reorder, partition, 2)
-    with pytest.raises(ShapeError, match="those of 2 blocks, for 3 ranks"):
+    with pytest.raises(ShapeError, match="one block per rank: got 2 for 3 ranks"):
         order_rows(wide, None, (0, 1, 3), 3)
     with pytest.raises(ShapeError, match="end at 4"):
         order_rows(wide, None, (0, 1, 4), 2)

@@ -26,15 +26,15 @@ class RowLoader:
 
     Parameters
     ----------
-    sources : sequence of path-like, or one callable
-        Files whose rows are stacked in this order, or one callable.
+    sources : sequence of path-like, or sequence of one callable
+        Files whose rows are stacked in this order, or a list of one callable.
 
         - SciPy's ``.npz``. If it holds CSR, only the requested rows are read, at the speed of the disk if the file is
           not compressed. A file in another format is loaded as a whole.
         - Matrix Market ``.mtx``, ``.mtx.gz`` and ``.mtx.bz2``. All lines are read for any range of rows, a few
           megabytes at a time.
-        - A callable ``source(lo, hi)`` returns rows lo to hi as anything that `scipy.sparse.csr_array` accepts. It must
-          also work if lo equals hi.
+        - A callable ``source(lo, hi)`` returns the rows from lo up to, but not including, hi, as anything that
+          `scipy.sparse.csr_array` accepts. It must also work if lo equals hi.
     shape : (int, int)
         Shape of the whole matrix.
 
@@ -46,10 +46,12 @@ class RowLoader:
     Raises
     ------
     ShapeError
-        If the sources do not have that shape together.
+        If the sources do not have that shape together, there are none, or a callable is not the only one.
     StructureError
         If the files of one folder belong to different checkpoints.
-    FileNotFoundError, FileFormatError
+    TypeError
+        If `sources` is a single path or callable instead of a list.
+    FileNotFoundError, FileFormatError, DeviceMemoryError
 
     Examples
     --------
@@ -72,7 +74,7 @@ class RowLoader:
         self.dtype = np.result_type(*dtypes) if dtypes else None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
-        """Read rows lo to hi.
+        """Read the rows from lo up to, but not including, hi.
 
         Returns
         -------
@@ -95,11 +97,12 @@ class RowLoader:
         return rows.astype(rows.dtype if self.dtype is None else self.dtype, copy=False)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of the rows lo to hi; None if it is known only after reading the rows.
+        """Return the number of entries in each of these rows; None if it is known only after reading the rows.
 
         Raises
         ------
-        ShapeError, FileFormatError
+        ShapeError, StructureError, FileFormatError
+            As `rows`.
         """
         parts = []
         for reader, first, last in self._covering(lo, hi):
@@ -117,7 +120,7 @@ class RowLoader:
         Raises
         ------
         StructureError
-            If the sources are not all files of one checkpoint, in their order.
+            If the sources are not all files of one checkpoint, in their order, or one of the files has been replaced.
         FileFormatError
         """
         parts = [part for part in (reader.permutation_part() for reader in self._readers) if part is not None]

@@ -53,7 +53,7 @@ class Reader(Protocol):
         ...
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
-        """Return rows lo to hi, with checked indices."""
+        """Return the rows from lo up to, but not including, hi, with checked indices."""
         ...
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
@@ -61,7 +61,10 @@ class Reader(Protocol):
         ...
 
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
-        """Return the number of the first row, and for each row its number before rows were moved; None if none was."""
+        """Return the number of the first row, and for each row its number before rows were moved.
+
+        Return None if no row was moved, or the file belongs to no checkpoint.
+        """
         ...
 
 
@@ -151,7 +154,7 @@ class _Npz:
             shape, format_name = (_read_member(archive, name).tolist() for name in ("shape", "format"))
         num_rows, num_cols = map(index, shape)
         if num_rows < 0 or num_cols < 0:
-            raise ValueError(f"its shape is {(num_rows, num_cols)}, which falls below 0")
+            raise ValueError(f"its shape is {(num_rows, num_cols)}, and no length may be negative")
         format_name = format_name.decode() if isinstance(format_name, bytes) else str(format_name)
         if format_name == "csr":
             _check_lengths(headers, num_rows)
@@ -206,7 +209,7 @@ class _Npz:
         indptr = _read_range(file, "indptr", lo, hi + 1)
         is_valid_start = indptr[0] == 0 if lo == 0 else indptr[0] >= 0
         if indptr.dtype.kind != "i" or not is_valid_start or (np.diff(indptr) < 0).any():
-            raise ValueError("indptr must be integers from 0 on that never fall")
+            raise ValueError("indptr must be integers that begin at 0 and never decrease")
         return indptr
 
 

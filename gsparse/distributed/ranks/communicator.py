@@ -32,6 +32,8 @@ _BUSY_SECONDS, _POLL_INTERVAL = 2e-3, 5e-5
 class Communicator(ABC):
     """The connection of one rank to the other ranks of its group. All ranks call the same methods in the same order.
 
+    A ``with`` block closes it at its end. If the block raises an exception, the other ranks are aborted first.
+
     Attributes
     ----------
     rank, world_size : int
@@ -83,7 +85,7 @@ class Communicator(ABC):
         """
         return self if device.is_host else StagedCommunicator(self, device)
 
-    def check(self, ranks: Sequence[int] | None = None) -> None:  # noqa: B027  (not abstract: waits may notice all losses)
+    def check(self, ranks: Sequence[int] | None = None) -> None:  # noqa: B027  (not abstract: one rank alone loses nobody)
         """Raise an error if another rank is known to be lost, or to have called `abort`.
 
         A rank that has made its last call and has closed its communicator counts as lost.
@@ -110,7 +112,10 @@ class Communicator(ABC):
 
         Raises
         ------
-        CommunicationError, RankLostError
+        CommunicationError
+            If a rank has called `abort`, or the work is not done after `timeout` seconds.
+        RankLostError
+            If one of these ranks is lost.
         """
         began = time.monotonic()
         next_check = began + _CHECK_INTERVAL
@@ -145,7 +150,8 @@ class Communicator(ABC):
         Returns
         -------
         callable
-            Waits until all arrays of `receives` are filled. It must be called before any other method.
+            Waits until all arrays of `receives` are filled; if `is_queued`, only the GPU's current stream waits. It has
+            to be called before any other method.
 
         Raises
         ------
@@ -176,7 +182,7 @@ class Communicator(ABC):
         Parameters
         ----------
         values : array
-            It has the same shape and dtype on all ranks.
+            A contiguous array, of the same shape and dtype on all ranks.
 
         Raises
         ------

@@ -150,6 +150,12 @@ class Halo:
     size, num_ghosts : int
         Number of entries that the rank owns, and number of its ghosts.
 
+    Raises
+    ------
+    ShapeError
+        If `columns` does not have one block for each rank.
+    CommunicationError, RankLostError
+
     Examples
     --------
     >>> import numpy
@@ -163,7 +169,9 @@ class Halo:
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
         if columns.world_size != communicator.world_size:
-            raise ShapeError(f"{columns.world_size} blocks of columns for {communicator.world_size} ranks")
+            raise ShapeError(
+                f"each rank needs one block of columns: got {columns.world_size} for {communicator.world_size} ranks"
+            )
         # If a rank has no arrays, NCCL's communicator cannot know whether those of the host or of GPUs are exchanged.
         communicator = communicator.on(get_device("cpu"))
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
@@ -222,7 +230,10 @@ class HaloExchange:
         self._sorted_ghosts = self._ghosts.buffer if columns == 1 else device.empty(columns * halo.num_ghosts, dtype)
 
     def gather(self, x: Array) -> Callable[[], Array]:
-        """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts."""
+        """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts.
+
+        It returns them one vector after the other, in a buffer that the next exchange overwrites.
+        """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, x, shared.numbers, shared.buffer)
         wait = recorded_wait(self._send_shared(), "halo exchange", self._device, ghosts.buffer)

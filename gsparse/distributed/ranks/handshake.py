@@ -91,8 +91,8 @@ class Acceptor:
     tls : SSLContext or None
         If not None, connections are encrypted with TLS.
     limit : int, optional
-        Maximum number of handshakes that are open at the same time. A further connection ends the oldest handshake: a
-        handshake of a peer that knows the secret takes milliseconds.
+        Maximum number of handshakes that are open at the same time. A further connection ends the oldest handshake,
+        which is a stranger's in all likelihood: that of a peer that knows the secret takes milliseconds.
     name : str, optional
         Name of the threads.
 
@@ -194,7 +194,7 @@ def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline) ->
     Raises
     ------
     OSError
-        If no process listens at the address, or the deadline has passed.
+        If no process listens at the address, TLS refuses the other end, or the deadline has passed.
     """
     connection = _configured(_connect_tcp(address, deadline), tls, address[0])
     with closed_on_error(connection):
@@ -229,8 +229,9 @@ def prove(
     """Prove to the other side that this side knows the secret, and check the other side's proof.
 
     Each side sends random bytes, its challenge, and answers with an HMAC of both challenges. The side that connects
-    answers first, so that a listener reveals nothing to strangers. The HMAC also covers the numbers and the roles of
-    both sides, so an answer is of no use in any other handshake.
+    answers first, so that a listener reveals nothing to strangers. The HMAC also covers `purpose`, and the numbers and
+    roles of both sides, so an answer is of no use in any other handshake. Both sides pass the same `purpose`, and one
+    of them passes ``connects=True``.
 
     Raises
     ------
@@ -255,7 +256,7 @@ def prove(
         connection.sendall(challenge)
         expected = answer(b"connects", peer, own_number, challenges)
     if not hmac.compare_digest(read_before(connection, len(expected), deadline), expected):
-        raise CommunicationError(f"the peer that claims to be rank {peer} does not know this group's secret")
+        raise CommunicationError(f"the other side, which claims to have the number {peer}, does not know the secret")
     if not connects:
         connection.sendall(answer(b"accepts", own_number, peer, challenges))
 

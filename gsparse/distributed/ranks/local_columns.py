@@ -1,4 +1,4 @@
-"""The columns of a rank's rows: numbered from its own ones, then its ghosts; and rows that are put together."""
+"""Local numbers of the columns of a rank's rows, the rank's own columns first; and rows put together from parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HostArray = npt.NDArray[Any]
 
 
 def union(one: HostArray, other: HostArray) -> HostArray:
-    """Return the numbers that are in one of two sorted arrays, sorted."""
+    """Return the numbers that are in at least one of two sorted arrays, each once and sorted, as int64."""
     # NumPy's `union1d` takes ten times as long.
     both = np.concatenate([one, other]).astype(np.int64, copy=False)
     both.sort(kind="stable")  # merges sorted runs
@@ -37,14 +37,20 @@ def whole_nodes(columns: HostArray, block_size: int) -> HostArray:
 
 
 def columns_of_others(device: Device, csr: Csr, own: slice) -> HostArray:
-    """Return the columns of the whole matrix in which rows have entries and that other ranks own, sorted."""
+    """Return the columns of other ranks in which rows have entries, sorted, on the host. Synchronizes.
+
+    The columns of `csr` are those of the whole matrix.
+    """
     outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
     columns: HostArray = device.download(device.xp.unique(outside))  # synchronizes
     return columns
 
 
 def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
-    """Return rows in columns of the whole matrix with local columns, in canonical form. Synchronizes."""
+    """Replace the columns of the whole matrix by local ones, and return the rows in canonical form. Synchronizes.
+
+    `ghosts` is sorted and contains all columns of other ranks in which the rows have entries.
+    """
     xp, num_own, columns = device.xp, own.stop - own.start, csr.indices
     is_own = (columns >= own.start) & (columns < own.stop)
     of_ghosts = num_own + xp.searchsorted(device.upload(ghosts), columns)
@@ -55,9 +61,9 @@ def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) ->
 
 
 def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
-    """Return a matrix of more rows, in which each row of `csr` is added to the one with its number in `rows`.
+    """Return a matrix with `num_rows` rows: the entries of row i of `csr` are in its row ``rows[i]``. Synchronizes.
 
-    Entries of one row keep their order. Synchronizes.
+    If several rows of `csr` are put into one row, their entries follow each other in the order of these rows.
     """
     kernels = kernels_of(device)
     of_entries = rows.astype(csr.indices.dtype)[kernels.row_numbers(device, csr.indptr, csr.nnz)]
@@ -66,7 +72,10 @@ def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
 
 
 def beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
-    """Return rows that have the entries of `left` and, after them, those of `right`, in canonical form."""
+    """Return rows with the entries of `left` and of `right`, in canonical form.
+
+    The columns of both are sorted in each row, and no entry is in both.
+    """
     if not right.nnz:
         return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
     kernels, (left, right) = kernels_of(device), in_common(left, right)

@@ -1,7 +1,7 @@
 """Ranks that `mpiexec` has started: a communicator over MPI, through mpi4py, and a matrix of the rows of all ranks.
 
-Every array is one message of MPI. The tag of a message describes the call that sends it, in the 15 bits that every MPI
-offers for tags:
+Every array of an exchange is one message of MPI; a sum takes several. The tag of a message describes the call that
+sends it, in the 15 bits that every MPI offers for tags:
 
     | number of the call, modulo 256 | exchange or sum | kind of dtype | log2 of the item size |
     | 8 bits                         | 1 bit           | 3 bits        | 3 bits                |
@@ -38,7 +38,8 @@ _MAX_REASON_BYTES = 1024
 # Time limit, in seconds, for messages to be completed or cancelled by `abort` and `close`.
 _END_TIMEOUT = 1.0
 
-# Requests that could not be completed, and what they make. They stay alive, because MPI may still write to them.
+# Requests that could not be completed, and the communicators that they duplicate. They stay alive, because MPI may
+# still write to them.
 _unfinished: list[Any] = []
 
 
@@ -180,7 +181,8 @@ class MpiCommunicator(Communicator):
         """Return whether all other ranks close without a failure, too, within `_END_TIMEOUT`.
 
         Otherwise, messages may still be on their way. If this rank freed its communicators, MPI could give their
-        numbers to others, which would get these messages and end all processes. So MPI frees them at the end.
+        numbers to new communicators, which would get these messages, and MPI would end all processes. So they are not
+        freed before the program ends.
         """
         barrier = self._comm.Ibarrier()
         left = _incomplete([barrier])
@@ -298,6 +300,8 @@ def from_mpi(
         If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
     CommunicationError
         If another rank is silent, or its arguments are wrong.
+    DeviceError
+        If `device` does not exist.
 
     Examples
     --------

@@ -33,9 +33,9 @@ def order_rows(
         "rcm" is reverse Cuthill-McKee [1]_. It places neighbours close together, so that a rank's ghosts belong to the
         ranks next to it.
     partition : {"rows", "nnz", "metis"} or sequence of int
-        "rows" and "nnz" give every rank about the same number of rows or of entries. "metis" calls METIS [2]_ for parts
-        with few entries between them, and moves the rows of each part together. A sequence holds the bounds of a
-        `RowPartition`, which apply to the rows in their new order.
+        "rows" gives every rank about the same number of rows, and "nnz" of entries and rows together. "metis" calls
+        METIS [2]_ for parts with few entries between them, and moves the rows of each part together. A sequence holds
+        the bounds of a `RowPartition`, which apply to the rows in their new order.
     world_size : int
         Number of ranks.
 
@@ -43,8 +43,8 @@ def order_rows(
     -------
     permutation : array of int64 or None
         Row i in the new order is row ``permutation[i]`` of S, and the same holds for the columns. The ranks own blocks
-        of ``S[permutation][:, permutation]``, which maps ``x[permutation]`` to ``(S @ x)[permutation]``. None if no row
-        moves.
+        of ``S[permutation][:, permutation]``, which maps ``x[permutation]`` to ``(S @ x)[permutation]``. None without
+        "rcm" and "metis".
     RowPartition
         The partition of the rows in their new order.
 
@@ -52,6 +52,8 @@ def order_rows(
     ------
     ShapeError
         If a matrix that is to be permuted is not square, or the bounds do not divide its rows into `world_size` blocks.
+    ValueError
+        If `reorder` or `partition` is none of these.
     ImportError
         If `partition` is "metis" and PyMetis is not installed.
 
@@ -109,7 +111,9 @@ def _row_partition(indptr: npt.NDArray[Any], partition: str | Sequence[int], wor
         return RowPartition.by_rows(num_rows, world_size) if by_rows else RowPartition.by_nnz(indptr, world_size)
     row_partition = RowPartition.from_bounds(partition, num_rows)
     if row_partition.world_size != world_size:
-        raise ShapeError(f"the bounds are those of {row_partition.world_size} blocks, for {world_size} ranks")
+        raise ShapeError(
+            f"partition must have one block per rank: got {row_partition.world_size} for {world_size} ranks"
+        )
     return row_partition
 
 

@@ -28,7 +28,7 @@ class RowPartition:
     Raises
     ------
     ShapeError
-        If the bounds do not begin at 0, or decrease.
+        If there are fewer than two bounds, or they do not begin at 0, or decrease.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class RowPartition:
 
     @classmethod
     def by_nnz(cls, indptr: npt.NDArray[np.integer], world_size: int) -> RowPartition:
-        """Divide the rows so that all ranks own about the same number of entries, with one more for each row.
+        """Divide the rows so that all ranks own about the same number of entries and rows together.
 
         Parameters
         ----------
@@ -75,7 +75,8 @@ class RowPartition:
         Returns
         -------
         RowPartition
-            Rows are not split, so a rank with a long row may own more entries than the others.
+            A row counts as one entry more than it has. Rows are not split, so a rank with a long row may own more
+            entries than the others.
         """
         work = np.asarray(indptr, np.int64) + np.arange(len(indptr))
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
@@ -120,13 +121,15 @@ class RowPartition:
         Raises
         ------
         ShapeError
-            If the last bound is not `num_rows`.
+            If the last bound is not `num_rows`, or the bounds are not those of a partition.
         TypeError
             If the bounds are not integers.
         """
         partition = cls(tuple(map(index, bounds)))
         if partition.num_rows != num_rows:
-            raise ShapeError(f"row bounds end at {partition.num_rows}, the matrix has {num_rows} rows")
+            raise ShapeError(
+                f"row bounds must end at the number of rows: they end at {partition.num_rows}, not at {num_rows}"
+            )
         return partition
 
     @property

@@ -78,8 +78,8 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 def local_product(matrix: RankMatrix, x: HostArray, ghosts: HostArray, operation: str) -> Any:
     """Multiply a rank's two blocks by its part of x, without the other ranks.
 
-    For "plain", return the rank's part of the product; `ghosts` are the entries of x that other ranks own. Otherwise
-    return the rank's contributions to its own part of the product and to its ghosts.
+    For "plain", return the rank's part of the product; `ghosts` are the entries of x in the columns `matrix.ghosts`.
+    Otherwise return the rank's contributions to its own part of the product and to its ghosts; `ghosts` is not used.
     """
     diagonal, off_diagonal, boundary = matrix.diagonal, matrix.off_diagonal, matrix.boundary
     with matrix.device.active():
@@ -128,7 +128,10 @@ class ProductServer:
         self._acceptor = Acceptor(listener, self._identify, self._admit, tls, name="gsparse products")
 
     def close(self) -> None:
-        """End all threads. Those that wait for a request end at once, those that multiply end after their product."""
+        """Make all threads end: those that wait for a request at once, those that multiply after their product.
+
+        This does not wait for the latter.
+        """
         self._acceptor.close()
         for connection in list(self._connections):
             shut_down(connection)
@@ -329,9 +332,11 @@ class ProductClient:
     def multiply(
         self, operation: str, parts: list[tuple[HostArray, HostArray]], allocators: Iterable[Allocate] | None = None
     ) -> list[Any]:
-        """Make every rank multiply its part, all at the same time. Only one product runs at a time.
+        """Make every rank multiply its part, and return their results. Only one product runs at a time.
 
-        The result of each rank is received into what its allocator returns; by default, into a new array.
+        `parts` has x and the ghosts for each rank. The result of each rank is received into what its allocator returns;
+        by default, into a new array. Errors are those of `receive_answer`, and a `CommunicationError` if a rank does
+        not answer.
 
         A product that ends early, because of Ctrl-C or an error of one rank, leaves requests and answers of other ranks
         in transit. The connections are therefore used again only after a complete product; otherwise the next product

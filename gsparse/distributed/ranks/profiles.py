@@ -15,7 +15,7 @@ from gsparse.profiling.rows import Row
 __all__ = ["RankProfile", "RankRow", "profile_of_ranks"]
 
 _HEADS = ("operation", "calls", "slowest s", "rank", "mean s", "share")
-# The kind of rows for the waits for other ranks (`RankMatrix` records them).
+# The kind of rows for the waits for other ranks, which `RankOperator.allreduce` and `halo.recorded_wait` record.
 _WAIT = "wait for ranks"
 
 
@@ -28,9 +28,9 @@ class RankRow:
     kind, name : str
         As in a `gsparse.profiling.rows.Row`.
     calls : int
-        Of the rank with the most.
+        Number of calls on the rank with the most.
     slowest_seconds : float
-        Seconds for which the slowest rank waited for the operation, or for its device if that is more.
+        Seconds of the operation on the slowest rank: those of the caller or those of the device, whichever are more.
     slowest_rank : int
     mean_seconds : float
         The mean over all ranks. A rank that did not run the operation counts as 0.
@@ -56,7 +56,7 @@ class RankProfile:
     seconds : tuple of float
         The wall-clock time of each rank.
     waiting_seconds : tuple of float
-        Seconds that each rank spent in halo exchanges and in sums over ranks.
+        Seconds that each rank spent in rows of the kind "wait for ranks".
     """
 
     rows: tuple[RankRow, ...]

@@ -1,8 +1,8 @@
 """Calls that a client asks all ranks to run at the same time, over connections of its own (`product_connections`).
 
 The client asks every rank for the operation "call" and then watches all connections. During a call it sends nothing, so
-a rank sees by its connection when the client has given up: it then ends what it runs for it. The other way round, the
-connection to a rank whose process has died ends. A rank that is silent is still running, or its process is stopped.
+a rank sees by its connection when the client has given up, and then ends the call. The other way round, the connection
+to a rank whose process has died ends. A rank that is silent is still running, or its process is stopped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class CallProgress:
     connections : list of socket
         Those to the ranks, in their order.
     number : int
-        The number of the requests.
+        The number of the requests, which the answers repeat.
     requests : sequence of bytes
         What each rank is asked for.
 
     Attributes
     ----------
     num_missing : int
-        Number of ranks that have not answered.
+        Number of ranks that have not answered. Those that cannot answer any more stay among them.
     """
 
     def __init__(self, connections: list[socket.socket], number: int, requests: Sequence[bytes]) -> None:

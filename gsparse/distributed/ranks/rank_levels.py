@@ -62,7 +62,7 @@ _MIN_ROWS_PER_RANK = 50_000
 
 @dataclass(frozen=True, eq=False)
 class _RankLevel:
-    """A distributed level: its matrix, the transfers to the next level, and its smoothers."""
+    """A distributed level: its matrix, the transfers to the next level (None if there is none), and its smoothers."""
 
     matrix: RankLevelMatrix
     transfers: RankTransfers | None
@@ -86,7 +86,7 @@ class RankLevelSetup:
     smoother : str
         The name of the smoother, or "auto".
     dtype : dtype or None
-        The dtype of the values of the levels.
+        The dtype of the values of the levels; None for that of the matrix.
     coarsenings : list of RankCoarsening or None
         The structure of each distributed level that has a coarser one; None before the first set-up.
     replicated : LevelSetup or None
@@ -248,7 +248,7 @@ class RankLevelSetup:
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
         shared = _ReplicatedVectors(matrix.operator, partition)
-        if not built:  # the whole matrix is small
+        if not built:  # the finest level is replicated
             nothing = Relaxation(())
             finest = self._operator(matrix.part, matrix.operator)
             return [_level_of(finest, shared.transfers(None, None), (nothing, nothing)), *levels], inverse

@@ -66,11 +66,17 @@ class RankMatrix(RankOperator):
         The owners of the rows and of the columns.
     column_sizes : list of int
         Number of columns that each rank owns.
-    host_communicator : Communicator
-        The rank's communicator, for host arrays.
+    host_communicator, communicator : Communicator
+        The rank's communicator for host arrays, and the one for arrays of its device, which products use.
     observer : callable or None
         Called with the `SolveLoop` whenever the host has read the scalars of a solve. If it raises an exception, the
         solve ends.
+
+    Raises
+    ------
+    ShapeError
+        If `columns` does not have one block for each rank.
+    CommunicationError, RankLostError
 
     Examples
     --------
@@ -168,7 +174,7 @@ class RankMatrix(RankOperator):
         Parameters
         ----------
         columns : RowPartition
-            The owners of the columns.
+            The owners of the N columns.
 
         Returns
         -------

@@ -39,12 +39,12 @@ class RankMultigrid(MultigridPreconditioner):
     setup : RankLevelSetup
         Makes the levels, and makes them again for other values.
     cycle_index : int
-        How often a cycle visits the next coarser level.
+        Number of visits to the next coarser level: 1 for a V-cycle, 2 for a W-cycle.
 
     Attributes
     ----------
     seconds : dict
-        The seconds of each phase of the latest set-up or update, on this rank.
+        The seconds of each phase of the latest set-up or update on this rank, and, under "in all", of the whole.
 
     Examples
     --------
@@ -84,7 +84,10 @@ class RankMultigrid(MultigridPreconditioner):
 
     @property
     def aggregates(self) -> list[Array]:
-        """For each distributed level: the aggregate of each node of this rank, counted from its first; -1 for none."""
+        """For each distributed level with a coarser one: the aggregate of each node of this rank, or -1 for none.
+
+        Aggregates are counted from the rank's first one.
+        """
         return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
 
     @property
@@ -196,7 +199,7 @@ def _check_block_size(A: RankOperator, block_size: Any) -> None:
     if any(bound % block_size for bound in bounds):
         raise ShapeError(
             f"block_size={block_size} must divide the first row of each rank, so that no node is on two ranks; the "
-            f"rows are distributed by {bounds}: pass bounds as partition= that are multiples of {block_size}"
+            f"rows are distributed by {bounds}: use bounds that are multiples of {block_size} (partition= takes bounds)"
         )
 
 

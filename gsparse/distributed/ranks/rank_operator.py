@@ -218,7 +218,8 @@ class RankOperator(Operator):
         Returns
         -------
         array, shape (own rows, k)
-            The rank's part of the products, on its device.
+            The rank's part of the products, on its device, in the dtype to which those of A and V and float32 are
+            promoted.
 
         Raises
         ------

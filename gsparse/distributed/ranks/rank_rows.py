@@ -13,7 +13,7 @@ ghosts, or with rows for its ghosts, which the owners send and add up (`RankCont
     A·B       the owners send the rows of B that belong to A's ghosts
     Aᵀ        the transposed rows of A's ghosts go to their owners
 
-Only rows with ghosts are looked at by themselves, which are few, so that most of the time is that of the kernels.
+Only rows with ghosts need these steps. They are few, so most of the time is spent in the kernels.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RankRows:
 
     @staticmethod
     def make(context: RankContext, csr: Csr, ghosts: HostArray, rows: RowPartition, columns: RowPartition) -> RankRows:
-        """Return rows with a halo."""
+        """Return the rows with a new halo for these ghosts, on which the ranks agree by messages."""
         return RankRows(context, csr, ghosts, rows, columns, Halo(ghosts, columns, context.communicator))
 
     @staticmethod
@@ -207,6 +207,11 @@ class RankRows:
         ----------
         columns : array of int64, shape (own rows,)
             The column for each row, on the device. A number that is not that of a column stands for no entry.
+
+        Returns
+        -------
+        array, shape (own rows,)
+            On the device. Synchronizes.
         """
         device, csr = self.context.device, self.csr
         rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
@@ -255,7 +260,8 @@ class RankRows:
         )
         numbers, received = context.rows_to_owners(self.halo, whole)
         ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
-        # The rows of one sender are before those of the next one, as their columns are in the whole matrix.
+        # The rows of one sender are before those of the next one, and their columns in the whole matrix are smaller. So
+        # `placed` leaves the columns of each row sorted.
         received = with_own_columns(device, received, own_rows, ghosts)
         more = placed(device, received, device.upload(numbers), num_own)
         csr = beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))

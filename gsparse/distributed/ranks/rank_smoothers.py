@@ -18,8 +18,8 @@ from gsparse.linalg.preconditioners.square_matrix import canonical_csr
 
 __all__ = ["RankLevelMatrix", "smoothers_over_ranks"]
 
-# The smoothers whose steps multiply by the whole matrix. The others visit the rows of a rank, and take the entries in
-# columns of other ranks from the x before the sweep.
+# The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
+# multiply the entries in columns of other ranks by the x before their first step.
 _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 

@@ -113,12 +113,12 @@ class RankContext:
         sends : mapping of rank to slice
             Which of the rows a rank gets.
         counts : mapping of rank to int
-            Number of rows that a rank sends.
+            Number of rows that a rank sends to this one.
 
         Returns
         -------
         Csr
-            The rows of all ranks, in the order of the ranks.
+            The received rows, in the order of the ranks that have sent them. Indices are of int64.
         """
         device = self.device
         ends = device.download(rows.indptr).astype(np.int64)

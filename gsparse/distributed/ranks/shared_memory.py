@@ -52,7 +52,7 @@ class MemoryCommunicator(Communicator):
     mailboxes : Mailboxes
         The boxes of this rank.
     release : callable, optional
-        Called by `close`, to free what the boxes lie in.
+        Called by `close`, to free the memory of the boxes.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ def _words(values: Array) -> Array:
 
 
 def _padded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return a copy of an array's bytes, with as many zeros behind them as make whole words."""
+    """Return a copy of an array's bytes, padded with zeros to a multiple of 4 bytes."""
     copy = np.zeros(values.nbytes + -values.nbytes % 4, np.uint8)
     bytes_of(copy)[: values.nbytes] = bytes_of(np.ascontiguousarray(values))
     return copy
@@ -194,7 +194,8 @@ def share_memory(control: Communicator) -> Communicator:
     """Return a communicator through memory if all ranks are processes of one host, else `control`.
 
     All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
-    loss of a rank. On Windows this returns `control`, because a file there cannot be removed while it is mapped.
+    loss of a rank. This also returns `control` for more than 256 ranks, if a rank cannot map the file, and on Windows,
+    where a file cannot be removed while it is mapped.
     """
     if sys.platform == "win32":
         return control
@@ -245,7 +246,7 @@ def _folder() -> Path:
 
 
 def _mapped(path: Path, shape: tuple[int, ...], flags: int) -> npt.NDArray[Any] | None:
-    """Return the words of a file as an array, or None if that fails. With `flags`, create the file, full of zeros."""
+    """Map a file as an array of uint64; return None if that fails. With `flags`, create the file, full of zeros."""
     size = 8 * int(np.prod(shape))
     try:
         file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | flags, 0o600)

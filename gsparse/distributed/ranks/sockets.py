@@ -84,7 +84,8 @@ class SocketCommunicator(Communicator):
     rank : int
         The rank of this process.
     addresses : sequence of (host, port)
-        Addresses of the listeners of all ranks, this one included, in the order of the ranks.
+        Addresses of the listeners of all ranks, this one included, in the order of the ranks. All listeners must be
+        open already: a refused connection is not tried again.
     listener : socket
         This rank's listener, from `listen`. The constructor closes it.
     secret : bytes

@@ -42,7 +42,7 @@ __all__ = ["connect_by_environment", "from_torchrun"]
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
 _PURPOSE = b"rendezvous"
-_NUMBER = struct.Struct("<I")  # a rank, or the bytes of a text that follows
+_NUMBER = struct.Struct("<I")  # a rank, or the number of bytes of the text that follows
 # Most bytes of an address, and of the addresses of all ranks.
 _MAX_ADDRESS_BYTES, _MAX_LIST_BYTES = 1 << 10, 1 << 24
 # With these addresses of rank 0, all ranks run on one host, and no other host can connect to their ports.
@@ -106,6 +106,8 @@ def from_torchrun(
         another rank are wrong.
     TypeError
         If `rows` is not sparse.
+    DeviceError
+        If `device` does not exist.
     ShapeError
         If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
 
@@ -190,7 +192,7 @@ def _secret() -> bytes:
 
 
 class _RankListener:
-    """The ranks that have told rank 0 the addresses of their listeners. Its methods are those of an `Acceptor`."""
+    """The ranks that have told rank 0 the addresses of their listeners. An `Acceptor` calls `identify` and `admit`."""
 
     def __init__(self, world_size: int, secret: bytes) -> None:
         self._world_size, self._secret = world_size, secret

@@ -50,7 +50,10 @@ def save(settings: GroupSettings, rank: int, path: str, checkpoint: str, arrays:
 
 
 def publish(settings: GroupSettings, rank: int, path: str, checkpoint: str, first: str | None = None) -> str:
-    """Rename a rank's part file to the file's own name, and remove part files that older checkpoints have left."""
+    """Rename a rank's part file to the file's own name, remove part files of older checkpoints, and return the path.
+
+    Ranks other than 0 pass the result of rank 0 as `first`, so that dask runs their tasks after that of rank 0.
+    """
     check_worker(settings.workers[rank])
     file = Path(path)
     rename(checkpoint_part(file, checkpoint), file)

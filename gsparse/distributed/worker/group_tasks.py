@@ -67,7 +67,7 @@ class RankMetadata:
     rank, nnz : int
         The rank, and the number of its entries.
     ghosts : array of int64
-        Columns of other ranks in which this rank has entries.
+        Columns of other ranks in which this rank has entries, sorted.
     plan : str
         Storage format of the diagonal block.
     nbytes : int
@@ -142,9 +142,9 @@ def open_rank(
 
 
 def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> None:
-    """Connect the ranks of a matrix again after their tasks have failed, and so of all matrices that share connections.
+    """Connect the ranks of a matrix again after their tasks have failed. All ranks run this task at the same time.
 
-    All ranks run this task at the same time.
+    The matrices that shared the old connections share the new ones.
     """
     check_worker(settings.workers[rank])
     state = registry.require_state(settings.key)

@@ -135,7 +135,7 @@ def join_connections(connections: RankConnections, key: str) -> None:
 
 
 def leave_connections(connections: RankConnections, key: str) -> None:
-    """Close connections, unless other matrices share them."""
+    """Let a matrix leave connections, and close them if no other matrix shares them."""
     with _lock:
         connections.keys.discard(key)
         is_unused = not connections.keys

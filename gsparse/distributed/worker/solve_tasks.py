@@ -47,8 +47,8 @@ REPORT, CALLBACK = "report", "callback"
 class PreconditionerSpec:
     """A preconditioner of a matrix over ranks.
 
-    Most of them are made by each rank from its own diagonal block, which is block Jacobi over the ranks, when they are
-    first needed. Ranks make the others together (`set_up`), beforehand.
+    Each rank makes most of them from its own diagonal block, when they are first needed; together, these are block
+    Jacobi over the ranks. The others, which span the ranks, are made by all ranks together beforehand (`set_up`).
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class RankSolution:
     Attributes
     ----------
     vectors : list of array
-        The rank's parts of the vectors in the result.
+        The rank's parts of the vectors in the result, or a `StoredVector` in place of each; empty if they are left out.
     template : tuple
         The result of the solver as a tuple, with None instead of each vector; of a `SolveResult`, x and `statistics`.
     positions : tuple of int
@@ -169,7 +169,7 @@ class RankSolution:
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
     def stored(self, state: RankState, solve: SolveSpec) -> RankSolution:
-        """Store the vectors under consecutive numbers, and return the result with these instead."""
+        """Store the vectors under consecutive numbers, and return the result with a `StoredVector` for each."""
         numbers = [StoredVector(solve.results + position) for position in range(len(self.vectors))]
         vectors = state.results if solve.keeps_results else state.server.vectors
         for number, vector in zip(numbers, self.vectors, strict=True):

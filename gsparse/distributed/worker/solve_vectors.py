@@ -51,7 +51,7 @@ def holds_vector(key: Any, is_awaited: Callable[[], bool]) -> bool:
 
 
 def moved_vector(vector: HostArray) -> HostArray:
-    """Return a vector, which dask has brought to this worker for this task."""
+    """Return a vector as it is: as the argument of this task, dask has brought it to this worker."""
     return vector
 
 

@@ -94,6 +94,22 @@ def test_a_program_that_does_not_exist_is_misuse(tmp_path: Path, capsys: Any) ->
     assert "there is no such program" in error
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "words"),
+    [
+        ("--picture", "out", "pictures are written as .png, .pdf, .svg"),
+        ("--json", "nowhere/p.json", "there is no folder"),
+        ("--trace", "nowhere/t.json", "there is no folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
+    program: Path, capsys: Any, option: str, name: str, words: str
+) -> None:
+    code, out, error = call(capsys, option, program.parent / name, program)
+    assert (code, out) == (2, "")
+    assert words in error
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")
 def test_ctrl_c_ends_the_program_and_prints_the_table(program: Path) -> None:
     program.write_text(f"{PROGRAM}\nprint('ready', flush=True)\nimport time\ntime.sleep(100)\n")

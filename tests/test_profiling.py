@@ -280,6 +280,12 @@ def test_a_profile_that_ends_by_an_exception_keeps_what_it_recorded() -> None:
     assert recording.recorder is None
 
 
+def test_a_profile_that_was_not_opened_has_no_time() -> None:
+    p = gsparse.profile()
+    assert p.seconds == 0
+    assert sum(row.seconds for row in p.rows()) == 0
+
+
 def test_a_profile_records_once() -> None:
     with gsparse.profile() as p:
         pass

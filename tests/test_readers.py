@@ -110,7 +110,7 @@ def test_values_of_every_type_survive(tmp_path: Path, ending: str, dtype: str) -
 def test_a_refused_write_leaves_the_existing_file(tmp_path: Path) -> None:
     for path in (tmp_path / "A.hb", tmp_path / "A.mat"):
         path.write_bytes(b"was there")
-    with pytest.raises(FileFormatError, match="real and integer matrices, this one is complex128"):
+    with pytest.raises(FileFormatError, match="real and integer matrices, this is complex128"):
         write_file(tmp_path / "A.hb", S * 1j)
     with pytest.raises(FileFormatError, match="doubles, which do not hold every int64"):
         write_file(tmp_path / "A.mat", sp.csr_array(np.array([[2**60 + 1]])))

@@ -60,7 +60,7 @@ def statistics(S: sp.csr_array, A: GpuSparseMatrix) -> dict[str, Any]:
         "entries": S.nnz,
         "density": S.nnz / max(S.shape[0] * S.shape[1], 1),
         "rows": {
-            "shortest": int(row_lengths.min(initial=S.shape[1])),
+            "shortest": int(row_lengths.min()) if row_lengths.size else 0,
             "longest": int(row_lengths.max(initial=0)),
             "mean": float(row_lengths.mean()) if row_lengths.size else 0.0,
             "std": float(row_lengths.std()) if row_lengths.size else 0.0,
@@ -110,15 +110,15 @@ def memory(S: sp.csr_array, plan: Plan) -> dict[str, int]:
 
 
 def _text(result: dict[str, Any], plan: Plan, S: sp.csr_array) -> str:
-    rows = result["rows"]
+    rows, is_square = result["rows"], S.shape[0] == S.shape[1]
+    symmetry = f"{'equals' if result['hermitian'] else 'differs from'} its conjugate transpose"
     csr_bytes = max(result["memory"]["scipy csr"], 1)
     return "\n".join([
         f"{result['file'].name}: {describe(S)}, density {result['density']:.3g}",
         f"entries per row {rows['shortest']:,} to {rows['longest']:,}, mean {rows['mean']:.2f}, std {rows['std']:.2f}; "
         f"{rows['empty']:,} rows empty",
         f"bandwidth {result['bandwidth']:,}; {result['diagonal entries']:,} rows have a diagonal entry; "
-        f"{result['stored zeros']:,} stored zeros; {'equals' if result['hermitian'] else 'differs from'} its conjugate "
-        "transpose",
+        f"{result['stored zeros']:,} stored zeros; {symmetry if is_square else 'not square'}",
         "",
         str(plan),
         "",

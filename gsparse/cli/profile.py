@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gsparse.cli.common import Command, UsageError
+from gsparse.cli.common import Command, UsageError, require_folder
 from gsparse.profiling.profile import Profile
 
 __all__ = ["COMMAND"]
 
 # The exit codes of a program that ended with an exception, and of one that was interrupted, as Python's own.
 _FAILED, _INTERRUPTED = 1, 130
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if not options.script.is_file():
         raise UsageError(f"{options.script}: there is no such program")
+    _check_outputs(options)
     p = Profile()
     try:
         with _as_program(options.script, options.arguments), p:
@@ -43,6 +45,16 @@ def run(options: argparse.Namespace) -> int:
     finally:
         _report(p, options)
     return code
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Refuse outputs that could not be written, before the program is run."""
+    if options.picture and options.picture.suffix.lower() not in _PICTURES:
+        raise UsageError(f"--picture {options.picture}: pictures are written as {', '.join(_PICTURES)}")
+    for option in ("json", "trace", "picture"):
+        path = getattr(options, option)
+        if path:
+            require_folder(f"--{option}", path)
 
 
 @contextmanager
@@ -102,7 +114,7 @@ def _draw(p: Profile, path: Path) -> None:
     figure = new_figure((8.0, 5.0))
     plot.profile(p, figure.subplots(), by="line")
     with replacing(path) as file:
-        figure.savefig(file, format=path.suffix.removeprefix("."))
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
 
 
 COMMAND = Command("run a Python program, and print where its time goes", add_arguments, run)

@@ -29,6 +29,7 @@ from gsparse.cli.common import (
     print_result,
     read_matrix,
     refuse_overwrite,
+    require_folder,
     show_elapsed,
 )
 from gsparse.errors import FileFormatError
@@ -141,9 +142,8 @@ def check_options(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other, before a file is read."""
     if options.output and options.output.suffix.lower() not in OUTPUTS:
         raise UsageError(f"-o {options.output}: x is written as {' or '.join(OUTPUTS)}")
-    if options.output and not options.output.absolute().parent.is_dir():
-        raise UsageError(f"-o {options.output}: there is no folder {options.output.absolute().parent}")
     if options.output:
+        require_folder("-o", options.output)
         refuse_overwrite(options.output, options)
     if options.rhs and not options.rhs.is_file():
         raise UsageError(f"--rhs: no file at {options.rhs}")

@@ -13,7 +13,7 @@ from gsparse.device.cupy import import_cupy
 from gsparse.device.gpu import gpu_device
 from gsparse.errors import DeviceError
 
-__all__ = ["current_gpu", "device_of", "get_device"]
+__all__ = ["DEVICE_VARIABLE", "current_gpu", "device_of", "get_device"]
 
 DEVICE_VARIABLE = "GSPARSE_DEVICE"
 

@@ -218,7 +218,8 @@ def _matrix(A: Any) -> Any:
         return sp.csr_array(np.atleast_2d(A))
     if not sp.issparse(A):
         needed = "a sparse array or matrix, or a dense array of numbers of up to two dimensions"
-        raise TypeError(f"a picture of entries needs {needed}, got {type(A).__name__}")
+        got = f"one of {A.ndim} dimensions of {A.dtype}" if isinstance(A, np.ndarray) else type(A).__name__
+        raise TypeError(f"a picture of entries needs {needed}, got {got}")
     return A if A.ndim == 2 else A.reshape(1, -1)
 
 

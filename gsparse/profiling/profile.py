@@ -49,7 +49,8 @@ class Profile:
         self._spans: list[Span] = []
         self._trace: list[Span] = []
         self._totals = Totals()
-        self._lock = threading.Lock()
+        # Reentrant, because a finalizer may close a span on a thread that holds them.
+        self._spans_lock, self._totals_lock = threading.RLock(), threading.RLock()
 
     def __enter__(self) -> Self:
         if self.begin:
@@ -71,14 +72,17 @@ class Profile:
         span : Span
             It has ended, but its events have not been read.
         """
-        self._spans.append(span)
-        if len(self._spans) >= _MAX_SPANS:
+        with self._spans_lock:
+            self._spans.append(span)
+            are_many = len(self._spans) >= _MAX_SPANS
+        if are_many:
             self._add_up()
 
     def _add_up(self) -> None:
         """Add all spans that were received to the totals. Synchronizes with the devices."""
-        with self._lock:
-            spans, self._spans = self._spans, []
+        with self._totals_lock:
+            with self._spans_lock:
+                spans, self._spans = self._spans, []
             self._trace.extend(spans[: max(_MAX_SPANS - len(self._trace), 0)])
             for span in spans:
                 self._totals.add(span, self.begin)
@@ -87,7 +91,9 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds from the begin to the end, or until now."""
+        """Wall-clock seconds from the begin to the end, or until now; 0 if the profile has not been opened."""
+        if not self.begin:
+            return 0.0
         return (perf_counter() if self._end is None else self._end) - self.begin
 
     def rows(self, by: str = "operation") -> list[Row]:

@@ -96,6 +96,43 @@ def test_gpus_without_a_direct_network_multiply_and_solve_through_the_host() -> 
     np.testing.assert_allclose(S @ solution, x[:, 0], atol=1e-8)
 
 
+@pytest.mark.parametrize("shape", [(1, 6), (3, 5), (3, 7)])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_block_of_another_shape_is_refused(shape: tuple[int, int], is_split: bool) -> None:
+    S, rows = sp.csr_array(np.ones(shape)), RowPartition((0, 3, 6))
+    block = split_columns(S, slice(0, min(shape[1], 4) if shape[0] == 3 else 3)) if is_split else S
+
+    def make(communicator: Communicator) -> None:
+        RankMatrix(block, rows, rows, communicator, device="cpu")
+
+    with pytest.raises(ShapeError, match=r"the block of the rows 0 to 3 must have the shape \(3, [36]\), got"):
+        run_ranks(make, 2)
+
+
+def test_owners_of_another_number_of_columns_are_refused() -> None:
+    S, rows = sp.eye_array(6, format="csr"), RowPartition((0, 3, 6))
+
+    def change(communicator: Communicator) -> None:
+        A = RankMatrix(S[rows.rows(communicator.rank)], rows, rows, communicator, device="cpu")
+        A.with_columns(RowPartition((0, 3, 5)))
+
+    with pytest.raises(ShapeError, match="the matrix has 6 columns, the partition is one of 5"):
+        run_ranks(change, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: RowPartition.by_rows(5, 0),
+        lambda: RowPartition.by_nnz(np.arange(6), 0),
+        lambda: run_ranks(lambda _: None, 0),
+    ],
+)
+def test_there_is_at_least_one_rank(call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match="world_size must be at least 1, got 0"):
+        call()
+
+
 def test_blocks_hold_every_entry_once_with_sorted_ghosts() -> None:
     S = matrices("float64")["square"]
     for first, last in ((0, 40), (40, 101), (20, 20)):

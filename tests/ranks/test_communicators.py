@@ -69,6 +69,17 @@ def test_allreduce_gives_every_rank_the_same_bits(run: Run, world_size: int, siz
     assert found[0][1] == world_size * (world_size - 1) // 2
 
 
+def test_only_the_number_of_elements_has_to_agree(run: Run) -> None:
+    def work(communicator: Communicator) -> list[float]:
+        shape, peer = [(4,), (2, 2)][communicator.rank], 1 - communicator.rank
+        values, received = np.arange(4.0).reshape(shape), np.empty(shape)
+        communicator.exchange({peer: values}, {peer: received})()
+        communicator.allreduce(values)
+        return [*received.ravel(), *values.ravel()]
+
+    assert run(work, 2) == [[0.0, 1.0, 2.0, 3.0, 0.0, 2.0, 4.0, 6.0]] * 2
+
+
 def test_a_single_rank_communicates_with_nobody() -> None:
     assert run_one(add, 1, 3) == run_ranks(add, 1, 3)
     assert run_one(exchange_all, 1, 5) == [[]]

@@ -74,7 +74,7 @@ CRASHING_FILES = {
     "the same, compressed": (".mtx.gz", gzip.compress(BANNER.encode() + b"2 2 1\n1 1 \0\n"), "null bytes"),
     "CSC whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csc"), "non-decreasing"),
     "BSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("bsr"), "non-decreasing"),
-    "CSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csr"), "never fall"),
+    "CSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csr"), "never decrease"),
     "a petabyte of entries": (".mtx", BANNER.encode() + b"2 3 1000000000000000\n1 3 4\n", "at most"),
     "a petabyte of values": (".mtx", b"%%MatrixMarket matrix array real general\n9000 900000000000\n1\n", "at most"),
 }

@@ -217,7 +217,7 @@ MALFORMED_ARRAYS = {
     "no shape": ({"shape": None}, "shape"),
     "three sizes": ({"shape": np.array([3, 3, 3])}, "values to unpack"),
     "short indptr": ({"indptr": np.array([0, 1], np.int32)}, "indptr must be a vector of 4"),
-    "falling indptr": ({"indptr": np.array([0, 2, 1, 3], np.int32)}, "never fall"),
+    "falling indptr": ({"indptr": np.array([0, 2, 1, 3], np.int32)}, "never decrease"),
     "indptr of floats": ({"indptr": np.array([0.0, 1, 2, 3])}, "must be integers"),
     "indptr beyond the entries": ({"indptr": np.array([0, 1, 2, 9], np.int32)}, "data must be a vector of 9"),
     "column out of range": ({"indices": np.array([0, 1, 3], np.int32)}, "ind"),
@@ -369,7 +369,7 @@ def test_sources_that_do_not_fit_the_matrix_are_errors(tmp_path: Path) -> None:
             RowLoader(sources, (4, 4))
     with pytest.raises(TypeError, match="must be a list"):
         RowLoader(path, (4, 4))  # type: ignore[arg-type]
-    for shape in ((4,), 4, (4, -1), ("a", 4)):
+    for shape in ((4,), 4, (4, -1), ("a", 4), (4.5, 4)):
         with pytest.raises(ShapeError, match="two integers"):
             RowLoader([path], shape)  # type: ignore[arg-type]
     for lo, hi in ((-1, 2), (3, 2), (0, 5)):

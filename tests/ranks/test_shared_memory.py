@@ -187,6 +187,15 @@ def test_exchanges_and_sums_larger_than_a_box(each: Device, size: int, dtype: st
     run_on(each, exchange_in_a_ring, 3, each, dtype, size, kind=kind)
 
 
+def test_large_unsigned_integers_are_added_exactly(each: Device) -> None:
+    def add(communicator: Communicator) -> list[int]:
+        values = each.upload(np.array([2**53 + 1, 2**63], np.uint64) * np.uint64(communicator.rank == 0))
+        communicator.allreduce(values)
+        return [int(value) for value in each.download(values)]
+
+    assert run_on(each, add, 2) == [[2**53 + 1, 2**63]] * 2
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32"])
 def test_arrays_of_the_host_may_have_any_number_of_bytes(dtype: str) -> None:
     cpu = make_device("cpu")

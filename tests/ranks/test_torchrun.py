@@ -23,7 +23,7 @@ import gsparse.linalg as gla
 from gsparse.distributed import from_torchrun
 from gsparse.distributed.ranks import torchrun
 from gsparse.distributed.ranks.handshake import Deadline, connect, prove
-from gsparse.errors import CommunicationError, ShapeError
+from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from tests.linalg.problems import laplacian, residual
 from tests.ranks.groups import LONG, SECRET, SOON
 from tests.ranks.strangers import strangers
@@ -119,6 +119,14 @@ def test_one_process_needs_no_port(environment: Any) -> None:
     assert info == 0 and residual(S, x, np.ones(36)) < 1e-8
     with pytest.raises(ShapeError, match="add up to 3, the rows have 36 columns"):
         from_torchrun(S, own_columns=3, device="cpu")
+
+
+def test_the_default_device_is_that_of_the_environment(environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(size=1, TORCHELASTIC_RUN_ID="")
+    monkeypatch.setenv("GSPARSE_DEVICE", "nowhere")
+    assert from_torchrun(laplacian(3), device="cpu").device.name == "cpu"
+    with pytest.raises(DeviceError, match="unknown device 'nowhere'"):
+        from_torchrun(laplacian(3))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ def _readers(sources: Sequence[Source], shape: tuple[int, int]) -> tuple[Reader,
 
 def _shape_of(shape: tuple[int, int]) -> tuple[int, int]:
     try:
-        num_rows, num_cols = map(int, shape)
+        num_rows, num_cols = map(index, shape)
     except (TypeError, ValueError):
         raise ShapeError(f"shape must be two integers, got {shape!r}") from None
     if num_rows < 0 or num_cols < 0:

@@ -89,7 +89,7 @@ class LocalCommunicator(Communicator):
 
         def wait() -> None:
             for peer, target in receives.items():
-                target[...] = self._receive(peer, target)
+                target[...] = self._receive(peer, target).reshape(target.shape)
 
         return wait
 
@@ -100,7 +100,7 @@ class LocalCommunicator(Communicator):
             raise CommunicationError(f"rank {peer} has sent nothing for {self._group.timeout:g} s") from None
         if values is None:
             raise CommunicationError(self._group.reason)
-        if (values.shape, values.dtype) != (target.shape, target.dtype):
+        if (values.size, values.dtype) != (target.size, target.dtype):
             expected, sent = (f"{a.size} numbers of {a.dtype}" for a in (target, values))
             raise CommunicationError(f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {sent}")
         return values  # type: ignore[no-any-return]
@@ -109,13 +109,13 @@ class LocalCommunicator(Communicator):
         group = self._group
         group.parts[self.rank] = values
         group.synchronize()
-        shapes = {(part.shape, part.dtype) for part in group.parts}
-        total = group.parts[0].copy() if len(shapes) == 1 else None
+        kinds = {f"{part.size} numbers of {part.dtype}" for part in group.parts}
+        total = group.parts[0].reshape(values.shape).copy() if len(kinds) == 1 else None
         for part in group.parts[1:] if total is not None else ():
-            total += part
+            total += part.reshape(values.shape)
         group.synchronize()
         if total is None:
-            raise CommunicationError(f"ranks disagree on the array to add up: {sorted(map(str, shapes))}")
+            raise CommunicationError(f"ranks disagree on the array to add up: {', '.join(sorted(kinds))}")
         values[...] = total
 
     def check(self, ranks: Sequence[int] | None = None) -> None:
@@ -142,7 +142,7 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
     work : callable
         Called with the rank's `Communicator` and `args`. If it raises an exception, the other ranks are aborted.
     world_size : int
-        Number of ranks.
+        Number of ranks, at least 1.
     *args
         Further arguments of `work`.
     timeout : float
@@ -155,6 +155,8 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
 
     Raises
     ------
+    ValueError
+        If `world_size` is less than 1.
     Exception
         The exception of the first rank that failed by itself, and not because another rank had failed.
 
@@ -174,6 +176,8 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
         with communicator:
             return work(communicator, *args)
 
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, got {world_size}")
     with ThreadPoolExecutor(world_size) as pool:
         communicators = LocalCommunicator.group(world_size, timeout)
         futures = [pool.submit(run, communicator) for communicator in communicators]

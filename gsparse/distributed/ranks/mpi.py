@@ -256,7 +256,7 @@ def from_mpi(
     rows: Any,
     *,
     own_columns: int | None = None,
-    device: str = "auto",
+    device: str | None = None,
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> RankMatrix:
@@ -278,7 +278,8 @@ def from_mpi(
         none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
         columns are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. By default, the ranks of a host take its GPUs in turn, or the CPU if it has none.
+        Where the rank computes. With "auto", the ranks of a host take its GPUs in turn, or the CPU if it has
+        none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     **options

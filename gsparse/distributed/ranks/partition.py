@@ -58,7 +58,13 @@ class RowPartition:
         -------
         RowPartition
             Its blocks differ by one row at most.
+
+        Raises
+        ------
+        ValueError
+            If `world_size` is less than 1.
         """
+        _check_world_size(world_size)
         return cls(tuple(num_rows * rank // world_size for rank in range(world_size + 1)))
 
     @classmethod
@@ -77,7 +83,13 @@ class RowPartition:
         RowPartition
             A row counts as one entry more than it has. Rows are not split, so a rank with a long row may own more
             entries than the others.
+
+        Raises
+        ------
+        ValueError
+            If `world_size` is less than 1.
         """
+        _check_world_size(world_size)
         work = np.asarray(indptr, np.int64) + np.arange(len(indptr))
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
@@ -171,3 +183,8 @@ class RowPartition:
             The owners, in the shape of `rows`.
         """
         return np.searchsorted(self.row_bounds, rows, side="right") - 1
+
+
+def _check_world_size(world_size: int) -> None:
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, got {world_size}")

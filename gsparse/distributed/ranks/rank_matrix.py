@@ -47,8 +47,8 @@ class RankMatrix(RankOperator):
         The owners of the M rows and of the N columns.
     communicator : Communicator
         The rank's communicator, for host arrays.
-    device : str, optional
-        Device of the rank's two blocks.
+    device : str or Device, optional
+        Device of the rank's two blocks, by default as for `GpuSparseMatrix`.
     **options
         Options of `GpuSparseMatrix`, for the diagonal block.
 
@@ -75,7 +75,7 @@ class RankMatrix(RankOperator):
     Raises
     ------
     ShapeError
-        If `columns` does not have one block for each rank.
+        If `columns` does not have one block for each rank, or `block` does not have the rank's rows and all columns.
     CommunicationError, RankLostError
 
     Examples
@@ -183,10 +183,16 @@ class RankMatrix(RankOperator):
 
         Raises
         ------
+        ShapeError
+            If `columns` are not the owners of N columns.
         CommunicationError, RankLostError
         """
         if columns == self.columns:
             return self
+        if columns.num_rows != self.columns.num_rows:
+            raise ShapeError(
+                f"the matrix has {self.columns.num_rows} columns, the partition is one of {columns.num_rows}"
+            )
         with self.device.active(), self.device.memory_guard():
             return self._made_of(RankRows.of(self).with_columns(columns), self.dtype)
 

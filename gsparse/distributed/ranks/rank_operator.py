@@ -20,6 +20,7 @@ from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
 from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
@@ -42,11 +43,17 @@ class RankOperator(Operator):
         rows: RowPartition,
         columns: RowPartition,
         communicator: Communicator,
-        device: str | Device = "auto",
+        device: str | Device | None = None,
         **options: Any,
     ) -> None:
         own_columns = columns.rows(communicator.rank)
-        blocks = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own_columns)
+        own_rows = rows.rows(communicator.rank)
+        if isinstance(block, RowBlock):
+            blocks = block
+            _check_shape(block.diagonal, own_rows, own_columns.stop - own_columns.start)
+        else:
+            _check_shape(block, own_rows, columns.num_rows)
+            blocks = split_columns(sp.csr_array(block), own_columns)
         blocks = blocks.astype(common_dtype(blocks.diagonal.dtype, blocks.diagonal.shape[0], communicator))
         self.device = get_device(device)
         is_prepared = isinstance(blocks.diagonal, GpuSparseMatrix)
@@ -279,6 +286,16 @@ def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator
     counted = table[table[:, 1] > 0] if table[:, 1].any() else table
     names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
     return np.dtype(np.result_type(*names))
+
+
+def _check_shape(block: Any, own_rows: slice, num_columns: int) -> None:
+    """Raise ShapeError if a block does not have these rows and this number of columns."""
+    expected = own_rows.stop - own_rows.start, num_columns
+    if block.shape != expected:
+        raise ShapeError(
+            f"the block of the rows {own_rows.start} to {own_rows.stop} must have the shape {expected}, got "
+            f"{block.shape}"
+        )
 
 
 class _BoundProduct:

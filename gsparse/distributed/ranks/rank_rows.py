@@ -324,9 +324,13 @@ class RankRows:
             If the matrices are not distributed in the same way.
         """
         if (self.rows, self.columns) != (other.rows, other.columns):
+            axis, owners = "rows", (self.rows, other.rows)
+            if self.rows == other.rows:
+                axis, owners = "columns", (self.columns, other.columns)
+            bounds = " and ".join(str(each.row_bounds) for each in owners)
             raise ShapeError(
-                f"cannot combine shapes {self.shape} and {other.shape}, distributed by {self.rows.row_bounds} and "
-                f"{other.rows.row_bounds}: distribute them in the same way"
+                f"cannot combine shapes {self.shape} and {other.shape}, whose {axis} are distributed by {bounds}: "
+                "distribute them in the same way"
             )
         device, ghosts = self.context.device, union(self.ghosts, other.ghosts)
         parts = [self._with_more_ghosts(ghosts), other._with_more_ghosts(ghosts)]

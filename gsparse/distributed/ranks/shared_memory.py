@@ -143,6 +143,7 @@ class MemoryCommunicator(Communicator):
             return
         flat = values.reshape(-1)
         flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+        flat = flat.view(np.int64) if flat.dtype == np.uint64 else flat  # The sums have the same bits.
         summed = flat if flat.dtype in _SUMMED else flat.astype(np.result_type(flat.dtype, np.int64))
         step = 4 * self._mailboxes.capacity // summed.itemsize
         for first in range(0, summed.size, step):

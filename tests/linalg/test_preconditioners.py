@@ -207,7 +207,7 @@ def test_a_sweep_of_the_fixed_point_iteration_is_that_of_chow_and_patel(device: 
 
 def test_factor_sweeps_of_blocks_are_refused() -> None:
     for options in ({"factor_sweeps": 0}, {"factor_sweeps": 2, "block_size": 2}):
-        with pytest.raises(ValueError, match="factor_sweeps must be at least 1, and block_size 1"):
+        with pytest.raises(ValueError, match="factor_sweeps must be at least 1 and needs block_size=1"):
             ilu0(SPD, **options)
 
 

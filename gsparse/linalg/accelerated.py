@@ -50,8 +50,9 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         The matrix; solves run on its device.
     method : {"auto", "cg", "minres", "bicgstab", "gmres", "fgmres"} or callable, optional
         A solver of `gsparse.linalg`, or a function with the same arguments. "auto" selects `cg` for a Hermitian matrix
-        with a positive diagonal, `minres` for any other Hermitian matrix and `bicgstab` for the rest. If the selected
-        solver does not converge, `gmres` is tried.
+        with a positive diagonal, `minres` for any other Hermitian matrix and `bicgstab` for the rest, with at most
+        20,000 iterations. If that does not converge, `gmres` is tried, with ``restart=50`` and ``maxiter=400``. Later
+        solves use only the solver that has converged, or the one with the smallest residual.
     M : operator, optional
         Preconditioner for `method`.
     rtol : float, optional
@@ -210,7 +211,7 @@ def _find_solver(method: str) -> Callable[..., Any]:
 
 
 def _symmetry(matrix: DeviceMatrix) -> tuple[bool, bool]:
-    """Return whether a matrix is Hermitian, and whether its diagonal is positive too. Synchronizes."""
+    """Return whether a matrix is Hermitian, and whether its diagonal is positive. Synchronizes."""
     with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
         return square.is_hermitian(), square.has_positive_diagonal()
 

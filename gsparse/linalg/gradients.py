@@ -13,8 +13,8 @@ real part of conj(gradient in z)·dz.
     solution        A(v)·x = b, with A(v)ᴴ·w = G          v: -w_i·conj(x_j)           b: w
       adjoint       A(v)ᴴ·x = b, with A(v)·w = G          v: -x_i·conj(w_j)           b: w
 
-Vectors may have several columns, over which the products G_i·conj(x_j) are then added up. All of them are computed at
-the entries of A only.
+Products such as G_i·conj(x_j) are computed only for the entries (i, j) of A. If the vectors have several columns, the
+products are added up over the columns.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def check_square_solver(solver: Callable[..., Any]) -> None:
     Raises
     ------
     ValueError
+        If it is a preconditioner, an eigensolver, or a solver for least squares.
     """
     method = METHODS.get(getattr(solver, "__name__", ""))
     if method is not None and (method.kind != "solver" or method.least_squares):
@@ -87,8 +88,8 @@ def with_values(A: DeviceMatrix, values: Any, *, symmetric: bool | None = None) 
     ----------
     A : DeviceMatrix
     values : array, shape (nnz,), or None
-        In the order of ``A.data``. They are not copied if they are on the device of A. They must not be written while
-        the matrix is in use. None stands for the values of A.
+        In float32, float64, complex64 or complex128, in the order of ``A.data``. They are not copied if they are on the
+        device of A. They must not be written while the matrix is in use. None stands for the values of A.
     symmetric : bool or None
         Whether the matrix is to be taken for a symmetric one; None if this is to be found out when it matters.
 
@@ -122,6 +123,7 @@ def product(A: DeviceMatrix, values: Any, x: Any, *, adjoint: bool = False) -> A
     values : array, shape (nnz,), or None
         See `with_values`.
     x : array, shape (N,) or (N, k)
+        With `adjoint`, of shape (M,) or (M, k).
     adjoint : bool
 
     Raises
@@ -149,6 +151,13 @@ def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
     -------
     array, shape (nnz,)
         Of the library of `left`, on the host or on the device as `left`.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        If the arrays do not fit the shape of A, or differ in their number of columns or their dtype.
+    DeviceError
+        If an array is on another GPU than A.
     """
     device, one, other = A.device, parse_dense(left), parse_dense(right)
     _check_pair(A, one, other)
@@ -167,7 +176,7 @@ def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
 def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tuple[Any, Any]:
     """Return the gradients of A(values)·x in x and in `values`: A(values)ᴴ·gradient and ``entry_products``.
 
-    Both are computed in one pass over the entries, unless the columns of A differ much in length.
+    Both are computed in one pass over the entries, unless A is a transposed view or its columns differ much in length.
 
     Parameters
     ----------
@@ -175,13 +184,18 @@ def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tu
     values : array, shape (nnz,)
     gradient : array, shape (M,) or (M, k)
     x : array, shape (N,) or (N, k)
-        All arrays are of one dtype.
+        All arrays are of one dtype, and `x` and `gradient` of one library on one device.
 
     Returns
     -------
     array, shape (N,) or (N, k)
     array, shape (nnz,)
         Both of the library of `x`, on the host or on the device as `x`.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError
+        As `entry_products` does.
     """
     device = A.device
     if A._by_columns or _has_long_columns(A):
@@ -207,6 +221,8 @@ def solution(
 ) -> Any:
     """Return the solution of A(values)·x = b, or of A(values)ᴴ·x = b with `adjoint`.
 
+    The `info` of the solver is dropped. Solvers of `gsparse.linalg` warn if they have not converged.
+
     Parameters
     ----------
     A : DeviceMatrix
@@ -216,7 +232,7 @@ def solution(
         A solver of `gsparse.linalg`. One that needs a Hermitian matrix gets the same matrix and preconditioner in both
         cases, so that nothing is transposed.
     options : mapping
-        Arguments of the solver. A preconditioner `M` is one for A.
+        Arguments of the solver. The preconditioner `M` is one for A(values), also with `adjoint`.
     adjoint : bool
     """
     matrix = with_values(A, values)
@@ -237,7 +253,7 @@ def _adjoint_of(M: Any) -> Any:
 
 
 def _remember_transposition(matrix: DeviceMatrix) -> None:
-    """Let all matrices of this structure rearrange their values when they are transposed, and nothing else."""
+    """Compute the transposition of a structure, so that its matrices only rearrange their values when transposed."""
     device = matrix.device
     with device.active(), device.memory_guard():
         _ = matrix._arrays.current(matrix._stored_shape).structure.transposition

@@ -24,9 +24,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
 
     Parameters
     ----------
-    x : GpuSparseMatrix or sparse array
-        Of shape (M, N), or a transposed or conjugated view. Repeated entries are added up first. SciPy computes the
-        norm of any other sparse matrix.
+    x : GpuSparseMatrix or a view of one, or sparse array of SciPy, shape (M, N)
+        Repeated entries are added up first. SciPy computes the norm of its own arrays, and of matrices in extended
+        precision.
     ord : {None, 'fro', 'f', inf, -inf, 1, -1, 2} or number, optional
         As in `scipy.sparse.linalg.norm`. The Frobenius norm by default, or the 2-norm of vectors.
     axis : {None, int, (int, int)}, optional
@@ -35,7 +35,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     Returns
     -------
     float or ndarray
-        Of the precision of the matrix; of shape (N,) or (M,) if `axis` is a number.
+        Of the precision of the matrix, as SciPy's; of shape (N,) or (M,) if `axis` is a number.
 
     Raises
     ------
@@ -44,8 +44,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
 
     Notes
     -----
-    The norms for which `ord` is one of those listed, except 2, read the values once. The 2-norm of a matrix is the
-    largest singular value, from `svds`. Other norms of rows and columns map the values first.
+    The 2-norm of a matrix is its largest singular value, from `svds`. All other norms of a matrix, and the 1-norms and
+    2-norms of its rows and columns, read floating-point values once. For the remaining norms, SciPy's function runs on
+    the matrix, whose operations make matrices of the mapped values first.
 
     Examples
     --------
@@ -70,7 +71,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
 
 
 def _matrix_norm(x: MatrixLike, ord: Any, axis: Any) -> Any:
-    """Return the norm of a matrix, or None if it is not computed here."""
+    """Return the norm of a matrix, or None if SciPy's function must compute or refuse it."""
     if ord in (None, "fro", "f"):
         return _frobenius(x)
     if not isinstance(ord, int | float | np.number):
@@ -117,8 +118,8 @@ def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
     if not sums.size:
         return getattr(np, extreme).reduce(np.zeros(0))  # NumPy's error
     with device.active(), device.memory_guard():
-        found = kernels_of(device).extreme_entries(device, None, sums, extreme, int(sums.size))
-    return _downloaded(matrix, found)[0]
+        extreme_sum = kernels_of(device).extreme_entries(device, None, sums, extreme, int(sums.size))
+    return _downloaded(matrix, extreme_sum)[0]
 
 
 def _real(matrix: MatrixLike) -> np.dtype[Any]:

@@ -87,7 +87,7 @@ class Operator(ABC):
 
     @abstractmethod
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        """Prepare for products with `columns` vectors of `dtype`, and return the call that computes them."""
+        """Return the call that multiplies `columns` vectors of `dtype` by this operator, or by its adjoint."""
 
     def matvec(self, x: Array) -> Array:
         """Multiply by a vector, as SciPy and CuPy require of an operator.
@@ -104,7 +104,7 @@ class Operator(ABC):
 
         Raises
         ------
-        ShapeError, DeviceMemoryError
+        ShapeError, DeviceError, DeviceMemoryError
         """
         return self._product(x, adjoint=False)
 
@@ -123,7 +123,7 @@ class Operator(ABC):
 
         Raises
         ------
-        ShapeError, DeviceMemoryError
+        ShapeError, DeviceError, DeviceMemoryError
         """
         return self._product(x, adjoint=True)
 
@@ -142,7 +142,7 @@ class Operator(ABC):
 
         Raises
         ------
-        ShapeError, DeviceMemoryError
+        ShapeError, DeviceError, DeviceMemoryError
         """
         return self._product(X, adjoint=False)
 
@@ -161,7 +161,7 @@ class Operator(ABC):
 
         Raises
         ------
-        ShapeError, DeviceMemoryError
+        ShapeError, DeviceError, DeviceMemoryError
         """
         return self._product(X, adjoint=True)
 
@@ -174,7 +174,7 @@ class Operator(ABC):
         dtype = solve_dtype(vector, self)
         rows, size = self.shape[::-1] if adjoint else self.shape
         if vector.ndim not in (1, 2) or vector.shape[0] != size:
-            raise ShapeError(f"this operator takes vectors of {size} elements, or columns, got shape {vector.shape}")
+            raise ShapeError(f"this operator takes arrays of shape ({size},) or ({size}, k), got {vector.shape}")
         other_axes = vector.shape[:0:-1]
         columns = math.prod(other_axes)
         with device.active(), device.memory_guard():
@@ -279,6 +279,7 @@ class DenseOperator(Operator):
         def apply(x: Array, y: Array) -> None:
             device.xp.matmul(x.reshape(columns, -1), array.T, out=y.reshape(columns, -1))
 
+        # CuPy loads cuBLAS for this product, and not within the solve.
         apply(device.xp.zeros(columns * array.shape[1], dtype), device.xp.zeros(columns * array.shape[0], dtype))
         return apply
 
@@ -314,7 +315,7 @@ def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
 
     Parameters
     ----------
-    A : Operator, GpuSparseMatrix or a view of one, sparse or dense array of SciPy or CuPy, or LinearOperator
+    A : Operator, GpuSparseMatrix or a view of one, other sparse array, dense array, or LinearOperator
     device : Device
         The device to which a host matrix is copied.
     name : str
@@ -323,7 +324,7 @@ def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
     Raises
     ------
     TypeError
-        If A has no product.
+        If A is none of these.
     """
     if isinstance(A, Operator):
         return A
@@ -351,7 +352,7 @@ def rounded_to_double(matrix: DeviceMatrix) -> DeviceMatrix:
 def _not_an_operator(argument: Any, array: Array, name: str) -> str:
     """Return the error message for an argument that is no operator.
 
-    If `M` is the name of a preconditioner, or the function that makes one, the message shows the call.
+    If a caller has passed a name or a function as `M`, the message shows the call that makes a preconditioner.
     """
     description = type(argument).__name__
     if array.ndim:
@@ -363,7 +364,7 @@ def _not_an_operator(argument: Any, array: Array, name: str) -> str:
         is_known = is_ours or function in names_of("preconditioner")
         remedy = f": M={module}.{function if is_known else 'jacobi'}(A)"
     else:
-        remedy = ": one has a shape and matvec"
+        remedy = ": pass a matrix of two dimensions, or an object with shape and matvec"
     return f"{name} must be a matrix or operator, got {description}{remedy}"
 
 

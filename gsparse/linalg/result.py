@@ -79,7 +79,7 @@ class SolveResult:
         The solution: NumPy or CuPy, as the right-hand side.
     info : int
         As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown. GMRES
-        returns its maxiter in both cases.
+        returns its maxiter in the last two cases.
     iterations : int
         Number of iterations of the slowest right-hand side.
     residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)
@@ -170,9 +170,9 @@ def largest(residuals: npt.ArrayLike) -> float:
 
 
 def more_iterations(which: str, preconditioners: str, has_one: bool) -> str:
-    """Return the advice for a solve that reached its limit.
+    """Return the advice for a solve that reached its limit: allow more of `which`, or change the preconditioner.
 
-    It is to allow more of `which`, or to use one of the `preconditioners`, or another one if the solve `has_one`.
+    `preconditioners` are those to use if the solve had none. `has_one` says whether it had one.
     """
     other = "try another preconditioner" if has_one else f"give a preconditioner: M=gsparse.linalg.{preconditioners}"
     return f"Allow more {which}, or {other}."

@@ -1,8 +1,8 @@
-"""Small dense matrices on the host, which BLAS and LAPACK compute with one thread.
+"""Computations with small dense matrices on the host, for which BLAS and LAPACK use one thread.
 
-Between two of them the GPU works, so that the other threads of BLAS have gone to sleep. To wake them takes longer than
-the work of one thread, by far in a container or on a virtual machine: 35 ms instead of 0.5 for the eigenvalues of a
-matrix with 65 rows.
+The GPU works between two of these computations, and meanwhile the other threads of BLAS go to sleep. Waking them takes
+longer than computing with one thread. In a container or on a virtual machine the eigenvalues of a matrix with 65 rows
+then take 35 ms instead of 0.5 ms.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _libraries() -> Any:
-    """Return the libraries with threads that this process has loaded. NumPy and SciPy have loaded theirs."""
+    """Return the libraries with threads that this process has loaded, among them those of NumPy and SciPy."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Checks of the arguments that the solvers share, and right-hand sides without columns, before a solver is called."""
+"""A wrapper of all solvers, which checks their common arguments and handles right-hand sides without columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
     accepted : Signature, optional
         The arguments that it accepts, if it passes its options on to another function.
     vectors : sequence of int
-        Positions of vectors in the tuple that the solver returns.
+        Positions of vectors in the tuple that the solver returns, other than x at its begin.
     """
     parameters = (accepted or signature(solver)).parameters
 

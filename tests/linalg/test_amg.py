@@ -215,7 +215,7 @@ def test_misuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"cycle": "X"}, "cycle must be 'V' or 'W', got 'X'"),
         ({"smoother": "gauss_siedel"}, "smoother must be 'auto' or one of"),
         ({"smoother": ("sor", {"omga": 1.2})}, "the smoother 'sor' has no option 'omga'"),
-        ({"sweeps": 2}, "go with a smoother that is not 'auto'"),
+        ({"sweeps": 2}, "sweeps needs a smoother other than 'auto'"),
         ({"smoother": "jacobi", "sweeps": 0}, "sweeps must be at least 1"),
         ({"dtype": np.float16}, "dtype must be float32 or float64, got float16"),
     ):

@@ -233,7 +233,7 @@ def test_solvers_without_update_cannot_be_updated(real_device: Device) -> None:
         ({"solvers": ["jacobi", GpuSparseMatrix(laplacian(3), device="cpu")]}, ShapeError, "8 unknowns"),
         ({"schur": "nonsense"}, ValueError, "schur must be 'diagonal'"),
         ({"schur": laplacian(3)}, ShapeError, r"the shape \(8, 8\)"),
-        ({"schur": sp.linalg.aslinearoperator(np.eye(8))}, TypeError, "goes to solvers"),
+        ({"schur": sp.linalg.aslinearoperator(np.eye(8))}, TypeError, "pass an operator in solvers"),
         ({"fields": [slice(5), slice(5, 9), slice(9, 21)], "schur": "diagonal"}, ValueError, "3 fields"),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_sweep_of_the_fixed_point_iteration_is_that_of_chow_and_patel(device: 
 
 def test_factor_sweeps_of_blocks_are_refused() -> None:
     for options in ({"factor_sweeps": 0}, {"factor_sweeps": 2, "block_size": 2}):
-        with pytest.raises(ValueError, match="factor_sweeps must be at least 1, and block_size 1"):
+        with pytest.raises(ValueError, match="factor_sweeps must be at least 1 and needs block_size=1"):
             ilu0(SPD, **options)
 
 
@@ -296,7 +296,7 @@ def test_several_columns_are_preconditioned_as_single_vectors_are(device: Device
     on_it = on_device(device, X)
     assert device.owns(M @ on_it)
     close(host(M @ on_it), M @ X)
-    with pytest.raises(ShapeError, match=r"vectors of 25 elements, or columns, got shape \(4, 25\)"):
+    with pytest.raises(ShapeError, match=r"arrays of shape \(25,\) or \(25, k\), got \(4, 25\)"):
         M @ X.T
 
 
@@ -507,7 +507,7 @@ def test_real_vectors_for_a_complex_preconditioner_are_refused_by_solvers(real_d
 
 
 def test_vectors_of_another_length_are_refused() -> None:
-    with pytest.raises(ShapeError, match="vectors of 49 elements, or columns, got shape"):
+    with pytest.raises(ShapeError, match=r"arrays of shape \(49,\) or \(49, k\), got"):
         jacobi(SPD) @ np.ones(48)
 
 

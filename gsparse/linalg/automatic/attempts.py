@@ -24,14 +24,15 @@ __all__ = ["try_method"]
 # Cycle length of GMRES. Its basis takes as many vectors.
 _RESTART = 60
 # A solver monitors a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If it ends and the
-# true residual is still too large, it goes on from there, as long as that reduced the true residual by this factor.
+# true residual is still too large, it runs again from there, as long as each run reduces the true residual to at most
+# this fraction.
 _PROGRESS = 0.5
 _MAX_RUNS = 4
-# A method that ran into its limit may go on if it reduced the residual by this factor in one run.
+# A method that ran into its limit of iterations may run again if it reduced the residual to at most this fraction.
 _GOOD_PROGRESS = 0.03
 # Part of the tolerance that a restarted solver aims at.
 _SAFETY = 0.5
-# Part of it that lsmr aims at relative to norm(A)·norm(x), which is larger than norm(b).
+# Part of the tolerance that lsmr aims at relative to norm(A)·norm(x), which is larger than norm(b).
 _LSMR_SAFETY = 0.01
 
 

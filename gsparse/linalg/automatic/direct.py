@@ -22,8 +22,8 @@ _DENSE = 600
 # Rows up to which factors are computed on the host without an estimate: dense ones of 2 000 rows take 64 MB and a
 # second.
 _SMALL = 2000
-# Largest estimate of the operations of a factorization on the host: about a minute at 1 Gflop/s. Envelope methods need
-# at least the operations of SuperLU, which orders by minimum degree.
+# Largest estimate of the operations of a factorization on the host: about a minute at 1 Gflop/s. The estimate is for an
+# envelope method, which needs at least as many operations as SuperLU with its order by minimum degree.
 _MAX_OPERATIONS = 5e10
 # Steps of iterative refinement.
 _REFINEMENTS = 3
@@ -44,7 +44,8 @@ def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) 
     Returns
     -------
     ndarray, shape (N, k)
-        The solution of least squares with the smallest norm, if the matrix is small, rectangular or singular.
+        The solution. For a rectangular matrix, and with `least_squares` for one of at most 600 rows, this is the
+        least-squares solution with the smallest norm.
 
     Raises
     ------

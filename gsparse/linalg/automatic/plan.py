@@ -78,12 +78,12 @@ def _definite(properties: MatrixProperties) -> tuple[Trial, ...]:
 
 
 def _indefinite(properties: MatrixProperties) -> tuple[Trial, ...]:
-    """Return the methods for a Hermitian matrix with zeros or negative numbers on the diagonal."""
+    """Return the methods for a Hermitian matrix whose diagonal is not positive everywhere."""
     word = "Hermitian" if properties.dtype.kind == "c" else "symmetric"
     if properties.num_zero_diagonal:
         why = f"{word} with {properties.num_zero_diagonal} zeros on the diagonal: indefinite, perhaps a saddle point"
     else:
-        why = f"{word} with a diagonal of both signs: indefinite"
+        why = f"{word} with negative numbers on the diagonal: not positive definite"
     return (
         Trial("minres", "absolute_diagonal", why, 2000),
         _DIRECT,

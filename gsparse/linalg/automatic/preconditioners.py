@@ -21,10 +21,10 @@ from gsparse.sparse.construction import on_host
 
 __all__ = ["make_preconditioner"]
 
-# Rows up to which rows are matched with columns on the host.
+# Largest number of rows of a matrix whose rows are matched with columns, which is done on the host.
 _MAX_MATCHED = 200_000
-# What the entries that come to the diagonal are more than, relative to the largest of their row: the first of these for
-# which all rows can be matched.
+# Lower bounds of the entries that come to the diagonal, relative to the largest entry of their row. The first bound for
+# which all rows can be matched is used.
 _LEAST_SHARES = (0.5, 0.1, 0.01, 1e-4, 0.0)
 
 
@@ -72,7 +72,7 @@ def matched_ilu0(A: Any) -> ProductPreconditioner:
     """
     with SquareMatrix.of(A, "matched_ilu0") as matrix:
         if matrix.size > _MAX_MATCHED:
-            raise FactorizationError(f"rows are matched with columns of up to {_MAX_MATCHED} rows, got {matrix.size}")
+            raise FactorizationError(f"rows are exchanged in matrices of up to {_MAX_MATCHED} rows, got {matrix.size}")
         rows = _match_rows(on_host(matrix.device, matrix.csr))
         ones, indptr = np.ones(rows.size, matrix.dtype), np.arange(rows.size + 1)
         exchange = sp.csr_array((ones, rows, indptr), shape=(rows.size, rows.size))
@@ -82,7 +82,7 @@ def matched_ilu0(A: Any) -> ProductPreconditioner:
 
 
 def _match_rows(S: sp.csr_array) -> Array:
-    """Return the row whose entry comes to the diagonal of each column: one that is large in its row and its column."""
+    """Return the row whose entry comes to the diagonal of each column: an entry that is large in its row."""
     largest = np.maximum(abs(S).max(axis=1).toarray().ravel(), np.finfo(np.float64).tiny)
     coo = S.tocoo()
     rows, columns = coo.coords

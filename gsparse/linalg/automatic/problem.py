@@ -93,12 +93,12 @@ class LinearProblem:
         return np.where(np.isnan(norms), np.inf, norms)
 
     def replace_b(self, b: Array) -> None:
-        """Solve for another right-hand side. The relative residuals in the end are those of the one that was given."""
+        """Solve for another right-hand side, until `accept` puts the one of the caller back. Synchronizes."""
         self.system.b = b
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
-        """Keep this solution, whatever its residuals, for the right-hand side that was given. Synchronizes."""
+        """Keep this solution, whatever its residuals, for the right-hand side of the caller. Synchronizes."""
         self.system.b, self.x = self.given_b, x
         self.residuals = self.true_residuals(x)
 

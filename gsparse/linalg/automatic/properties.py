@@ -34,7 +34,7 @@ _STRONG = 0.5
 
 @dataclass(frozen=True)
 class MatrixProperties:
-    """What a method is chosen by.
+    """The properties of a matrix by which a method is chosen.
 
     Attributes
     ----------

@@ -68,7 +68,8 @@ def solve(
     ======================================  =======================================================================
 
     A factorization is that of `factorized`: by cuDSS on a GPU if that is installed, and otherwise on the host, where
-    one of more than 2 000 rows is tried only if it should take less than a minute. Everything else runs on A's device.
+    one of more than 2 000 rows is tried only if it should take less than a minute. Everything else runs on A's device,
+    except for the choice of the rows to exchange.
 
     Parameters
     ----------
@@ -81,10 +82,11 @@ def solve(
         The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` for every column; rtol is 1e-8 by
         default, or 1e-5 if A and b are in single precision. This is checked with a product, not with a solver's own
         estimate.
-    x0 : array, optional
+    x0 : array, shape (N,) or (N, k), optional
         Initial guess; zero by default.
     maxiter : int, optional
-        Maximum number of iterations of each method; by default, each has its own.
+        Maximum number of iterations of each method; by default, each has its own. For `gmres` these are iterations, not
+        cycles.
     progress : bool, optional
         Show a progress bar (tqdm) of each method.
 
@@ -99,8 +101,10 @@ def solve(
     Raises
     ------
     ValueError
-        If A, b or x0 holds NaN or infinity, or rtol is not between 0 and 1.
-    ShapeError, TypeError, DeviceError, DeviceMemoryError
+        If A, b or x0 holds NaN or infinity, rtol is not between 0 and 1, or atol or maxiter is negative.
+    TypeError
+        If A is a distributed matrix, or no matrix or operator, or maxiter is no integer.
+    ShapeError, DeviceError, DeviceMemoryError
 
     Warns
     -----

@@ -88,7 +88,7 @@ class CudssFactors(Factors):
     def _check_solution(self, solver: CudssSolver, csr: Csr) -> None:
         """Raise an error unless a solve has a small residual. cuDSS replaces the zero pivots of a singular matrix."""
         xp = self.device.xp
-        b = xp.cos(xp.arange(self.size, dtype=np.float64)).astype(self.dtype)  # in no special space
+        b = xp.cos(xp.arange(self.size, dtype=np.float64)).astype(self.dtype)  # a vector without structure
         residual = b - self._product(csr, solver.solve(b, 1))
         error = float(xp.linalg.norm(residual) / xp.linalg.norm(b))  # synchronizes
         if not error <= MAX_ERROR:

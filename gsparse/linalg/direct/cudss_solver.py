@@ -67,8 +67,8 @@ def find_threading_layer() -> str | None:
         return named if Path(named).is_file() else None
     package = find_spec("nvidia")  # the namespace of NVIDIA's packages
     folders = [] if package is None else package.submodule_search_locations or []
-    found = [path for folder in folders for path in sorted(Path(folder).glob(_LAYER_FILES))]
-    return str(found[0]) if found else None
+    layers = [path for folder in folders for path in sorted(Path(folder).glob(_LAYER_FILES))]
+    return str(layers[0]) if layers else None
 
 
 class CudssSolver:
@@ -182,11 +182,11 @@ class CudssSolver:
         self._execute("ANALYSIS", *self._described(1, self._placeholder, self._placeholder))
 
     def factorize(self) -> None:
-        """Compute the factors."""
+        """Compute the factors. Synchronizes."""
         self._execute("FACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
     def refactorize(self, values: Array) -> None:
-        """Compute the factors of other values, with the order of elimination of before."""
+        """Compute the factors of other values, with the same order of elimination. Synchronizes."""
         self.csr.data[...] = values
         self._execute("REFACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 

@@ -54,7 +54,12 @@ class Factorization(Operator):
     kind : {"general", "symmetric", "hermitian", "positive definite"}
         What the library was told about A.
     reason : str
-        Why faster libraries were not used; empty if there are none.
+        Why faster libraries were not used; empty if there are none, and for a matrix on a CPU.
+
+    Raises
+    ------
+    FactorizationError, DeviceMemoryError, ShapeError, TypeError, ValueError
+        As for `factorized`.
 
     Examples
     --------
@@ -188,11 +193,17 @@ class Factorization(Operator):
         Returns
         -------
         array, shape (N,) or (N, k)
-            Where b is, and an array of the same library.
+            Where b is, and an array of the same library. The call usually synchronizes.
 
         Raises
         ------
-        ShapeError, DeviceError, DeviceMemoryError, ValueError
+        FactorizationError
+            If an update has failed, so that there are no factors.
+        ValueError
+            If there is no such `trans`.
+        DeviceError
+            If b is on another GPU than A.
+        ShapeError, DeviceMemoryError
         """
         if trans not in _TRANSPOSITIONS:
             raise ValueError(f"trans must be 'N', 'T' or 'H', got {trans!r}")
@@ -257,6 +268,8 @@ class Factorization(Operator):
     def update(self, A: Any) -> None:
         """Factorize a matrix with other values at the same entries. The order of elimination is kept. Synchronizes.
 
+        If the matrix is not of the present `kind` and none was declared, it is factorized anew, as one of its own kind.
+
         Parameters
         ----------
         A : sparse array, shape (N, N)
@@ -266,14 +279,16 @@ class Factorization(Operator):
         Raises
         ------
         FactorizationError
-            If the matrix is singular, or not of the kind that was declared. Later solves raise it too.
+            If the matrix is singular, or not positive definite although that was declared; later solves then raise an
+            error too. If the matrix is not Hermitian or symmetric as declared, or has a value that is not finite; the
+            factors are then still those of before.
         ShapeError, DeviceError, DtypeError, ValueError
             If A does not fit the first matrix. The factors are still those of before.
         """
         if as_matrix(A, self._name).device is not self.device:
             raise DeviceError(f"the factors live on {self.device.name}: bring the new matrix to it")
-        with SquareMatrix.of(A, self._name) as given:
-            matrix = self._checked(given)
+        with SquareMatrix.of(A, self._name) as unchecked:
+            matrix = self._checked(unchecked)
             self._check_declaration(matrix)
             try:
                 if not includes(self.kind, self._declared or find_kind(matrix)):

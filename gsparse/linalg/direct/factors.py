@@ -54,6 +54,7 @@ class Factors(ABC):
         The device of the matrix, on which right-hand sides and solutions are.
     size : int
     dtype : dtype
+    kind : str
     """
 
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
@@ -97,5 +98,5 @@ class Factors(ABC):
         if self.kind == "positive definite":
             return self.size, 0
         raise FactorizationError(
-            f"{self.kind} factors have no inertia: it is known for Hermitian matrices, assume_a='hermitian'"
+            f"{self.kind} factors have no inertia: if the matrix is Hermitian, factorize it with assume_a='hermitian'"
         )

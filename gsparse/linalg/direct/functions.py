@@ -73,7 +73,12 @@ def factorized(
         If A is not of the kind that was declared, if it holds NaN or infinity, or if the library cannot factorize it.
     DeviceMemoryError
         If the factors do not fit into memory.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If there is no such `assume_a` or `library`.
 
     Examples
     --------
@@ -122,8 +127,10 @@ def splu(
 
     Raises
     ------
-    SingularMatrixError, FactorizationError, DeviceMemoryError, ShapeError, TypeError, ValueError
+    SingularMatrixError, FactorizationError, DeviceMemoryError, ShapeError, TypeError
         As for `factorized`.
+    ValueError
+        As for `factorized`, or if an argument of SuperLU is passed with another library.
 
     Examples
     --------
@@ -134,14 +141,14 @@ def splu(
     >>> bool(numpy.allclose(S.T @ x, 1))
     True
     """
-    given = {
+    passed = {
         "permc_spec": permc_spec,
         "diag_pivot_thresh": diag_pivot_thresh,
         "relax": relax,
         "panel_size": panel_size,
         "options": options,
     }
-    superlu = {name: value for name, value in given.items() if value is not None}
+    superlu = {name: value for name, value in passed.items() if value is not None}
     if superlu and library not in (None, "superlu"):
         raise ValueError(f"{', '.join(superlu)} are options of SuperLU, got library={library!r}: leave one of them out")
     return Factorization(
@@ -218,13 +225,18 @@ def spsolve(
     Returns
     -------
     array or sparse array
-        Where b is. A column of shape (N, 1) gives a vector, as in SciPy, and a sparse matrix b a sparse matrix. If A is
-        singular, all elements are NaN.
+        For a dense b, an array of the same library where b is. A column of shape (N, 1) gives a vector, as in SciPy. A
+        sparse b of several columns gives a sparse array: a GpuSparseMatrix on the device of A if A is one, otherwise a
+        `csc_array` of SciPy. If A is singular, all elements are NaN.
 
     Raises
     ------
-    FactorizationError, DeviceMemoryError, ShapeError, TypeError, ValueError
+    FactorizationError, DeviceMemoryError, TypeError, ValueError
         As for `factorized`.
+    ShapeError
+        If A is not square, or b does not have a row for each row of A.
+    DeviceError
+        If b is on another GPU than A.
 
     Warns
     -----

@@ -29,8 +29,8 @@ def spsolve_triangular(
     """Solve A·x = b for a triangular A, with the signature of `scipy.sparse.linalg.spsolve_triangular`. Synchronizes.
 
     A GPU solves level by level: the rows of a level do not depend on each other, and a wide level is a launch. All
-    right-hand sides are solved in the same launches. The levels are found on the host at each call. On the CPU, one
-    thread processes the rows in order.
+    right-hand sides are solved in the same launches. The GPU finds the levels anew in each call. On the CPU, one thread
+    processes the rows in order.
 
     Parameters
     ----------
@@ -57,7 +57,13 @@ def spsolve_triangular(
         If an element of the diagonal is zero.
     FactorizationError
         If A is not triangular.
-    ShapeError, DeviceError, DeviceMemoryError, TypeError
+    ShapeError
+        If A is not square, or b does not have a row for each row of A.
+    DeviceError
+        If b is on another GPU than A.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    DeviceMemoryError
 
     References
     ----------

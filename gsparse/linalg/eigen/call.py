@@ -1,4 +1,4 @@
-"""What `eigs` and `eigsh` have in common: their arguments, the solves within, and what the caller gets."""
+"""What `eigs` and `eigsh` have in common: arguments, inner solves, and the form of the results."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
 
 
 def dense_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
-    """Return all eigenvalues of A·x = λ·M·x and eigenvectors of norm 1, both complex."""
+    """Return the finite eigenvalues of A·x = λ·M·x, as complex numbers, and eigenvectors of norm 1."""
     values, vectors = scipy.linalg.eig(A, M)
     is_finite = np.isfinite(values)
     return values[is_finite], vectors[:, is_finite]

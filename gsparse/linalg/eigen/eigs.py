@@ -41,7 +41,7 @@ class _Options:
     Attributes
     ----------
     part : {"", "r", "i"}
-        The part of the inverse that is used: of real problems with a complex shift, so that vectors stay real.
+        For a real problem with a complex shift: the part of the inverse that is used, so that vectors stay real.
     """
 
     sigma: complex | None
@@ -73,15 +73,16 @@ def eigs(
 ) -> Any:
     """Find k eigenvalues of A·x = λ·M·x for any square A, with vectors that stay on the device.
 
-    The Krylov-Schur method. A step orthogonalizes twice but reads the basis twice, and nothing waits for the host until
-    the basis is full. A real matrix is treated in real arithmetic.
+    This is the Krylov-Schur method. A step orthogonalizes twice and reads the basis only twice, and steps without
+    solves do not wait for the host until the basis is full. A real matrix is treated in real arithmetic.
 
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
         Real or complex: SciPy's or CuPy's.
     k : int, optional
-        Number of eigenvalues.
+        Number of eigenvalues, less than n - 1. For a larger k, `scipy.linalg.eig` computes all eigenvalues of a dense
+        A, with a RuntimeWarning.
     M : like A, optional
         Hermitian and positive definite; the identity by default.
     sigma : complex, optional
@@ -92,12 +93,13 @@ def eigs(
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     ncv : int, optional
-        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities may use k more.
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
+        eigenvectors that were found before.
     maxiter : int, optional
         Maximum number of restarts; 10·n by default.
     tol : float, optional
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
-        a product. 0 means machine precision.
+        a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
     return_eigenvectors : bool, optional
         Whether to return eigenvectors as well.
     Minv : operator, optional
@@ -125,12 +127,22 @@ def eigs(
     ------
     scipy.sparse.linalg.ArpackNoConvergence
         If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
-    ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
+    RuntimeError
+        If A - sigma·M, or M without sigma, is singular.
+    ValueError
+        If arguments have no allowed values or do not fit together, if products are not finite, or if no solver with
+        A - sigma·M or M reaches its tolerance.
+    TypeError
+        If A or M is no matrix or operator, or k is too large and A is not dense.
+    ShapeError
+        If A is not square, or M or v0 does not fit A.
+    DtypeError, DeviceError, DeviceMemoryError
 
     Notes
     -----
-    Without OPinv, solves with A - sigma·M use factors on the host if it has up to 10,000 rows, otherwise GMRES with
-    `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows. Their tolerance is a tenth of `tol`.
+    Without OPinv, solves with A - sigma·M use the factors of `gsparse.linalg.factorized` if it has up to 10,000 rows,
+    otherwise GMRES with `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows (2,000,000 with cuDSS).
+    Iterations have a tenth of `tol` as their tolerance, but at least 50 times the machine precision.
 
     References
     ----------
@@ -265,7 +277,7 @@ def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
 
 
 def _pairs(problem: Eigenproblem, options: _Options, method: KrylovSchur) -> tuple[Host, Host]:
-    """Return the eigenvalues of the problem, and eigenvectors of the Schur form that was found."""
+    """Return the eigenvalues of the problem, and the combinations of Schur vectors that are its eigenvectors."""
     if not len(method.schur):
         return np.zeros(0, complex), np.zeros((0, 0), complex)
     if options.part:  # the part of the inverse does not determine λ, so the problem is projected

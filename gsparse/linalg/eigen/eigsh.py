@@ -72,16 +72,17 @@ def eigsh(
 ) -> Any:
     """Find k eigenvalues of A·x = λ·M·x for a Hermitian A, with vectors that stay on the device.
 
-    Thick-restart Lanczos with full reorthogonalization. A step reads the basis once, and nothing waits for the host
-    until the basis is full. Where products are cheap, steps use a Chebyshev polynomial of A, so that the basis is read
-    less often.
+    This is thick-restart Lanczos with full reorthogonalization. A step reads the basis once, and steps without solves
+    do not wait for the host until the basis is full. Where products are cheap, steps use a Chebyshev polynomial of A,
+    so that the basis is read less often.
 
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
         Real symmetric or complex Hermitian: SciPy's or CuPy's.
     k : int, optional
-        Number of eigenvalues.
+        Number of eigenvalues, less than n. For a larger k, `scipy.linalg.eigh` computes all eigenvalues of a dense A,
+        with a RuntimeWarning.
     M : like A, optional
         Hermitian and positive definite; the identity by default. With `sigma`, it may be semidefinite. In buckling
         mode, it may be indefinite, and A must be positive definite.
@@ -93,12 +94,13 @@ def eigsh(
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     ncv : int, optional
-        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities may use k more.
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
+        eigenvectors that were found before.
     maxiter : int, optional
         Maximum number of restarts; 10·n by default.
     tol : float, optional
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
-        a product. 0 means machine precision.
+        a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
     return_eigenvectors : bool, optional
         Whether to return eigenvectors as well.
     Minv : operator, optional
@@ -128,19 +130,30 @@ def eigsh(
     ------
     scipy.sparse.linalg.ArpackNoConvergence
         If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
-    ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
+    RuntimeError
+        If A - sigma·M, or M without sigma, is singular.
+    ValueError
+        If arguments have no allowed values or do not fit together, if products are not finite, or if no solver with
+        A - sigma·M or M reaches its tolerance.
+    TypeError
+        If A or M is no matrix or operator, or k is too large and A is not dense.
+    ShapeError
+        If A is not square, or M or v0 does not fit A.
+    DtypeError, DeviceError, DeviceMemoryError
 
     Notes
     -----
-    Without OPinv, solves with A - sigma·M are chosen by the matrix: factors on the host if it has up to 10,000 rows;
-    otherwise conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not positive definite, factors up
-    to 100,000 rows, or MINRES. Their tolerance is a tenth of `tol`. ``full_output=True`` tells which was used.
+    Without OPinv, solves with A - sigma·M are chosen by the matrix: the factors of `gsparse.linalg.factorized` if it
+    has up to 10,000 rows; otherwise conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not
+    positive definite, factors up to 100,000 rows (2,000,000 with cuDSS), or MINRES. Iterations have a tenth of `tol` as
+    their tolerance, but at least 50 times the machine precision. ``full_output=True`` tells which was used.
 
     Eigenvalues converge slowly if they are close to each other compared with the range of all eigenvalues, such as the
     smallest ones of the Laplacian of a large graph or grid (``which="SA"``). A `sigma` a little below them is faster
     (-1e-3 for smallest eigenvalues of 0 and 3e-3), and so is a larger `tol`.
 
-    The host waits once per restart. Small problems are solved by LAPACK on the host.
+    The host waits once per restart, and every three steps if these solve with A - sigma·M or M. LAPACK solves problems
+    of at most 64 rows on the host (unless `ncv` or `maxiter` is passed), and those with no more rows than `ncv`.
 
     References
     ----------
@@ -289,11 +302,11 @@ def _solve_without_mass(problem: Eigenproblem, options: _Options, wanted: Wanted
     which = {"LA": "LR", "SA": "SR"}.get(wanted.which, wanted.which)
     if options.mode != "normal" or options.sigma is None or which not in GENERAL or problem.M is None:
         raise ValueError("M is singular: this needs sigma, mode='normal', and which other than 'BE'")
-    found: EigenResult = eigs(
+    result: EigenResult = eigs(
         problem.A, wanted.k, problem.M, options.sigma, which, None, max(wanted.ncv, wanted.k + 2), wanted.maxiter,
         wanted.tol, OPinv=options.OPinv, rng=wanted.seed, multiplicities=wanted.multiplicities, full_output=True,
     )  # fmt: skip
-    w, v = found.eigenvalues.real, np.asarray(found.eigenvectors)
+    w, v = result.eigenvalues.real, np.asarray(result.eigenvectors)
     # A phase makes the vectors of a real problem real; those of one eigenvalue are made orthonormal with respect to M.
     if problem.dtype.kind != "c":
         v = (v * np.exp(-1j * np.angle(v[abs(v).argmax(axis=0), np.arange(len(w))]))).real
@@ -302,7 +315,7 @@ def _solve_without_mass(problem: Eigenproblem, options: _Options, wanted: Wanted
     order = np.argsort(w, kind="stable") if problem.dtype.kind != "c" else np.arange(len(w))
     rows = problem.device.upload(np.ascontiguousarray(v[:, order].T).astype(problem.dtype))
     values, vectors = problem.deliver(w[order].astype(np.finfo(problem.dtype).dtype), rows)
-    return replace(found, eigenvalues=values, eigenvectors=vectors, residuals=found.residuals[order])
+    return replace(result, eigenvalues=values, eigenvectors=vectors, residuals=result.residuals[order])
 
 
 def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, Any, InnerSolver | None]:

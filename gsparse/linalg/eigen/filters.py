@@ -1,9 +1,9 @@
 """When a Chebyshev filter pays, and which interval and degree it gets.
 
 A step of Lanczos' process reads the whole basis. With a filter p(A) in place of A it reads the basis as often, but has
-taken `degree` products, each of which reads the matrix and four vectors. Costs are counted in reads of a vector. They
-come from the numbers of rows and entries alone, never from measured times, so that results do not differ from run to
-run.
+taken `degree` products. Each of them reads the matrix and, with its pass of the recurrence, moves six vectors. Costs
+are counted in reads or writes of a vector. They come from the numbers of rows and entries alone, never from measured
+times, so that results do not differ from run to run.
 
 References
 ----------
@@ -29,7 +29,7 @@ _RECURRENCE_COST, _PRODUCT_COST = 4.0, 2.0
 _FIRST_DEGREES, _LATER_DEGREES = (3, 15), (5, 31)
 # A filter must save at least this share of the cost of a step.
 _SMALLEST_GAIN = 0.25
-# What a filter may be at the ends of the spectrum. Rounding errors of eigenpairs inside grow by the ratio.
+# The largest value of a filter at the ends of the spectrum. Rounding errors of eigenpairs inside grow with it.
 _LARGEST_VALUE = 1e4
 # The interval ends this far below the last wanted eigenvalue, relative to the distance of the first from the last.
 _MARGIN = 0.3

@@ -2,15 +2,17 @@
 
 An eigensolver treats such a solve as a product with an operator, so its error must stay below the tolerance of the
 eigenvalues. If every solve reaches ‖r‖ ≤ rtol·‖b‖, the operator is off by at most rtol times its norm, and the residual
-of an eigenpair of A by rtol·|λ - σ|. Hence rtol is a tenth of the caller's tolerance.
+of an eigenpair of A by rtol·|λ - σ|. Hence rtol is a tenth of the caller's tolerance, but at least 50 times the machine
+precision.
 
 A method that fails is replaced by the next one in the list for good:
 
 ============================  ======================================================================================
 matrix                        methods
 ============================  ======================================================================================
+dense array                   LU factors on the host
 diagonal                      division
-few rows                      factors (`gsparse.linalg.factorized`)
+few rows                      factors (`gsparse.linalg.factorized`), and then as below
 Hermitian                     conjugate gradients with multigrid; factors; MINRES
 not Hermitian                 GMRES with ILU(0); factors
 an operator without entries   conjugate gradients and MINRES, or GMRES
@@ -54,13 +56,13 @@ _FEW_ROWS = 10_000
 _MAX_FACTORED_ROWS, _MAX_ROWS_ON_GPU = 100_000, 2_000_000
 # Iterations after which a method is replaced by the next one.
 _MAX_ITERATIONS, _RESTART = 2000, 50
-# How often the residual of MINRES, whose own tolerance refers to the norms of A and x, may be solved for again.
+# How many times MINRES may run, each time for the residual that is left: its tolerance refers to the norms of A and x.
 _MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class InnerSolve:
-    """What the solves inside of an eigensolver were.
+    """A summary of the solves inside of an eigensolver.
 
     Attributes
     ----------
@@ -107,7 +109,7 @@ class InnerSolver:
             if self._solve is None:
                 raise ValueError(
                     f"no inner solver reached a relative residual of {self.rtol:.1e} for {self._name}: tried "
-                    f"{', '.join(self._failed)}. Pass OPinv (or Minv), a solver of your own, or a larger tol"
+                    f"{', '.join(self._failed)}. Pass a solver of your own as OPinv (or Minv), or a larger tol"
                 )
             result = self._try(b)
         x[...] = result[0]
@@ -294,7 +296,7 @@ def _singular_as(name: str) -> Iterator[None]:
     try:
         yield
     except (SingularMatrixError, scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
-        raise RuntimeError(f"{name} is singular: choose another sigma ({error})") from error
+        raise RuntimeError(f"{name} is singular: choose another sigma, or pass one ({error})") from error
 
 
 def _most_factored_rows(device: Device) -> int:
@@ -302,7 +304,7 @@ def _most_factored_rows(device: Device) -> int:
 
 
 def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:
-    with _singular_as("the shifted matrix"):
+    with _singular_as("A - sigma·M, or M without sigma,"):
         product = Factorization(matrix.astype(dtype, copy=False), name="sigma").bind(device, dtype)
 
     def solve(b: Array) -> tuple[Array, int]:
@@ -314,7 +316,7 @@ def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Call
 
 
 def _dense_solve(array: Any, device: Device) -> Callable[[Array], Any]:
-    with _singular_as("the shifted matrix"), warnings.catch_warnings():
+    with _singular_as("A - sigma·M, or M without sigma,"), warnings.catch_warnings():
         warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
         factors = scipy.linalg.lu_factor(array)
     return _host_solve(lambda b: scipy.linalg.lu_solve(factors, b), device)

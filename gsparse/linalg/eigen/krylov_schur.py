@@ -34,6 +34,7 @@ __all__ = ["KrylovSchur"]
 
 Host = npt.NDArray[Any]
 
+# These three are explained in `gsparse.linalg.eigen.lanczos`.
 _FEWEST_NEW_VECTORS = 16
 _KEPT_SHARE = 1 / 3
 _STEPS_BETWEEN_CHECKS = 3
@@ -162,8 +163,8 @@ class KrylovSchur:
     def _needed(self, ritz: _Ritz) -> npt.NDArray[np.intp]:
         """Return the places of eigenvalues that are, with the locked ones, among the k most wanted.
 
-        Of a conjugate pair, both are. If there are k locked eigenvalues, another one has to be better than the worst of
-        them by more than its error.
+        A conjugate pair is returned as a whole. If there are k locked eigenvalues, another one has to be better than
+        the worst of them by more than its error.
         """
         keys, limit = general_keys(ritz.values, self.wanted.which, self._is_real), self._limit()
         if limit is not None:
@@ -206,9 +207,9 @@ class KrylovSchur:
         whole[:num_locked, :num_locked], whole[:num_locked, num_locked:] = self.schur, coupling
         whole[num_locked:, num_locked:] = T[:count, :count]
         if len(whole) > self.wanted.k and num_locked:
-            found = scipy.linalg.eigvals(whole)
-            keys = general_keys(found, self.wanted.which, self._is_real)
-            chosen = found[keys <= np.sort(keys)[self.wanted.k - 1]]
+            eigenvalues = scipy.linalg.eigvals(whole)
+            keys = general_keys(eigenvalues, self.wanted.which, self._is_real)
+            chosen = eigenvalues[keys <= np.sort(keys)[self.wanted.k - 1]]
             whole, combinations, size = reordered(whole, np.eye(len(whole), dtype=whole.dtype), chosen)
             self.krylov.rotate(combinations[:, :size])
             whole = whole[:size, :size]

@@ -138,7 +138,7 @@ class Projection:
     remainder : float
         The norm of the next vector before it is normalized; 0 if the subspace is invariant.
     leftover : ndarray, shape (m,)
-        What is left of V in w.
+        The coefficients of the vectors of V that w still contains.
     scale : float
         Estimate of the norm of B.
     """

@@ -41,7 +41,8 @@ _KEPT_SHARE = 1 / 3
 # Steps with solves after which convergence is tested again.
 _STEPS_BETWEEN_CHECKS = 3
 # If M is singular, the inner product does not see what rounding errors add to vectors from its null space, and that
-# grows from step to step. Vectors that are longer than this, relative to the first one, get rid of it by another solve.
+# grows from step to step. If a vector has become this many times as long as the first one, the process is given up
+# (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
 # A run with solves finds eigenvalues down to this size relative to the largest one. Smaller ones, which would get lost
 # in the rounding errors of the projected problem, are left to the next run, where the largest are locked. (A shift may
@@ -63,7 +64,8 @@ class Wanted:
     ----------
     k : int
         Number of eigenpairs.
-    which : {"LM", "SM", "LA", "SA", "BE"}
+    which : str
+        One of `HERMITIAN` of `gsparse.linalg.eigen.selection` for `Lanczos`, of `GENERAL` for `KrylovSchur`.
     tol : float
         Relative tolerance; 0 for machine precision.
     ncv : int

@@ -110,13 +110,21 @@ def lobpcg(
     eigenvectors : array, shape (n, k)
         The block with the smallest residuals: NumPy or CuPy, as X.
     lambdaHistory, residualNormsHistory : list of ndarray
-        If requested: host arrays, one for each iteration up to the best one, and those of the final block.
+        If requested: host arrays, one for each iteration up to the best one, and those of the final block. A problem
+        that is solved as a dense one has no histories, and none are returned.
 
     Raises
     ------
     ValueError
-        If the columns of X, or of Y, are linearly dependent.
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        If the columns of X, or of Y, are linearly dependent, X or Y does not have two dimensions, or a product has
+        another shape than its block.
+    NotImplementedError
+        If Y is passed and the problem is so small that it is solved as a dense one: ``n - m < 5 * k``.
+    ShapeError
+        If X or Y does not have a row for each row of A, or ranks share so small a problem.
+    TypeError
+        If A, B or M is no matrix, operator or callable.
+    DtypeError, DeviceError, DeviceMemoryError
 
     Warns
     -----

@@ -43,15 +43,16 @@ class EigenResult:
     eigenvalues : array, shape (k,)
     eigenvectors : array, shape (n, k), or None
     residuals : ndarray, shape (k,)
-        ‖A·x - λ·M·x‖ of each pair, on the host; NaN where A was not multiplied with.
+        ‖A·x - λ·M·x‖ of each pair, on the host; NaN if the problem was solved as a dense one, or with `OPinv`.
     restarts : int
-        Number of cycles, after each of which the basis was restarted.
+        Number of cycles. The basis is restarted between two of them.
     products : int
-        Number of products with A or, with sigma or M, of solves.
+        Number of steps that have extended the basis. Each takes one solve with sigma or M, one product with A without,
+        or as many products as the degree of a Chebyshev filter, if `eigsh` uses one.
     runs : int
         Number of runs: further ones look for copies of multiple eigenvalues.
     inner : InnerSolve or None
-        What the solves inside were, and their tolerance.
+        A summary of the inner solves; None if there were none.
     """
 
     eigenvalues: Array
@@ -161,7 +162,7 @@ def make_problem(A: Any, M: Any, v0: Any, name: str) -> Eigenproblem:
 
 
 def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
-    """Refuse k that is too large for an iteration, unless A and M are dense, as SciPy does."""
+    """Warn of a k that is too large for an iteration, and refuse it unless A and M are dense, as SciPy does."""
     text = f"k >= {limit} for N * N square matrix. Attempting to use scipy.linalg.{function} instead."
     warnings.warn(text, RuntimeWarning, stacklevel=4)
     if problem.is_sparse and not problem.is_dense:

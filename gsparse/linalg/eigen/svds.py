@@ -85,13 +85,18 @@ def svds(
     ------
     scipy.sparse.linalg.ArpackNoConvergence
         If not all singular values converge within `maxiter` restarts.
-    ValueError, TypeError, DeviceError, DeviceMemoryError
+    ValueError
+        If an argument has no allowed value, or a value of A or v0 is not finite.
+    TypeError
+        If A is no matrix or operator.
+    DeviceError, DeviceMemoryError
 
     Notes
     -----
-    The smallest singular values of a sparse matrix with M + N of at most 100,000 are found with factors on the host;
-    others by a Chebyshev filter, which takes many products if they are close together. Zero singular values are found
-    too. The host waits once per restart.
+    The smallest singular values of a sparse matrix with M + N of at most 100,000 are found with factors on the host.
+    The others are found by products alone, of which many are needed if they are close together. Zero singular values
+    are found too. The host waits once per restart, and in each solve with factors. Matrices with at most 64 rows or
+    columns are solved by LAPACK on the host, unless `ncv` or `maxiter` is passed.
 
     References
     ----------

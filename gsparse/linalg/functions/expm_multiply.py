@@ -9,7 +9,8 @@ exp(t·A)·b is computed in s steps, each with a Taylor polynomial of degree m:
     scale      f = exp(h·μ)·f;  b = f;  <b, b>                                   3          h = t/s
 
 m and s are the cheapest pair whose truncation error is below the rounding error. They depend on the 1-norms of powers
-of A, which are estimated. Terms after convergence are multiplied by 0; the host asks for that every few terms.
+of A, which are estimated. Terms after convergence are multiplied by 0. Every few terms, the host asks whether the
+series has converged.
 """
 
 from __future__ import annotations
@@ -110,7 +111,13 @@ def expm_multiply(
 
     Raises
     ------
-    ValueError, ShapeError, TypeError, DeviceError, DeviceMemoryError
+    ShapeError
+        If A is not square, or B does not have a row for each row of A.
+    ValueError
+        If B has more than two dimensions, or `num` is less than 2.
+    DeviceError
+        If A is on one GPU and B on another.
+    DeviceMemoryError
 
     Warns
     -----
@@ -177,7 +184,7 @@ def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) ->
 
 @dataclass(eq=False)
 class _Action:
-    """exp(t·A) applied to columns, which it replaces.
+    """The product of exp(t·A) with columns, which it overwrites.
 
     Attributes
     ----------

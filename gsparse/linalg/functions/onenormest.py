@@ -39,7 +39,10 @@ class Products:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A lower bound of ‖A‖₁, the unit vector that has this norm as its image, and the image, on the host."""
+    """A lower bound of ‖A‖₁: the 1-norm of the image of a unit vector, that vector's place, and the image.
+
+    The image is on the device, or on the host if A was made dense there.
+    """
 
     norm: float
     place: int
@@ -55,7 +58,8 @@ def onenormest(A: Any, t: int = 2, itmax: int = 5, compute_v: bool = False, comp
         An operator needs `rmatvec` too. The norm of a matrix with entries is ``gsparse.linalg.norm(A, 1)``, exactly and
         faster.
     t : int, optional
-        Number of vectors of a block: more of them make the estimate better, and dearer.
+        Number of vectors of a block: more of them make the estimate better and more expensive. From t = n on, A is made
+        dense on the host, and the norm is exact.
     itmax : int, optional
         Maximum number of iterations; two are typical.
     compute_v, compute_w : bool, optional
@@ -72,12 +76,18 @@ def onenormest(A: Any, t: int = 2, itmax: int = 5, compute_v: bool = False, comp
 
     Raises
     ------
-    ValueError, ShapeError, DeviceError, DeviceMemoryError
+    ValueError
+        If `t` or `itmax` is less than 1.
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is no matrix or operator.
+    DeviceMemoryError
 
     Notes
     -----
     The random vectors of the method are always the same ones, so that calls can be repeated bit for bit. The host waits
-    about four times in an iteration.
+    four to six times in an iteration.
 
     References
     ----------

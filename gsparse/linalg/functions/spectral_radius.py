@@ -29,14 +29,15 @@ def spectral_radius(
     tol: float = 1e-6,
     maxiter: int | None = None,
 ) -> float:
-    """Return the largest magnitude of an eigenvalue.
+    """Return the largest magnitude of an eigenvalue. Synchronizes.
 
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
         Real or complex.
     hermitian : bool, optional
-        Whether A is Hermitian, which is tested by default if A has entries. An operator is taken for a general one.
+        Whether A is Hermitian, which is tested by default if A is sparse. A dense array or an operator is taken for a
+        general one.
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     tol : float, optional
@@ -53,7 +54,15 @@ def spectral_radius(
     ------
     scipy.sparse.linalg.ArpackNoConvergence
         If the eigenvalue does not converge within `maxiter` restarts.
-    ValueError, TypeError, ShapeError, DeviceError, DeviceMemoryError
+    ShapeError
+        If A is not square, or v0 does not have n elements.
+    TypeError
+        If A is no matrix or operator.
+    ValueError
+        If `maxiter` is not positive, or a value of A or v0 is not finite.
+    DeviceError
+        If A is on one GPU and v0 on another.
+    DeviceMemoryError
 
     Examples
     --------

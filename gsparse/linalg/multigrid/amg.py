@@ -94,15 +94,16 @@ def amg(
     max_levels : int, optional
         Maximum number of levels.
     max_coarse : int, optional
-        Number of nodes up to which a level is not coarsened further, but inverted.
+        Number of nodes up to which a level is not coarsened further, but inverted (if it has at most 3,000 rows).
     cycle : {"V", "W"}, optional
+        A level visits the next coarser one once ("V", the default) or twice ("W").
     smoother : str, or (str, dict), optional
         For a matrix, "auto" is a Chebyshev polynomial if A is Hermitian with a positive diagonal, of degree 2, or 3 if
         there are several candidates, and else a forward and a backward sweep of Gauss-Seidel's method.
         For a hierarchy, "auto" uses its own smoothers. On a CPU they are the same as PyAMG's. On a GPU, so are all but
         those that visit one row after the other: gauss_seidel and sor become a Chebyshev polynomial with about as many
-        products if A is Hermitian with a positive diagonal. (The hierarchy's own `symmetry` decides whether A is
-        Hermitian, if half of the digits agree.) Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and
+        products if A is Hermitian with a positive diagonal. (A hierarchy with ``symmetry="nonsymmetric"`` counts as not
+        Hermitian, any other one is examined.) Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and
         gauss_seidel_nr visit groups of rows at once, see `gauss_seidel`. Schwarz's method and the Krylov methods are
         replaced on all devices, with a warning.
         Another smoother is chosen by its name: "jacobi", "l1_jacobi", "chebyshev", "gauss_seidel", "sor",
@@ -129,16 +130,23 @@ def amg(
     Raises
     ------
     FactorizationError
-        If the coarsest level is too large for a dense inverse, a smoother cannot divide by a diagonal that has a zero,
-        or a value is not finite. (The diagonal of an empty row counts as 1.)
-    ShapeError, TypeError, ValueError
+        If the coarsest level of a hierarchy, or the one at which `max_levels` ends the coarsening, has more than 3,000
+        rows; if a smoother cannot divide by a diagonal that has a zero; or if a value is not finite. (The diagonal of
+        an empty row counts as 1.)
+    ShapeError
+        If A is not square, or `B` or `BH` does not have a row for each row of A.
+    TypeError
+        If A is an operator whose entries cannot be read, or `B` or `BH` is complex and A is not.
+    ValueError
+        If an option has no allowed value, or cannot be combined with A or with another option.
 
     Warns
     -----
     SmootherWarning
-        If no device runs a smoother of the hierarchy, and another one takes its place.
+        If a smoother of the hierarchy is replaced by another one that may need more iterations.
     CoarseningWarning
-        If a large level has too few strong connections for a coarser one, so that it is only smoothed.
+        If a level of more than 3,000 rows is only smoothed, because it has too few strong connections for a coarser
+        level or `max_coarse` does not let it be coarsened.
 
     Notes
     -----
@@ -146,8 +154,9 @@ def amg(
     They and their neighbours form aggregates, and the nodes in between join the ones with which they have the strongest
     connections. Nodes without strong connections, such as those of rows with a diagonal only, are left to the smoother.
 
-    The finest candidates are smoothed before the levels are set up. Each row of the prolongation is smoothed by one
-    step of Jacobi's method with ω = 4/3 over the largest eigenvalue of D⁻¹A.
+    The candidates of the finest level are smoothed before they are used. Each row of the prolongation is smoothed by
+    one step of Jacobi's method with ω = 4/3 over the largest eigenvalue of D⁻¹A, unless it reaches more than 64
+    aggregates.
 
     References
     ----------
@@ -181,7 +190,7 @@ def amg(
     passed = (B, BH, block_size, symmetry, strength, max_levels, max_coarse)
     for (name, default), argument in zip(_SETUP_DEFAULTS.items(), passed, strict=True):
         if argument is not default and (default is None or argument != default):
-            raise ValueError(f"{name} belongs to the set-up, and the hierarchy of PyAMG is set up: pass it to PyAMG")
+            raise ValueError(f"{name} belongs to the set-up, which PyAMG has done for this hierarchy: pass it to PyAMG")
     home = get_device(device)
     with home.active(), home.memory_guard():
         return convert_hierarchy(A, home, make, cycle_index, inner)
@@ -201,12 +210,15 @@ def parse_cycle(
     Raises
     ------
     ValueError
+        If one of them has no allowed value.
     """
     if cycle not in ("V", "W"):
         raise ValueError(f"cycle must be 'V' or 'W', got {cycle!r}")
     make = _smoother_maker(smoother, sweeps)
     if dtype is not None and np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}: it is complex where vectors are")
+        raise ValueError(
+            f"dtype must be float32 or float64, got {np.dtype(dtype)}: pass one of the two, also for complex vectors"
+        )
     return make, 1 if cycle == "V" else 2, None if dtype is None else np.dtype(dtype)
 
 
@@ -255,7 +267,7 @@ def _smoother_maker(smoother: Any, sweeps: int | None) -> MakeSmoothers | None:
     name, options = smoother if isinstance(smoother, tuple) else (smoother, {})
     if name == "auto" and options == {}:
         if sweeps is not None:
-            raise ValueError(f"sweeps must go with a smoother that is not 'auto', got {sweeps}")
+            raise ValueError(f"sweeps needs a smoother other than 'auto', got sweeps={sweeps}: choose one by its name")
         return None
     if name not in SMOOTHERS:
         raise ValueError(f"smoother must be 'auto' or one of {', '.join(map(repr, SMOOTHERS))}, got {smoother!r}")

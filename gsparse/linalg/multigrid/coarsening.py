@@ -34,9 +34,9 @@ FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
 OMEGA = 4 / 3
-# Generations of roots in the order of the nodes, in each of which all blocks of a GPU wait for each other twice. A mesh
-# of n³ points has about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities
-# by a hash, with which all are decided after about ten generations.
+# Maximum number of generations of roots that are chosen in the order of the nodes. In each of them, all blocks of a GPU
+# wait for each other twice. A mesh of n³ points takes about 2.3·n generations, one of n² points 1.1·n, and a chain of n
+# points n/3. If some nodes are then undecided, a hash orders them, which takes about ten more generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
 # If more than this part of all nodes is not next to a root, more aggregates are made of these nodes. The roots of such
@@ -266,12 +266,13 @@ class Coarsening:
     def _blocks_of_A_and_P(self, A: Csr, P: Csr) -> tuple[BlockPattern, BlockPattern] | None:
         """Return the blocks of the factors of A·P, None if they are not worth it. Synchronizes.
 
-        P consists of full blocks, of which each joins a node and an aggregate; A may do so or not.
+        P consists of full blocks, each of which joins a node and an aggregate. The result is also None if A does not
+        consist of full blocks.
         """
         device, size, k = self._device, self._block_size, P.num_cols // self.num_aggregates
         if not are_worth(size, size, k):
             return None
-        if any(found % size for found in kernels_of(device).full_blocks(device, A)):  # synchronizes
+        if any(extent % size for extent in kernels_of(device).full_blocks(device, A)):  # synchronizes
             return None
         reached = self._patterns[0][0]
         shape = A.num_rows // size, self.num_aggregates
@@ -283,7 +284,7 @@ class Coarsening:
     ) -> tuple[BlockPattern, BlockPattern] | None:
         """Return the blocks of the factors of R·(A·P), None if they are not worth it. Synchronizes.
 
-        `pattern` has the blocks of A·P. If A does not consist of full blocks, each row of A·P does so by itself.
+        `pattern` has the blocks of A·P. If it is None, the blocks of A·P have one row each.
         """
         device, k = self._device, AP.num_cols // self.num_aggregates
         inner = 1 if pattern is None else self._block_size

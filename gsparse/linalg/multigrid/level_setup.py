@@ -4,8 +4,9 @@ What is done on each level, beginning with the finest:
 
     connections  →  aggregates  →  smoothers  →  the tentative prolongator T, P and R  →  the Galerkin product R·A·P
 
-The matrix of the coarsest level gets a dense inverse, if it has at most `MAX_INVERTED` rows. Otherwise the level is
-only smoothed, with a warning, or, if `max_levels` allows no further level, an error is raised.
+The matrix of the coarsest level gets a dense inverse, if it has at most `MAX_INVERTED` rows. A larger coarsest level is
+an error if `max_levels` has ended the coarsening. Otherwise it is only smoothed, with a warning unless its matrix is
+diagonal.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class LevelSetup:
     make : callable
         Makes the smoothers of a level.
     dtype : dtype or None
-        The dtype of the values of the levels.
+        float32 or float64, the precision of the values of the levels; None for that of the matrix.
     improves : bool
         Whether the candidates are smoothed first.
     coarsenings : list of Coarsening or None
@@ -153,7 +154,7 @@ class LevelSetup:
         Warns
         -----
         CoarseningWarning
-            If a level cannot be coarsened further and is too large for a dense inverse.
+            If a level cannot be coarsened further and is too large for a dense inverse, unless it is diagonal.
         """
         self.phases = Phases(finest.device)
         matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
@@ -165,8 +166,8 @@ class LevelSetup:
             smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
             radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
             if not levels:
-                given = partial(tuple, (self.candidates, self.left_candidates))
-                make_candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else given
+                unchanged = partial(tuple, (self.candidates, self.left_candidates))
+                make_candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else unchanged
             transfers = coarsening.fill(matrix.csr, make_candidates, radius, self.phases)
             make_candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, len(levels), transfers, smoothers))
@@ -301,8 +302,8 @@ def improved_candidates(
 ) -> tuple[Array, Array]:
     """Smooth the candidates, which then fulfil boundary conditions and follow jumps of coefficients.
 
-    A step of Jacobi's method ends it. Unlike a polynomial, it makes a candidate zero in the rows in which the diagonal
-    is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same ones.
+    The last step is one of Jacobi's method. Unlike a polynomial, it makes a candidate zero in the rows in which the
+    diagonal is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same.
     """
     smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
     smoothed = _smoothed(matrix, smoothers, right, adjoint=False)

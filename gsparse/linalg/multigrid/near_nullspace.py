@@ -41,10 +41,10 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
 
     Notes
     -----
-    Points that are clamped in all directions, and so have no rows in the matrix, are left out of `coordinates`. A point
-    that is clamped in some directions only keeps all of its rows: make those of the clamped displacements rows of the
-    identity, with the value on the right-hand side, and set the modes to 0 there, so that all points have as many
-    unknowns.
+    Points that are clamped in all directions, and so have no rows in the matrix, are left out of `coordinates`. All
+    other points must have the same number of unknowns. So a point that is clamped only in some directions keeps all of
+    its rows: make those of the clamped displacements rows of the identity, with the value on the right-hand side, and
+    set the modes to 0 there.
 
     References
     ----------

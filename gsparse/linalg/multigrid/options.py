@@ -16,7 +16,7 @@ from gsparse.matrix.plans import declared_block_shape
 __all__ = ["SYMMETRIES", "AggregationOptions", "Strength", "blocks_of", "parse_options"]
 
 SYMMETRIES = ("hermitian", "symmetric", "nonsymmetric")
-# The largest weight that is weak, compared with the largest ones of its row and of its column: PyAMG's defaults.
+# The default θ of each measure, as in PyAMG.
 _THETAS = {"classical": 0.1, "symmetric": 0.0}
 
 
@@ -71,6 +71,7 @@ def parse_options(
     Raises
     ------
     ValueError
+        If an option has no allowed value.
     """
     if block_size is None:
         rows, columns = blocks_of(A)

@@ -19,7 +19,7 @@ class Phases:
     Parameters
     ----------
     device : Device
-        Where the work of the phases is queued, active.
+        The device on which the phases queue their work. It must be the active one.
     """
 
     def __init__(self, device: Device) -> None:

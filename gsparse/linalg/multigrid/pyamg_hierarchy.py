@@ -33,13 +33,14 @@ def _equivalents(matrix: SquareMatrix, level: Any, hermitian: bool) -> tuple[Smo
 
 
 def _warn_of_replacements(levels: Sequence[Level]) -> None:
-    """Warn once of smoothers that no device runs."""
+    """Warn once of each kind of smoother that was replaced, except by an equivalent one."""
     replaced = {s.replaces: s.name for level in levels for s in (level.presmoother, level.postsmoother)}
     for name, replacement in replaced.items():
         if name not in ("", *EQUIVALENTS.get(replacement, ())):
             warnings.warn(
-                f"amg: the smoother {name} of the hierarchy is replaced by {replacement}, because it does not run on a "
-                f"device; to choose another one, use smoother={', '.join(map(repr, SMOOTHERS))}",
+                f"amg: the smoother {name} of the hierarchy is replaced by {replacement}, because no device runs it, "
+                f"or only slowly for this matrix; to choose another one, pass smoother= one of "
+                f"{', '.join(map(repr, SMOOTHERS))}",
                 SmootherWarning,
                 stacklevel=frames_to_the_caller(),
             )
@@ -61,13 +62,24 @@ def convert_hierarchy(
     ----------
     ml : pyamg.MultilevelSolver
     device : Device
-        Active.
+        It must be the active one.
     make : callable or None
         Makes the smoothers of a level; None for the equivalents of those of the hierarchy.
     cycle_index : int
         How often a cycle visits the next coarser level.
     dtype : dtype or None
-        The dtype of the levels.
+        The dtype of the levels; None for that of the hierarchy.
+
+    Raises
+    ------
+    FactorizationError
+        If the coarsest matrix has more than `MAX_INVERTED` rows, a smoother divides by a diagonal that has a zero, or a
+        value is not finite.
+
+    Warns
+    -----
+    SmootherWarning
+        If a smoother is replaced by one that is not equivalent.
     """
     hermitian: bool | None = None
     levels, coarsest = [], ml.levels[-1].A

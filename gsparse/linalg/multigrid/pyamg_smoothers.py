@@ -20,7 +20,7 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = ["EQUIVALENTS", "relaxation_for"]
 
-# The smoothers that another one may replace without a warning, because it takes about as many iterations.
+# For a smoother, those that it replaces without a warning, because it takes about as many iterations as they do.
 EQUIVALENTS: dict[str, tuple[str, ...]] = {"chebyshev": ("gauss_seidel", "sor")}
 
 
@@ -52,9 +52,9 @@ def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoot
 
 
 def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    """Return the same sweeps; on a GPU, a Chebyshev polynomial if the matrix is positive definite as far as one sees.
+    """Return the same sweeps; on a GPU, a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal.
 
-    That takes about as many iterations, fewer launches, and products that read less than the rows of a sweep.
+    The polynomial takes about as many iterations and fewer launches, and its products read less than sweeps do.
     """
     directions = directions_of(options["sweep"], options["iterations"])
     if options.get("blocksize", 1) > 1:

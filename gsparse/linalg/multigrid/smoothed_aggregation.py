@@ -28,7 +28,7 @@ class SmoothedAggregation(MultigridPreconditioner):
     Attributes
     ----------
     seconds : dict
-        The seconds of each phase of the latest set-up or update.
+        The seconds of each phase of the latest set-up or update, and of the whole under the name "in all".
 
     Examples
     --------
@@ -76,7 +76,8 @@ class SmoothedAggregation(MultigridPreconditioner):
         Parameters
         ----------
         A : sparse array, shape (N, N)
-            A matrix with the structure and the dtype of that of the set-up, for instance ``A.with_data(values)``.
+            A matrix with the structure, the dtype and the device of that of the set-up, for instance
+            ``A.with_data(values)``.
 
         Returns
         -------
@@ -86,7 +87,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         Raises
         ------
         StructureError
-            If an entry is at another place.
+            If the matrix has another shape, or an entry at another place.
         DeviceError, DtypeError
             If the matrix lives on another device, or has another dtype.
         FactorizationError

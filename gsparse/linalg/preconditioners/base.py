@@ -210,7 +210,7 @@ class MatrixPreconditioner(Preconditioner):
         Raises
         ------
         StructureError
-            If an entry is at another place.
+            If the matrix has another shape, or an entry at another place.
         DeviceError, DtypeError
             If the matrix lives on another device, or has another dtype.
         FactorizationError

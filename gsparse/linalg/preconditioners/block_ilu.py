@@ -29,15 +29,16 @@ class BlockStructure:
     size : int
         Number of rows of a block.
     blocks : Csr
-        The matrix of nodes, which has an entry where the matrix has one, and on its diagonal. Without values.
+        The matrix of nodes, without values. It has an entry for each block in which the matrix has one, and for each
+        diagonal block.
     places : array, shape (number of entries of the matrix,)
-        The block of each entry.
+        The position in `blocks` of the block of each entry.
     diagonal : array, shape (number of nodes,)
         The positions of the diagonal blocks.
     lower, upper : Csr
         The blocks below and above the diagonal, with their positions as values.
     levels : Levels or None
-        Of `lower`, where the device needs them.
+        Of `lower`; None where one thread visits all rows.
     """
 
     size: int

@@ -124,14 +124,16 @@ def jacobi(A: Any) -> MatrixPreconditioner:
     Returns
     -------
     MatrixPreconditioner
-        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Moves three
-        vectors.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. A product moves three vectors.
 
     Raises
     ------
     FactorizationError
         If the diagonal has a zero, or a value is not finite.
-    ShapeError, TypeError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
 
     Examples
     --------
@@ -152,8 +154,8 @@ def jacobi(A: Any) -> MatrixPreconditioner:
 def block_jacobi(A: Any, block_size: int) -> MatrixPreconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 
-    One kernel launch inverts all blocks of up to 32 rows. A product is one launch, which reads the inverses and two
-    vectors.
+    One kernel launch inverts all blocks of up to 32 rows. A product is one launch, which reads the inverses and moves
+    two vectors.
 
     Parameters
     ----------
@@ -172,7 +174,12 @@ def block_jacobi(A: Any, block_size: int) -> MatrixPreconditioner:
     ------
     FactorizationError
         If a block is singular, or a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If `block_size` is less than 1.
 
     Examples
     --------

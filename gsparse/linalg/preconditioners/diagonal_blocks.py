@@ -13,7 +13,7 @@ from gsparse.linalg.random_vectors import hashed_vector
 
 __all__ = ["BlockStep", "inverse_blocks", "largest_block_eigenvalue", "num_block_entries"]
 
-# Steps of the power method, and a factor for its estimate, which is a lower bound.
+# Steps of the power method, and a factor for its estimate, which is usually too small.
 _POWER_STEPS = 15
 _SAFETY = 1.1
 
@@ -83,7 +83,7 @@ def num_block_entries(blocks: Array, size: int) -> int:
 
 
 def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
-    """Return the diagonal blocks. Rows past the end are those of the identity, and empty ones where this is allowed."""
+    """Return the diagonal blocks. Rows past the end are rows of the identity, and so are empty ones where allowed."""
     xp, csr, count = matrix.device.xp, matrix.csr, -(-matrix.size // size)
     blocks = xp.zeros((count, size, size), matrix.dtype)
     inside = matrix.rows // size == csr.indices // size
@@ -98,7 +98,10 @@ def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
 
 
 def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
-    """Estimate the largest eigenvalue of W·A by the power method, with a margin. Synchronizes."""
+    """Estimate the largest eigenvalue of W·A, with the `inverses` as W, by the power method. Synchronizes.
+
+    The estimate includes a margin.
+    """
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
     if not matrix.size:
         return 1.0

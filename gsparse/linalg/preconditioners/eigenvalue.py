@@ -1,7 +1,8 @@
-"""Bounds of the largest eigenvalue of D⁻¹A: Gershgorin's, and an estimate by Lanczos's method.
+"""Estimates of the largest eigenvalue of D⁻¹A: Gershgorin's bound, and Ritz values.
 
-Lanczos's method for D⁻¹A, in the inner product of D, without normalising the vectors (Saad, "Numerical Methods for
-Large Eigenvalue Problems", section 6.3), in two passes over vectors per iteration:
+The Ritz values of a Hermitian A come from Lanczos's method; for other matrices, see `spectral_radius`. The method runs
+for D⁻¹A, in the inner product of D, without normalising the vectors (Saad, "Numerical Methods for Large Eigenvalue
+Problems", section 6.3), in two passes over vectors per iteration:
 
     pass       equations                                 scalars                           vectors read and written
     weigh      w = A·p;  <p, w>                          alpha = <p, w> / rho              2
@@ -39,7 +40,7 @@ __all__ = ["estimated_eigenvalue", "gershgorin_bound", "largest_eigenvalue", "sp
 # levels of the Hermitian problems of `gsparse.bench.elliptic_problems`, and together with its distance 0.97 to 1.04
 # times.
 _STEPS = 8
-# Factor that makes an upper bound of such a sum.
+# Factor that makes an upper bound of the sum of a Ritz value and its distance.
 _SAFETY = 1.05
 # Dimension of the space whose Ritz values estimate the spectral radius of a matrix that is not Hermitian.
 _RITZ_VECTORS = 8
@@ -156,12 +157,12 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, with a margin, for any A. Synchronizes.
 
-    It is 1.05 times this sum: the largest magnitude of a Ritz value in the space of v, B·v, ..., Bᵐv with B = D⁻¹A - I,
-    and the norm of what the Ritz vector misses to be an eigenvector. Where convection dominates, the Ritz value alone
-    is up to a fifth too small. The basis consists of the Chebyshev polynomials in B, because that of the powers would
-    be nearly singular:
+    It is 1.05 times this sum: the largest magnitude of a Ritz value in the space of v, B·v, ..., Bᵐ⁻¹v, B = D⁻¹A - I,
+    and the norm of the residual of its Ritz vector. Where convection dominates, the Ritz value alone is up to a fifth
+    too small. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a basis of
+    powers would be nearly singular:
 
-        B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ₊₁]·C
+        B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ]·C
     """
     device, dtype, count = matrix.device, matrix.dtype, min(_RITZ_VECTORS, matrix.whole_size)
     if not matrix.whole_size:
@@ -191,9 +192,9 @@ def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float6
     Parameters
     ----------
     gram : array, shape (m + 1, m + 1)
-        The inner products of the vectors of [K kₘ₊₁].
+        The inner products of the vectors of [K kₘ].
     recurrence : array, shape (m + 1, m)
-        C, with B·K = [K kₘ₊₁]·C.
+        C, with B·K = [K kₘ]·C.
     """
     inner = gram[:-1, :-1]
     with np.errstate(all="ignore"):

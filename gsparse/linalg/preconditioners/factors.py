@@ -98,7 +98,7 @@ class RowStructure:
     device : Device
     pattern : Csr
         The matrix with a full diagonal. Its values are the positions of its entries in the matrix, and for elements of
-        the diagonal that are not stored a position past the end. None if all of them are stored.
+        the diagonal that are not stored a position past the end.
     is_full : bool
         Whether the matrix stores all of its diagonal.
     diagonal : array, shape (N,)
@@ -116,7 +116,7 @@ class RowStructure:
 
     @classmethod
     def of(cls, matrix: SquareMatrix) -> RowStructure:
-        """Complete the diagonal, and find the triangles and their levels. Synchronizes."""
+        """Complete the diagonal, and find the triangles. Synchronizes."""
         device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
         pattern, every = matrix.csr.with_data(xp.arange(matrix.csr.nnz)), xp.arange(matrix.size, dtype=np.int64)
         diagonal, num_missing, _ = kernels.find_entries(device, pattern, every, every, True)  # synchronizes
@@ -131,7 +131,7 @@ class RowStructure:
 
     @cached_property
     def levels(self) -> Levels | None:
-        """The levels of `lower`, where the device needs them. Synchronizes."""
+        """The levels of `lower`; None where one thread visits all rows. Synchronizes the first time."""
         kernels = kernels_of(self.device)
         return kernels.triangular_levels(self.device, self.lower, upper=False) if kernels.NEEDS_LEVELS else None
 
@@ -147,12 +147,15 @@ class RowStructure:
         return kernels_of(self.device).csr_transpose(self.device, self.pattern.with_data(positions))
 
     def factorize(self, filled: Csr) -> Array:
-        """Return the factors of a matrix with a full diagonal, which is overwritten, on its pattern."""
+        """Overwrite the values of a matrix on `pattern` with those of its factors, and return them."""
         kernels_of(self.device).factorize_ilu0(self.device, filled, self.diagonal, self.levels)
         return filled.data
 
     def approximate(self, filled: Csr, sweeps: int) -> Array:
-        """Return the factors after some sweeps of a fixed-point iteration, from the triangles of the matrix on."""
+        """Return the values of the factors after this number of sweeps of a fixed-point iteration.
+
+        It begins with the triangles of the matrix, the lower one divided by the diagonal.
+        """
         xp, factors = self.device.xp, filled.data.copy()
         with np.errstate(all="ignore"):
             divisors = filled.data[self.diagonal][filled.indices]
@@ -165,7 +168,7 @@ class RowStructure:
         return factors
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
-        """Return a copy of a matrix of this structure with another diagonal, which is full."""
+        """Return a copy, on `pattern`, of a matrix of this structure, with another diagonal."""
         xp, values = matrix.device.xp, matrix.csr.data
         zero = xp.zeros(1, values.dtype)
         data = values.copy() if self.is_full else xp.concatenate([values, zero])[self.pattern.data]
@@ -174,7 +177,7 @@ class RowStructure:
 
 
 class RowFactorization(IncompleteFactorization):
-    """IncompleteFactors by rows; see `IncompleteFactorization`.
+    """Incomplete factors by rows; see `IncompleteFactorization`.
 
     Parameters
     ----------
@@ -226,7 +229,7 @@ class RowFactorization(IncompleteFactorization):
 
 
 class BlockFactorization(IncompleteFactorization):
-    """IncompleteFactors by blocks of rows; see `IncompleteFactorization`.
+    """Incomplete factors by blocks of rows; see `IncompleteFactorization`.
 
     Parameters
     ----------

@@ -342,7 +342,9 @@ def _solvers_of(solvers: Any, count: int) -> list[Solver]:
     if solvers is None or isinstance(solvers, str) or callable(solvers) or _is_operator(solvers):
         return [solvers] * count
     if len(solvers) != count:
-        raise ValueError(f"solvers has {len(solvers)} elements for {count} fields")
+        raise ValueError(
+            f"solvers has {len(solvers)} elements for {count} fields: pass one for each field, or one for all"
+        )
     return list(solvers)
 
 
@@ -355,6 +357,6 @@ def _check_schur(schur: Any, rows: list[Index]) -> None:
         if schur != "diagonal":
             raise ValueError(f"schur must be 'diagonal', a sparse array or None, got {schur!r}")
     elif not hasattr(schur, "tocsr"):
-        raise TypeError(f"schur must be a sparse array, got {type(schur).__name__}: an operator goes to solvers")
+        raise TypeError(f"schur must be a sparse array, got {type(schur).__name__}: pass an operator in solvers")
     elif schur.shape != (len(rows[1]),) * 2:
         raise ShapeError(f"schur must have the shape {(len(rows[1]),) * 2}, got {schur.shape}")

@@ -48,6 +48,7 @@ def directions_of(sweep: str, iterations: int) -> tuple[Direction, ...]:
     Raises
     ------
     ValueError
+        If there is no such sweep.
     """
     if sweep not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(map(repr, SWEEPS))}, got {sweep!r}")
@@ -108,7 +109,7 @@ def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, .
 
 
 class _BoundGaussSeidel(BoundSmoother):
-    """Traffic of a sweep: the matrix in CSR, x, b and W. A sweep from zero skips the rows of the first group."""
+    """Sweeps that are bound to vectors of one dtype. Each reads the matrix in CSR, x, b and W, and writes x."""
 
     def __init__(self, smoother: GaussSeidel, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
         super().__init__(passes, operator, adjoint)
@@ -184,8 +185,9 @@ def gauss_seidel(
 ) -> MatrixPreconditioner:
     """Precondition with sweeps of Gauss-Seidel's method, which begin with x = 0.
 
-    A row is solved for its own unknown with the newest values of the others. Rows that do not depend on each other are
-    visited at the same time; each set of such rows is one kernel launch.
+    A row is solved for its own unknown with the newest values of the others. The rows of a group do not depend on each
+    other, so they are visited at the same time. On a GPU, a large group is one kernel launch, and small groups share
+    one.
 
     Parameters
     ----------
@@ -197,11 +199,11 @@ def gauss_seidel(
     iterations : int, optional
         Number of sweeps; a symmetric one counts once.
     ordering : {"auto", "natural", "wavefront", "multicolor"}, optional
-        "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, it takes as
-        many launches as the longest chain of rows that depend on each other. "multicolor" gives each row a colour that
-        none of its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" nearly
-        is the natural order, in at most 256 groups of rows (more if a row has very many neighbours). Where a flow has a
-        direction, it converges nearly as fast as the natural order, with fewer launches. "auto" is "natural" on a CPU,
+        "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, there are as
+        many groups as the longest chain of dependent rows has rows. "multicolor" gives each row a colour that none of
+        its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" is nearly the
+        natural order, in at most 256 groups of rows (more if a row has very many neighbours). Where a flow has a
+        direction, it converges nearly as fast as the natural order, with fewer groups. "auto" is "natural" on a CPU,
         and on a GPU "multicolor" if the magnitudes in A are symmetric, and "wavefront" if not. The colours and
         wavefronts are the same on all devices.
     block_size : int, optional
@@ -218,7 +220,12 @@ def gauss_seidel(
     ------
     FactorizationError
         If the diagonal has a zero, a block is singular, or a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If `iterations` or `block_size` is less than 1, or there is no such `sweep` or `ordering`.
 
     References
     ----------
@@ -269,7 +276,10 @@ def sor(
     ------
     FactorizationError
         If the diagonal has a zero, a block is singular, or a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError, TypeError
+        As for `gauss_seidel`.
+    ValueError
+        As for `gauss_seidel`, or if `omega` is not between 0 and 2.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Incomplete factorisations without fill-in: A ≈ (I + L)·D·(I + U), where L and U are strictly triangular."""
+"""Incomplete factorizations without fill-in: A ≈ (I + L)·D·(I + U), where L and U are strictly triangular."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ilu0(
     """Precondition with incomplete LU factors that have entries only where A has: ILU(0), for gmres and bicgstab.
 
     L·U equals A wherever A has entries. The factors are computed on the device level by level; the rows of a level do
-    not depend on each other. They are the same in every run.
+    not depend on each other. The factors are the same in every run.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def ilu0(
         on a GPU. It is an approximation, but a fixed linear map. The factors should not be far from diagonally
         dominant.
     sweeps : int, optional
-        Number of Jacobi sweeps for each factor, 3 by default. About as many sweeps as there are levels make
-        the solve exact.
+        Number of sweeps for each factor with ``solve="jacobi"``. About as many sweeps as there are levels make the
+        solve exact.
     shift : float, optional
         Manteuffel's shift: this multiple of the sum of magnitudes of each row is added to its diagonal element first.
         Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
@@ -105,7 +105,7 @@ def ilu0(
         Compute the factors by this number of sweeps of a fixed-point iteration, each of which updates all entries at
         once, instead of level by level. For many narrow levels this is faster on a GPU. The factors are approximate;
         3 to 5 sweeps suffice for most matrices, and twice as many as there are levels give the exact factors, to the
-        bit. Not for blocks.
+        bit. It needs ``block_size=1``.
 
     Returns
     -------
@@ -116,7 +116,12 @@ def ilu0(
     ------
     FactorizationError
         If a pivot is zero, or with blocks singular, or if a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If an option is out of range, or `factor_sweeps` is passed with a `block_size` above 1.
 
     References
     ----------
@@ -183,8 +188,9 @@ def ic0(
     FactorizationError
         If less than half of the digits of A and its conjugate transpose agree, unless A was declared Hermitian
         (``symmetric=``). If a pivot is not positive, which can happen for a positive definite A too; a shift is the
-        usual remedy.
+        usual remedy. If a value is not finite.
     ShapeError, TypeError, ValueError
+        As for `ilu0`.
 
     References
     ----------
@@ -208,7 +214,7 @@ def ic0(
 
 
 class CholeskyPreconditioner(FactoredPreconditioner):
-    """The same for a Hermitian matrix, which is checked."""
+    """A `FactoredPreconditioner` that refuses a matrix that is not Hermitian."""
 
     def _set_values(self, matrix: SquareMatrix) -> None:
         if not matrix.is_roughly_hermitian():
@@ -233,7 +239,8 @@ def _factorization(
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     if factor_sweeps is not None and (factor_sweeps < 1 or block_size > 1):
         raise ValueError(
-            f"factor_sweeps must be at least 1, and block_size 1, got {factor_sweeps} and {block_size}: leave one out"
+            f"factor_sweeps must be at least 1 and needs block_size=1, got factor_sweeps={factor_sweeps} and "
+            f"block_size={block_size}: leave one of them out"
         )
     if block_size > 1:
         return BlockFactorization(name, solve, sweeps, shift, block_size)

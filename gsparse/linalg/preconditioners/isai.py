@@ -47,8 +47,8 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
     A : sparse array, shape (N, N)
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     power : int, optional
-        W has entries where this power of A has. A higher power approximates the inverse better and costs more. Rows of
-        more than 128 entries keep the largest.
+        W has entries where this power of A has. A higher power approximates the inverse better and costs more. A row of
+        that power with more than 128 entries keeps only the 128 largest.
     kind : {"auto", "general", "spd"}, optional
         "auto" is "spd" if A has a positive diagonal and is Hermitian: as declared (``symmetric=``), or if nothing was
         declared, up to rounding.
@@ -62,7 +62,12 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
     ------
     FactorizationError
         If the system of a row is singular, or for "spd" not positive definite, or if a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If `power` is less than 1, or there is no such `kind`.
 
     References
     ----------
@@ -123,7 +128,10 @@ class ApproximateInverse(MatrixPreconditioner):
 
 
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
-    """Return the pattern of the inverse, with sorted columns and a full diagonal; the values are weights."""
+    """Return the pattern of the inverse, with sorted columns and a full diagonal. Synchronizes.
+
+    It is computed on the host. The values are those of a power of the magnitudes of A, with a dominant diagonal.
+    """
     device, xp = matrix.device, matrix.device.xp
     weights = on_host(device, matrix.csr.with_data(xp.abs(matrix.csr.data).astype(np.float64)))
     base = weights = sp.csr_array(
@@ -148,8 +156,8 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     order = xp.lexsort(xp.stack([-pattern.data, rows.astype(np.float64)]))
     place = xp.empty(pattern.nnz, np.int64)
     place[order] = xp.arange(pattern.nnz)
-    kept: Csr = kernels_of(device).keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
-    return kept
+    cut: Csr = kernels_of(device).keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
+    return cut
 
 
 def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:

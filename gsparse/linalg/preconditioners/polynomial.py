@@ -25,11 +25,10 @@ _DEFAULT_RATIO = 1 / 30
 
 @register("preconditioner")
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> MatrixPreconditioner:
-    """Precondition with the polynomial in D⁻¹A that best approximates the inverse between two eigenvalues.
+    """Precondition with the polynomial in D⁻¹A that best approximates its inverse for eigenvalues within `bounds`.
 
-    D is the diagonal of A. The preconditioner needs only products, and no inner products, so each of its steps costs
-    one product, also on several GPUs. It is Hermitian and positive definite if A is, provided that no eigenvalue
-    exceeds the sum of both bounds.
+    D is the diagonal of A. An application consists of products with A and needs no inner products. The preconditioner
+    is Hermitian and positive definite if A is, provided that no eigenvalue exceeds the sum of both bounds.
 
     Parameters
     ----------
@@ -40,19 +39,24 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
         Number of steps. An application takes one product less.
     bounds : (float, float), optional
         The smallest and the largest eigenvalue of D⁻¹A that are to be damped. By default, the largest is estimated with
-        a dozen products, and the smallest is a thirtieth of it.
+        eight products, and the smallest is a thirtieth of it.
 
     Returns
     -------
     MatrixPreconditioner
-        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides
-        reading A, it moves 3 vectors in the first step and 6 in each further one.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides reading A, an application moves 3
+        vectors in the first step and 6 in each further one.
 
     Raises
     ------
     FactorizationError
         If the diagonal has an element that is not positive, or a value is not finite.
-    ShapeError, TypeError, ValueError
+    ShapeError
+        If A is not square.
+    TypeError
+        If A is an operator whose entries cannot be read.
+    ValueError
+        If `degree` is less than 1, or `bounds` are not positive or not in rising order.
 
     References
     ----------

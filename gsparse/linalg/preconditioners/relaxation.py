@@ -39,7 +39,8 @@ class Smoother(ABC):
     name : str
         Name of the method.
     replaces : str
-        Name of the method that this one replaces, because no device runs it; empty if there is none.
+        Name of the method that this one replaces, because no device runs that method or because this one is faster for
+        the matrix; empty if there is none.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Smoother(ABC):
         """
 
     def mirrored(self) -> Smoother:
-        """Return the smoother that makes a cycle of a Hermitian matrix Hermitian, if this one comes first."""
+        """Return the postsmoother that makes the cycle of a Hermitian A Hermitian if this is the presmoother."""
         return self
 
 

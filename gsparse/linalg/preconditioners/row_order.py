@@ -68,7 +68,10 @@ class OrderedMatrix:
         return OrderedMatrix(self.device, csr, self.ordering, self.levels, self.size)
 
     def rows(self, dtype: np.dtype[Any], *, adjoint: bool = False) -> Csr:
-        """Return the matrix, or its adjoint, with its rows in order and values of `dtype`. Synchronizes at first."""
+        """Return the matrix, or its adjoint, with its rows in order and values of `dtype`.
+
+        Synchronizes the first time.
+        """
         if adjoint not in self._rows:
             csr, device = self.csr, self.device
             if adjoint:
@@ -128,8 +131,8 @@ def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> Ordere
         resolved = resolve_ordering(matrix.device, matrix.csr, ordering)
         levels = find_levels(matrix.device, matrix.csr, resolved, size)
         matrix.shared[key] = OrderedMatrix(matrix.device, matrix.csr, resolved, levels, size)
-    found: OrderedMatrix = matrix.shared[key]
-    return found
+    ordered: OrderedMatrix = matrix.shared[key]
+    return ordered
 
 
 def shared_order(ordering: str, size: int) -> tuple[str, str, int]:

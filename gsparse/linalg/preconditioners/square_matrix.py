@@ -33,13 +33,14 @@ __all__ = [
     "solve_batch",
 ]
 
-# A small system counts as singular if its solution misses an element of the right-hand side by this much.
+# A small system counts as singular if its product with the computed solution differs from the right-hand side by this
+# much in an element.
 MAX_ERROR = 1e-2
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps times the largest
 # magnitude in a row: contributions are added up in a different order on the other side of the diagonal.
 _ROUNDING = 32
 # The name in `SquareMatrix.shared` of the smallest and the largest real part of an element of the diagonal, where 0
-# stands for all that are not positive. It is there if a method has found it beside other things.
+# stands for all that are not positive. A method that finds them on the way stores them there.
 DIAGONAL_RANGE = "diagonal range"
 
 
@@ -81,7 +82,7 @@ class SquareMatrix:
         """
         matrix = as_matrix(A, name)
         if matrix.shape[0] != matrix.shape[1]:
-            raise ShapeError(f"{name} needs a square matrix, got shape {matrix.shape}: use lsqr or lsmr without it")
+            raise ShapeError(f"{name} needs a square matrix, got shape {matrix.shape}: use lsqr or lsmr without M")
         device = matrix.device
         with device.active(), device.memory_guard():
             operator = MatrixOperator(matrix.copy() if keep else matrix)
@@ -193,7 +194,10 @@ class SquareMatrix:
         return self._is_hermitian_within(float(np.sqrt(np.finfo(self.dtype).eps)))
 
     def equals_adjoint(self, tolerance: float = 0.0) -> bool:
-        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.set_up`. Synchronizes."""
+        """Return whether the matrix equals its conjugate transpose. Synchronizes.
+
+        `is_symmetric` of `gsparse.kernels.set_up` describes the tolerance.
+        """
         is_complex = self.dtype.kind == "c"
         return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
 

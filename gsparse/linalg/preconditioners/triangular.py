@@ -17,7 +17,6 @@ from gsparse.linalg.preconditioners.square_matrix import operator_of
 
 __all__ = ["SOLVES", "Solve", "UnitTriangularMatrix"]
 
-# How to solve.
 SOLVES = ("levels", "jacobi")
 # ``solve(x, y)`` returns the calls that write the solution for the right-hand side x into y.
 Solve = Callable[[Array, Array], list[Call]]

@@ -405,6 +405,12 @@ MISUSES: dict[str, tuple[str, str]] = {
 }
 
 
+def test_options_are_not_abbreviated(files: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        call(capsys, "solve", files / "line.mtx", "--b", "b.npy")  # not --block-size
+    assert "unrecognized arguments: --b b.npy" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("case", MISUSES)
 def test_misuse_prints_one_line_that_says_what_to_do(
     files: Path, capsys: Any, case: str, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,11 @@ def test_nodes_are_drawn_at_their_coordinates(
     matplotlib.pyplot.close(ax.figure)
 
 
+def test_a_matrix_in_place_of_its_hierarchy_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a multigrid preconditioner is needed, got csr_array: pass .*amg\(A\)"):
+        hierarchy(sp.eye_array(4, format="csr"))
+
+
 def test_nodes_without_an_aggregate_are_black(ax: Any) -> None:
     line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(30, 30))
     isolated = sp.block_diag([sp.kronsum(line, line), sp.eye_array(10)], format="csr")

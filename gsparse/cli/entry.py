@@ -48,13 +48,18 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="gsparse", description=gsparse.__doc__, epilog=EXIT_CODES, formatter_class=plain
+        prog="gsparse", description=gsparse.__doc__, epilog=EXIT_CODES, formatter_class=plain, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"gsparse {gsparse.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
-            name, help=command.help, description=command.help, epilog=EXIT_CODES, formatter_class=plain
+            name,
+            help=command.help,
+            description=command.help,
+            epilog=EXIT_CODES,
+            formatter_class=plain,
+            allow_abbrev=False,
         )
         command.add_arguments(subparser)
         subparser.add_argument("--debug", action="store_true", help="print the traceback of an error")

@@ -125,6 +125,9 @@ class SolveResult:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
 
+    def __getitem__(self, place: int) -> Any:
+        return (self.x, self.info)[place]
+
     def __str__(self) -> str:
         text = f"{self.reason} after {self.iterations} iterations, {self.seconds:.3g} s"
         if self.residuals.size:

@@ -1,4 +1,7 @@
-"""Pictures of matrices, solves and benchmark results. Each function draws into matplotlib Axes and returns them."""
+"""Pictures of matrices, solves and benchmark results. Most functions draw into matplotlib Axes and return them.
+
+`density` returns the counts that `sparsity` draws, `html` what a notebook displays, and `save_figures` writes files.
+"""
 
 from gsparse.plot.axes import PlotError
 from gsparse.plot.multigrid import hierarchy

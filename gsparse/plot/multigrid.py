@@ -47,6 +47,8 @@ def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = N
     ------
     PlotError
         If matplotlib is not installed.
+    TypeError
+        If `M` is not a multigrid preconditioner.
     ShapeError
         If coordinates or shape do not fit the number of nodes.
     ValueError
@@ -63,6 +65,8 @@ def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = N
     >>> hierarchy(M, Figure().subplots(), shape=(30, 30)).get_title()
     '900 nodes in 158 aggregates'
     """
+    if not hasattr(M, "sizes"):
+        raise TypeError(f"a multigrid preconditioner is needed, got {type(M).__name__}: pass gsparse.linalg.amg(A)")
     if coordinates is not None and shape is not None:
         raise ValueError("pass coordinates or shape, not both")
     if coordinates is None and shape is None:

@@ -229,3 +229,14 @@ def test_eigs_runs_nothing_on_the_host(real_device: Device) -> None:
     with strict():
         eigs(A, 3, tol=1e-6)
     assert not A.stats.host_operations
+
+
+def test_a_shift_at_an_eigenvalue_gives_all_pairs_next_to_it(real_device: Device) -> None:
+    """The matrix of a Markov chain has the eigenvalue 1, for a vector of ones."""
+    rng = np.random.default_rng(2)
+    S = sp.random_array((200, 200), density=0.03, rng=rng, format="csr") + sp.eye_array(200)
+    S = sp.csr_array(sp.diags_array(1 / np.asarray(S.sum(axis=1)).ravel()) @ S)
+    values = np.linalg.eigvals(S.toarray())
+    w, v = eigs(GpuSparseMatrix(S, device=real_device), 4, sigma=1.0)
+    np.testing.assert_allclose(np.sort(abs(w - 1)), np.sort(abs(values - 1))[:4], atol=1e-10)
+    assert abs(S @ v - v * w).max() < 1e-9

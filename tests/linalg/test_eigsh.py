@@ -285,6 +285,47 @@ def test_a_shift_next_to_an_eigenvalue_does_not_hide_the_others(real_device: Dev
     np.testing.assert_allclose(np.sort(abs(w - 50)), [0, 1, 1, 2], atol=1e-9)
 
 
+def graph_laplacian(n: int) -> sp.csr_array:
+    """Return the Laplacian of an n x n grid. 0 is an eigenvalue, and nearly all others are double."""
+    degrees = np.r_[1.0, np.full(n - 2, 2.0), 1.0]
+    line = sp.diags_array([-np.ones(n - 1), degrees, -np.ones(n - 1)], offsets=[-1, 0, 1])
+    return sp.csr_array(sp.kronsum(line, line))
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1e-15, 1e-14, -1e-12, -1e-9])
+@pytest.mark.parametrize("kind", ["Laplacian", "other signs", "scaled", "three components", "with a mass"])
+def test_a_shift_at_an_eigenvalue_gives_all_pairs_next_to_it(real_device: Device, kind: str, sigma: float) -> None:
+    S, M = graph_laplacian(12), None
+    rng = np.random.default_rng(3)
+    if kind in ("other signs", "scaled"):
+        values = rng.choice([-1.0, 1.0], 144) if kind == "other signs" else rng.random(144) + 0.5
+        S = sp.csr_array(sp.diags_array(values) @ S @ sp.diags_array(values))
+    elif kind == "three components":
+        S = sp.csr_array(sp.block_diag([S, graph_laplacian(9), graph_laplacian(10)]))
+    elif kind == "with a mass":
+        M = sp.csr_array(sp.diags_array(rng.random(144) + 1))
+    found = eigsh(GpuSparseMatrix(S, device=real_device), 6, M, sigma, full_output=True)
+    np.testing.assert_allclose(found.eigenvalues, exact(S, 6, "LM", M, sigma), atol=1e-13)
+    assert np.max(found.residuals) < 1e-9
+    assert_pairs(S, *found, M, tol=1e-9)
+
+
+def test_a_shift_at_a_double_eigenvalue_inside_the_spectrum() -> None:
+    S = graph_laplacian(12)
+    values = np.linalg.eigvalsh(S.toarray())
+    sigma = float(values[5])
+    w = eigsh(GpuSparseMatrix(S, device="cpu"), 5, sigma=sigma, return_eigenvectors=False)
+    np.testing.assert_allclose(np.sort(abs(w - sigma)), np.sort(abs(values - sigma))[:5], atol=1e-12)
+
+
+def test_the_first_eigenvalues_of_a_large_laplacian_take_solves_with_multigrid() -> None:
+    S = graph_laplacian(110)
+    found = eigsh(GpuSparseMatrix(S, device="cpu"), 3, sigma=0, full_output=True)
+    second = 2 - 2 * np.cos(np.pi / 110)
+    np.testing.assert_allclose(found.eigenvalues, [0, second, second], atol=1e-11)
+    assert found.inner.method == "cg with amg"
+
+
 def test_the_callers_inverse_is_used(real_device: Device) -> None:
     S = hermitian(shift=20.0)
     factors = sla.splu(sp.csc_array(S - 3 * sp.eye_array(SIZE)))

@@ -100,3 +100,12 @@ def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         assert gla.cg(GpuSparseMatrix(S, device=real_device), right_hand_side(S), maxiter=2)[1] == 2
+
+
+def test_a_result_is_a_pair() -> None:
+    S = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(20, 20), format="csr")
+    result = gla.cg(S, np.ones(20), full_output=True)
+    x, info = result
+    assert result[0] is x and result[1] == result[-1] == info == 0
+    with pytest.raises(IndexError):
+        result[2]

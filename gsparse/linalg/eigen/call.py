@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,14 @@ from gsparse.linalg.eigen.dense import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, seed_of, start_vector
+from gsparse.linalg.eigen.shifts import Shift
+from gsparse.linalg.eigen.transforms import SingularShiftError
 
 __all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
+
+
+# Number of shifts that are checked. The first one may hide how far the next eigenvalue is, so that it is moved twice.
+_CHECKED_SHIFTS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +87,28 @@ class Call:
             if self.is_dense:
                 result = solve_dense(problem, options, self.wanted)
             else:
-                result = solve(problem, options, self.wanted, start_vector(problem, v0))
+                result = self._solve(solve, options, start_vector(problem, v0))
         if full_output:
             return result
         return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+
+    def _solve(self, solve: Callable[..., EigenResult], options: Any, v0: Array | None) -> EigenResult:
+        """Find the pairs on the device, with a shift that is not an eigenvalue."""
+        is_part = self.problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))  # of a complex inverse
+        if options.sigma is None or options.OPinv is not None or is_part:
+            return solve(self.problem, options, self.wanted, v0)
+        shift = Shift.of(self.problem, options.sigma)
+        sigma = shift.moved(1) if shift.has_constant_vector else shift.sigma
+        for _ in range(_CHECKED_SHIFTS):
+            side, next_distance = 1, np.inf
+            try:
+                result = solve(self.problem, replace(options, sigma=sigma, noise=shift.noise), self.wanted, v0)
+                if shift.is_trusted(result.residuals, self.wanted.tol):
+                    return result
+            except SingularShiftError as error:  # what it knows of the next eigenvalue may be noise at first
+                side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
+            sigma = shift.moved(side, next_distance)
+        return solve(self.problem, replace(options, sigma=sigma), self.wanted, v0)
 
 
 def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:

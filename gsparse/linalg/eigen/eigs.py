@@ -49,6 +49,7 @@ class _Options:
     Minv: Any
     OPinv: Any
     tol: float
+    noise: float = 0.0
 
 
 @register("eigensolver", vectors=(1,), start="v0")
@@ -143,6 +144,8 @@ def eigs(
     Without OPinv, solves with A - sigma·M use the factors of `gsparse.linalg.factorized` if it has up to 10,000 rows,
     otherwise GMRES with `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows (2,000,000 with cuDSS).
     Iterations have a tenth of `tol` as their tolerance, but at least 50 times the machine precision.
+
+    A `sigma` that is an eigenvalue up to rounding errors is moved, as in `eigsh`.
 
     References
     ----------
@@ -261,7 +264,8 @@ def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, Inn
     wide_dtype = np.dtype(np.result_type(dtype, np.complex64)) if options.part else dtype
     solver = shifted_solver(problem, options.sigma, options.OPinv, options.tol, wide_dtype, hermitian=False)
     solve: Apply = _part_of(solver, wide_dtype, options.part) if options.part else solver
-    return Solve(product, False, solve=solve, kind="normal", sigma=options.sigma, mass=mass), solver
+    transform = Solve(product, False, solve, "normal", options.sigma, mass, options.noise)
+    return transform, solver
 
 
 def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:

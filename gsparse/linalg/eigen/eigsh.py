@@ -48,6 +48,7 @@ class _Options:
     Minv: Any
     OPinv: Any
     tol: float
+    noise: float = 0.0
 
 
 @register("eigensolver", vectors=(1,), start="v0")
@@ -151,6 +152,9 @@ def eigsh(
     Eigenvalues converge slowly if they are close to each other compared with the range of all eigenvalues, such as the
     smallest ones of the Laplacian of a large graph or grid (``which="SA"``). A `sigma` a little below them is faster
     (-1e-3 for smallest eigenvalues of 0 and 3e-3), and so is a larger `tol`.
+
+    A `sigma` that is an eigenvalue up to rounding errors, such as 0 of a Laplacian, is moved by a small part of the
+    distance of the next one. Otherwise all other eigenvalues would get lost in rounding errors.
 
     The host waits once per restart, and every three steps if these solve with A - sigma·M or M. LAPACK solves problems
     of at most 64 rows on the host (unless `ncv` or `maxiter` is passed), and those with no more rows than `ncv`.
@@ -331,7 +335,8 @@ def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, Any
     sigma = float(np.real(options.sigma))
     solver = shifted_solver(problem, sigma, options.OPinv, options.tol, dtype, hermitian=True)
     inner_product = product if options.mode == "buckling" else mass
-    return Solve(product, False, solve=solver, kind=options.mode, sigma=sigma), inner_product, solver
+    transform = Solve(product, False, solver, options.mode, sigma, noise=options.noise)
+    return transform, inner_product, solver
 
 
 def _filter_rule(problem: Eigenproblem, transform: Transform, tol: float) -> FilterRule | None:

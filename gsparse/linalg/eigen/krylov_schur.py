@@ -118,7 +118,10 @@ class KrylovSchur:
                 T, Q = self._schur(projection)
                 ritz = self._ritz(projection)
                 needed = self._needed(ritz)
-                if self._is_done(ritz, needed, projection):
+                is_done = self._is_done(ritz, needed, projection)
+                if self.runs == 1 and isinstance(self.transform, Solve) and (is_done or stop == end):
+                    self.transform.check_shift(ritz.values, self.space.epsilon)
+                if is_done:
                     self.cycles += 1
                     self._lock(projection, T, Q, ritz.values[needed])
                     return len(needed)

@@ -203,7 +203,10 @@ class Lanczos:
                 projection = krylov.cycle(self.operator, stop)
                 ritz = self._ritz(projection)
                 needed = self._needed(ritz)
-                if self._is_done(ritz, needed, projection):
+                is_done = self._is_done(ritz, needed, projection)
+                if self.runs == 1 and isinstance(self.operator, Solve) and (is_done or stop == end):
+                    self.operator.check_shift(ritz.theta, self.space.epsilon)
+                if is_done:
                     self.cycles += 1
                     self._check_length()
                     self._lock(projection, ritz, needed)

@@ -25,7 +25,23 @@ from gsparse.kernels.calls import Call
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.operators import Apply
 
-__all__ = ["Filter", "Solve", "Transform"]
+__all__ = ["Filter", "SingularShiftError", "Solve", "Transform"]
+
+
+class SingularShiftError(ArithmeticError):
+    """The shift is an eigenvalue, so nearly that the next eigenvalues get lost in rounding errors.
+
+    Attributes
+    ----------
+    next_distance : float
+        Estimate of the distance of the next eigenvalue from the shift; infinity if there is none.
+    side : {1, -1}
+        Whether the next eigenvalue is probably greater or smaller than the shift.
+    """
+
+    def __init__(self, next_distance: float = np.inf, side: int = 1) -> None:
+        super().__init__()
+        self.next_distance, self.side = next_distance, side
 
 
 @dataclass(eq=False)
@@ -80,12 +96,15 @@ class Solve(Transform):
     sigma : complex
     mass : Apply or None
         The product with M, where the space has another inner product.
+    noise : float
+        The distance from `sigma` that is not more than rounding errors; 0 if the shift is not to be checked.
     """
 
     solve: Apply | None = None
     kind: str = "normal"
     sigma: complex = 0.0
     mass: Apply | None = None
+    noise: float = 0.0
 
     def calls(self, space: KrylovSpace) -> list[Call]:
         solve, product, w, z, u = self.solve, self.product, space.w, space.z, space.u
@@ -103,6 +122,19 @@ class Solve(Transform):
 
             calls = [right_hand_side, lambda: solve(t, u)]
         return [*calls, space.dot()] if space.hermitian else calls
+
+    def check_shift(self, nu: Array, epsilon: float) -> None:
+        """Raise SingularShiftError if the nearest of these eigenvalues is too close to the shift for the others."""
+        if self.kind == "mass" or not self.noise:
+            return
+        factor = {"normal": 1.0, "buckling": self.sigma, "cayley": 2 * self.sigma}[self.kind]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            offsets = np.nan_to_num(factor / (nu if self.kind == "normal" else nu - 1))  # λ - σ
+        offsets = offsets[np.argsort(abs(offsets))]
+        if len(offsets) > 1 and abs(offsets[0]) < epsilon**0.3 * abs(offsets[1]):
+            raise SingularShiftError(float(abs(offsets[1])), -1 if offsets[1].real < 0 else 1)
+        if len(offsets) == 1 and abs(offsets[0]) <= self.noise:
+            raise SingularShiftError
 
     def eigenvalues(self, values: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):

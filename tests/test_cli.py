@@ -101,7 +101,7 @@ def test_info_tune_times_the_candidates(files: Path, capsys: Any, monkeypatch: A
     ("name", "method", "why"),
     [
         ("line", "cg with amg", "symmetric with a positive, dominant diagonal"),
-        ("saddle", "minres with absolute_diagonal", "indefinite"),
+        ("saddle", "minres with absolute_diagonal", "not positive definite"),
         ("upwind", "fgmres with amg", "not symmetric"),
         ("tall", "lsmr", "least squares"),
     ],

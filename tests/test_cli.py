@@ -364,6 +364,10 @@ MISUSES: dict[str, tuple[str, str]] = {
         "b.npz does not contain a sparse matrix: it holds b, c; .* scipy.sparse.save_npz$",
     ),
     "a right-hand side among others": ("solve line.mtx --rhs two.mat", r"holds several matrices.*\(--rhs-name\)$"),
+    "the matrix itself as a right-hand side": (
+        "solve line.mtx --rhs case.mat",
+        r"has the shape of the matrix, \(20, 20\); .* --rhs-name$",
+    ),
     "a solution file that exists": ("solve line.mtx -o short.npy", "exists already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
     "an output in a missing folder": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
@@ -405,6 +409,16 @@ MISUSES: dict[str, tuple[str, str]] = {
 }
 
 
+def test_the_right_hand_side_of_a_laplacian_is_not_zero(tmp_path: Path, capsys: Any) -> None:
+    S = LINE.tolil()
+    S[0, 0] = S[N - 1, N - 1] = 1.0
+    scipy.io.mmwrite(tmp_path / "graph.mtx", sp.csr_array(S))
+    report = call_json(capsys, "solve", tmp_path / "graph.mtx", "--device", "cpu", "-o", tmp_path / "x.npy")
+    assert report["iterations"] > 0
+    x, b = np.load(tmp_path / "x.npy"), S @ np.cos(np.arange(N))
+    assert np.linalg.norm(S @ x - b) < 1e-6 * np.linalg.norm(b)
+
+
 def test_options_are_not_abbreviated(files: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         call(capsys, "solve", files / "line.mtx", "--b", "b.npy")  # not --block-size
@@ -426,6 +440,7 @@ def test_misuse_prints_one_line_that_says_what_to_do(
     np.save("words.npy", np.full(20, "1"))
     sp.save_npz("vector.npz", sp.coo_array(np.arange(20.0)))
     write_file("complex.mtx", LINE * 1j)
+    scipy.io.savemat("case.mat", {"A": LINE, "b": np.ones((20, 2))})
     scipy.io.savemat("two.mat", {"B": np.ones((20, 1)), "C": np.ones((20, 1))})
     line, words = MISUSES[case]
     before = sorted(path.name for path in files.iterdir())

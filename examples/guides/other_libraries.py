@@ -6,6 +6,17 @@ Most libraries that make or take a sparse matrix use SciPy's classes. They accep
 they accept a ``csr_array``, and any sparse matrix that they return can be made into one. This page shows the few lines
 for each library. Where a section says that its code is not tested, the library cannot be installed with pip on the
 machine that makes these pages.
+
+``pip install '.[examples]'`` installs the libraries. Every section also needs the lines
+
+.. code-block:: python
+
+   import numpy as np
+   import scipy.sparse as sp
+
+   import gsparse
+   import gsparse.linalg
+   from gsparse import GpuSparseMatrix
 """
 
 # %%

@@ -71,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_matrix(parser)
     problem = parser.add_argument_group("problem")
     problem.add_argument(
-        "--rhs", type=Path, metavar="FILE", help="b: .npy, or any matrix file (default: A times a vector of ones)"
+        "--rhs",
+        type=Path,
+        metavar="FILE",
+        help="b: .npy, or any matrix file (default: A times ones; if that is 0, A times cos(0), cos(1), ...)",
     )
     problem.add_argument("--rhs-name", metavar="NAME", help="the variable to read from a .mat file that holds several")
     method = parser.add_argument_group("method")
@@ -167,9 +170,14 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
-    """Read b. Without `--rhs`, b is A times a vector of ones, so that a solution exists."""
+    """Read b. Without `--rhs`, b is A times a vector, so that a solution exists.
+
+    The vector is one of ones or, if the rows of A add up to zero as those of a Laplacian do, of cosines.
+    """
     if options.rhs is None:
-        return S @ np.ones(S.shape[1], S.dtype)
+        b = S @ np.ones(S.shape[1], S.dtype)
+        noise = S.shape[1] * np.finfo(np.result_type(b, np.float32)).eps * abs(S).sum(axis=1)
+        return b if (abs(b) > noise).any() else S @ np.cos(np.arange(S.shape[1]))
     if options.rhs.suffix.lower() == _ARRAY_SUFFIX:
         try:
             b = np.load(options.rhs, allow_pickle=False)
@@ -179,10 +187,16 @@ def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
             ) from error
     else:
         try:
-            b = read_file(options.rhs, options.rhs_name).toarray()
+            stored = read_file(options.rhs, options.rhs_name)
         except FileFormatError as error:
             message = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY_SUFFIX}")
             raise UsageError(f"--rhs: {message}") from error
+        if stored.shape == S.shape and S.shape[1] > 1 and options.rhs_name is None:
+            raise UsageError(
+                f"--rhs {options.rhs.name}: it has the shape of the matrix, {S.shape}; for a .mat file, name "
+                "the variable with --rhs-name"
+            )
+        b = stored.toarray()
     if b.dtype.kind not in "biufc":
         raise UsageError(
             f"--rhs {options.rhs.name} must hold numbers, its dtype is {b.dtype}: convert it with astype(float)"

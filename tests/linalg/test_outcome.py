@@ -102,6 +102,18 @@ def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:
         assert gla.cg(GpuSparseMatrix(S, device=real_device), right_hand_side(S), maxiter=2)[1] == 2
 
 
+@pytest.mark.parametrize("columns", [None, 2])
+def test_the_advice_for_a_laplacian_is_to_subtract_the_mean_of_b(real_device: Device, columns: int | None) -> None:
+    degrees = np.r_[1.0, np.full(18, 2.0), 1.0]
+    line = sp.diags_array([-np.ones(19), degrees, -np.ones(19)], offsets=[-1, 0, 1])
+    A = GpuSparseMatrix(sp.csr_array(sp.kronsum(line, line)), device=real_device)
+    b = np.zeros(400) if columns is None else np.zeros((400, columns))
+    b[3] = 1.0
+    result = gla.cg(A, b, maxiter=60, full_output=True)
+    assert result.info and result.advice.endswith("subtract the mean of b.")
+    assert gla.cg(A, b - b.mean(axis=0), rtol=1e-8)[1] == 0
+
+
 def test_a_result_is_a_pair() -> None:
     S = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(20, 20), format="csr")
     result = gla.cg(S, np.ones(20), full_output=True)

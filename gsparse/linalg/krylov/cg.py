@@ -30,7 +30,7 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, is_worth_a_check, with_symmetry_advice
+from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, is_worth_a_check, with_advice_for_cg
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult
@@ -190,7 +190,7 @@ def cg(
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
         result = with_true_residual(result, system) if full_output else result
-        result = with_symmetry_advice(result, system) if full_output or is_worth_a_check(result) else result
+        result = with_advice_for_cg(result, system) if full_output or is_worth_a_check(result) else result
     return returned(result, system, full_output)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "hermitian_maxiter_advice",
     "is_worth_a_check",
     "not_hermitian",
+    "with_advice_for_cg",
     "with_symmetry_advice",
     "without_false_success",
 ]
@@ -23,6 +24,11 @@ __all__ = [
 _NUM_PROBES = 3
 # Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.
 _SCALE = float(np.sqrt(12))
+# An A that multiplies a vector of ones by less than this many rounding errors has rows that add up to zero.
+_NOISE = 100
+_SUBTRACT_MEAN = (
+    "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
+)
 # The test takes three products with each operator: at most a tenth of the time of a solve of this many iterations.
 _MIN_ITERATIONS = 30
 
@@ -69,6 +75,18 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
     return replace(result, advice=f"{advice}.")
 
 
+def with_advice_for_cg(result: SolveResult, system: LinearSystem) -> SolveResult:
+    """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
+
+    It names operators that are not Hermitian, or says that A is singular and b has a mean. The conditions of
+    `with_symmetry_advice` hold here too.
+    """
+    advised = with_symmetry_advice(result, system)
+    if advised is result and result.info != 0 and _has_unreachable_mean(system):
+        return replace(result, advice=_SUBTRACT_MEAN)
+    return advised
+
+
 def hermitian_maxiter_advice(system: LinearSystem) -> str:
     """Return the advice at maxiter for a method that needs a Hermitian preconditioner."""
     return more_iterations("iterations (maxiter)", "jacobi(A), ic0(A), amg(A)", system.M is not None)
@@ -78,6 +96,22 @@ def not_hermitian(system: LinearSystem) -> list[str]:
     """Return the names of the operators of a system, "A" and "M", that clearly are not Hermitian. Synchronizes."""
     operators = {"A": system.A} if system.M is None else {"A": system.A, "M": system.M}
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
+
+
+def _has_unreachable_mean(system: LinearSystem) -> bool:
+    """Return whether the rows of a Hermitian A add up to zero, as those of a Laplacian, and a column of b does not."""
+    device, dtype, size = system.device, system.dtype, system.A.shape[0]
+    xp, apply, squares = device.xp, system.A.bind(device, dtype), []
+    for x in (xp.ones(size, dtype), _SCALE * hashed_vector(device, size, dtype, 0)):
+        product = xp.zeros(size, dtype)
+        apply(x, product)
+        squares.append(float(xp.vdot(product, product).real))  # synchronizes
+    sums = device.download(system.b.reshape(system.columns, -1).sum(axis=1)).astype(complex)
+    total = system.sum_over_ranks(np.concatenate([squares, sums.real, sums.imag]))
+    of_ones, of_probe = np.sqrt(total[:2])
+    epsilon = float(np.finfo(dtype).eps)
+    means = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
+    return bool(of_ones <= _NOISE * epsilon * of_probe and (means > epsilon**0.5 * system.norms(system.b)).any())
 
 
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:

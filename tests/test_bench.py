@@ -59,6 +59,7 @@ from gsparse.device.select import get_device
 sys.path.insert(0, str(Path(__file__).parents[1] / "asv_bench"))
 
 import fit_costs
+import measure_gathers
 
 CPU = get_device("cpu")
 QUICK = Settings(CPU, repeats=2, check=True)
@@ -969,3 +970,19 @@ def test_the_constants_of_one_format_are_fitted_to_matrices_of_blocks(
 def test_matrices_without_blocks_say_nothing_about_the_costs_of_blocks() -> None:
     rows = list(fit_costs.measure(load(tiny(), CPU, "float64"), (1,), None))
     assert "bsr" not in {row["format"] for row in rows}
+
+
+def test_the_time_of_a_sector_is_found_in_the_errors_of_predictions() -> None:
+    rng = np.random.default_rng(0)
+    sectors = rng.integers(1000, 100_000, 30)
+    predicted = rng.uniform(3, 9, 30)
+    times = [(p + 0.5 + 4e-6 * n, p, int(n)) for p, n in zip(predicted, sectors, strict=True)]
+    time, gain = measure_gathers.fit_gathers(times)
+    assert time == pytest.approx(4e-6, rel=1e-6) and gain > 0.99
+
+
+def test_sectors_are_counted_once_for_neighbouring_rows(tmp_path: Path) -> None:
+    n = 2 * measure_gathers.NEIGHBOURS
+    path = tmp_path / "eye.npz"
+    sp.save_npz(path, sp.eye_array(n, format="csr"))
+    assert measure_gathers.count_sectors(str(path), 8) == n * 8 // measure_gathers.SECTOR_BYTES

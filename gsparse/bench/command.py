@@ -24,7 +24,7 @@ from gsparse.device.threads import available_cpus
 from gsparse.errors import GsparseError
 from gsparse.formats.launch import THREADS_PER_BLOCK
 
-__all__ = ["UsageError", "add_arguments", "execute", "problems_of"]
+__all__ = ["UsageError", "add_arguments", "execute", "problems_of", "require_folder"]
 
 DTYPES = ("float64", "float32")
 
@@ -140,10 +140,16 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Refuse outputs that could not be written, before an hour is spent on measuring."""
-    if options.json and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: there is no folder {options.json.absolute().parent}")
+    if options.json:
+        require_folder("--json", options.json)
     if options.plot and not find_spec("matplotlib"):
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
+
+
+def require_folder(option: str, path: Path) -> None:
+    """Raise an error if the folder of an output file does not exist."""
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}")
 
 
 def problems_of(options: argparse.Namespace) -> Iterator[Problem]:

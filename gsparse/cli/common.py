@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.bench import problems
-from gsparse.bench.command import UsageError
+from gsparse.bench.command import UsageError, require_folder
 from gsparse.files import SUFFIXES
 
 __all__ = [
@@ -80,12 +80,6 @@ def refuse_overwrite(path: Path, options: argparse.Namespace) -> None:
     """Raise an error if the file exists and `--force` was not given."""
     if path.exists() and not options.force:
         raise UsageError(f"{path} exists already: give another name, or --force")
-
-
-def require_folder(option: str, path: Path) -> None:
-    """Raise an error if the folder of an output file does not exist."""
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}")
 
 
 def read_matrix(options: argparse.Namespace) -> sp.csr_array:

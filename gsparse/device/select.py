@@ -13,7 +13,7 @@ from gsparse.device.cupy import import_cupy
 from gsparse.device.gpu import gpu_device
 from gsparse.errors import DeviceError
 
-__all__ = ["DEVICE_VARIABLE", "current_gpu", "device_of", "get_device"]
+__all__ = ["current_gpu", "default_device_name", "device_of", "get_device"]
 
 DEVICE_VARIABLE = "GSPARSE_DEVICE"
 
@@ -27,6 +27,11 @@ def _gpu_available() -> bool:
     return True
 
 
+def default_device_name() -> str:
+    """Return the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto"."""
+    return os.environ.get(DEVICE_VARIABLE) or "auto"
+
+
 def get_device(name: str | Device | None = None) -> Device:
     """Return the device with a given name.
 
@@ -35,7 +40,7 @@ def get_device(name: str | Device | None = None) -> Device:
     name : {"auto", "cpu", "gpu", "gpu:N"} or Device, optional
         "auto" is the current GPU if there is one, otherwise the CPU. "cuda", "hip" and "rocm" mean the same as "gpu",
         and "cpu:0" the same as "cpu".
-        The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
+        The default is that of `default_device_name`.
 
     Raises
     ------
@@ -50,7 +55,7 @@ def get_device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    requested = (os.environ.get(DEVICE_VARIABLE) or "auto") if name is None else name
+    requested = default_device_name() if name is None else name
     kind, _, index = str(requested).lower().partition(":")
     if kind == "cpu" and index in ("", "0"):
         return cpu_device()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from operator import index
 from typing import Any
 
@@ -12,7 +11,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.gpu import GpuDevice, gpu_device
-from gsparse.device.select import DEVICE_VARIABLE, get_device
+from gsparse.device.select import default_device_name, get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
@@ -66,7 +65,7 @@ def _checked_count(own_columns: int) -> int:
 
 def _chosen_device(device: str | Device | None, communicator: Communicator, local_rank: int) -> Device:
     """Return the device of a rank. With "auto", the ranks of a host take its GPUs in turn."""
-    device = (os.environ.get(DEVICE_VARIABLE) or "auto") if device is None else device
+    device = default_device_name() if device is None else device
     chosen = get_device(device)
     if device == "auto" and isinstance(chosen, GpuDevice) and communicator.world_size > 1:  # on GPUs only
         return gpu_device(local_rank % chosen.xp.cuda.runtime.getDeviceCount())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.distributed.ranks.partition import check_world_size
 from gsparse.errors import CommunicationError
 
 __all__ = ["LocalCommunicator", "run_ranks"]
@@ -176,8 +177,7 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
         with communicator:
             return work(communicator, *args)
 
-    if world_size < 1:
-        raise ValueError(f"world_size must be at least 1, got {world_size}")
+    check_world_size(world_size)
     with ThreadPoolExecutor(world_size) as pool:
         communicators = LocalCommunicator.group(world_size, timeout)
         futures = [pool.submit(run, communicator) for communicator in communicators]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gsparse.errors import ShapeError
 
-__all__ = ["RowPartition"]
+__all__ = ["RowPartition", "check_world_size"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RowPartition:
         ValueError
             If `world_size` is less than 1.
         """
-        _check_world_size(world_size)
+        check_world_size(world_size)
         return cls(tuple(num_rows * rank // world_size for rank in range(world_size + 1)))
 
     @classmethod
@@ -89,7 +89,7 @@ class RowPartition:
         ValueError
             If `world_size` is less than 1.
         """
-        _check_world_size(world_size)
+        check_world_size(world_size)
         work = np.asarray(indptr, np.int64) + np.arange(len(indptr))
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
@@ -185,6 +185,7 @@ class RowPartition:
         return np.searchsorted(self.row_bounds, rows, side="right") - 1
 
 
-def _check_world_size(world_size: int) -> None:
+def check_world_size(world_size: int) -> None:
+    """Raise ValueError if there is no rank."""
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")

@@ -20,7 +20,7 @@ from gsparse.linalg.eigen.transforms import SingularShiftError
 __all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
 
 
-# Number of shifts that are checked. The first one may hide how far the next eigenvalue is, so that it is moved twice.
+# Number of solves after which the shift may be moved. The first one may not tell how far the next eigenvalue is.
 _CHECKED_SHIFTS = 2
 
 
@@ -93,9 +93,10 @@ class Call:
         return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
 
     def _solve(self, solve: Callable[..., EigenResult], options: Any, v0: Array | None) -> EigenResult:
-        """Find the pairs on the device, with a shift that is not an eigenvalue."""
-        is_part = self.problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))  # of a complex inverse
-        if options.sigma is None or options.OPinv is not None or is_part:
+        """Find the pairs on the device. A shift that is an eigenvalue is moved."""
+        # Of a real problem with a complex shift, the real or imaginary part of the inverse is used.
+        has_part = self.problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
+        if options.sigma is None or options.OPinv is not None or has_part:
             return solve(self.problem, options, self.wanted, v0)
         shift = Shift.of(self.problem, options.sigma)
         sigma = shift.moved(1) if shift.has_constant_vector else shift.sigma
@@ -105,7 +106,8 @@ class Call:
                 result = solve(self.problem, replace(options, sigma=sigma, noise=shift.noise), self.wanted, v0)
                 if shift.is_trusted(result.residuals, self.wanted.tol):
                     return result
-            except SingularShiftError as error:  # what it knows of the next eigenvalue may be noise at first
+            except SingularShiftError as error:
+                # With a shift that has not been moved, the distance may be that of a rounding error.
                 side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
             sigma = shift.moved(side, next_distance)
         return solve(self.problem, replace(options, sigma=sigma), self.wanted, v0)

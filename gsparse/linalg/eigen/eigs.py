@@ -14,7 +14,6 @@ from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_s
 from gsparse.linalg.eigen.dense import as_dense, dense_pairs, rows_of, wide
 from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.krylov_schur import KrylovSchur
-from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import (
     Eigenproblem,
@@ -237,8 +236,7 @@ def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> Ei
 
 def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
     transform, solver = _transform(problem, options)
-    space = Space(problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks)
-    method = KrylovSchur(space, transform, wanted)
+    method = KrylovSchur(problem.space(), transform, wanted)
     method.solve(v0)
     values, combinations = _pairs(problem, options, method)
     order = general_order(_transformed(values, options), wanted.which, problem.dtype.kind != "c")[: wanted.k]

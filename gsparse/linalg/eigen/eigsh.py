@@ -15,7 +15,6 @@ from gsparse.linalg.eigen.dense import as_dense, hermitian_pairs, rows_of, wide
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.filters import FilterRule
 from gsparse.linalg.eigen.inner_solve import InnerSolver
-from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
 from gsparse.linalg.eigen.problem import (
     Eigenproblem,
@@ -271,11 +270,8 @@ def _scipys_order(problem: Eigenproblem, values: Host, order: npt.NDArray[np.int
 
 def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
     transform, mass, solver = _transform(problem, options)
-    space = Space(
-        problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks, mass
-    )
     rule = _filter_rule(problem, transform, options.tol)
-    lanczos = Lanczos(space, transform, wanted, rule)
+    lanczos = Lanczos(problem.space(mass), transform, wanted, rule)
     try:
         lanczos.solve(v0)
     except SemidefiniteMassError:

@@ -15,7 +15,8 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.linalg.eigen.inner_solve import InnerSolve
-from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
+from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.operators import Apply, MatrixOperator, Operator, as_operator, device_for, solve_dtype
 
 __all__ = [
     "EigenResult",
@@ -108,6 +109,11 @@ class Eigenproblem:
     @property
     def epsilon(self) -> float:
         return float(np.finfo(self.dtype).eps)
+
+    def space(self, multiply_mass: Apply | None = None) -> Space:
+        """Return the vectors of this problem; the inner product is xᴴMy if the product with M is passed."""
+        A = self.A
+        return Space(self.device, self.dtype, A.shape[0], self.n, A.first_index, A.ranks, multiply_mass)
 
     def ncv(self, k: int, ncv: int | None, smallest: int) -> int:
         """Return the number of basis vectors, as SciPy chooses it."""

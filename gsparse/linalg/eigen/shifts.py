@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.linalg.eigen.krylov_space import Space, random_vector
+from gsparse.linalg.eigen.krylov_space import random_vector
 from gsparse.linalg.eigen.problem import Eigenproblem
+from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = ["Shift"]
 
@@ -50,34 +51,36 @@ class Shift:
     @classmethod
     def of(cls, problem: Eigenproblem, sigma: complex) -> Shift:
         """Examine a shift by products of A and M with two vectors. Synchronizes."""
-        A, device, dtype = problem.A, problem.device, problem.dtype
-        space = Space(device, dtype, A.shape[0], problem.n, A.first_index, A.ranks)
-        multiply_A = A.bind(device, dtype)
-        sizes, mass_sizes = [], []
+        space, device, dtype = problem.space(), problem.device, problem.dtype
+        multiply_A = problem.A.bind(device, dtype)
         multiply_M = None if problem.M is None else problem.M.bind(device, dtype)
-        for x in (random_vector(space, 0), device.xp.ones(space.size, dtype)):
-            y, z = device.xp.zeros_like(x), x
-            multiply_A(x, y)
+        # For each vector x: (A - σM)·x, M·x, and x itself.
+        parts = device.xp.zeros((2, 3, space.size), dtype)
+        for (shifted, mass, x), vector in zip(parts, (random_vector(space, 0), 1), strict=True):
+            x[...] = mass[...] = vector
+            multiply_A(x, shifted)
             if multiply_M is not None:
-                z = device.xp.zeros_like(x)
-                multiply_M(x, z)
-            y -= dtype.type(sigma) * z
-            squares = device.xp.stack([device.xp.vdot(v, v) for v in (y, z, x)])
-            norms = np.sqrt(space.download(space.sum_over_ranks(squares)).real)
-            sizes.append(float(norms[0] / norms[1]) if norms[1] else np.inf)
-            mass_sizes.append(float(norms[1] / norms[2]))
-        return cls(sigma, space.epsilon, sizes[0], mass_sizes[0], sizes[1] <= _NOISE * space.epsilon * sizes[0])
+                multiply_M(x, mass)
+            shifted[...] -= dtype.type(sigma) * mass
+        squares = device.xp.asarray(sums_of_squares(device, parts.reshape(6, -1)))
+        norms = np.sqrt(space.download(space.sum_over_ranks(squares))).reshape(2, 3)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            size, size_for_ones = norms[:, 0] / norms[:, 1]
+            mass_size = norms[0, 1] / norms[0, 2]
+        noise = _NOISE * space.epsilon * size
+        has_constant_vector = bool(0 < noise < np.inf and size_for_ones <= noise)
+        return cls(sigma, space.epsilon, float(size), float(mass_size), has_constant_vector)
 
     @property
     def noise(self) -> float:
-        """The distance of an eigenvalue from σ that is not more than rounding errors."""
+        """The distance from σ up to which an eigenvalue is equal to σ, apart from rounding errors; 0 if not known."""
         noise = _NOISE * self.epsilon * self.size
         return noise if np.isfinite(noise) else 0.0
 
     def is_trusted(self, residuals: npt.NDArray[Any], tol: float) -> bool:
-        """Return whether the norms of the residuals of eigenpairs are small; those that are not known are NaN."""
+        """Return whether the norms of the residuals of eigenpairs are small; NaN stands for an unknown one."""
         limit = max(self.epsilon**0.5, 10 * tol) * self.size * max(self.mass_size, self.mass_size**0.5)
-        return not np.nanmax(residuals, initial=0.0) > limit
+        return not bool((residuals > limit).any())
 
     def moved(self, side: int, next_distance: float = np.inf) -> complex:
         """Return a shift to use instead of σ.

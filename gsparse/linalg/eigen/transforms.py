@@ -29,7 +29,7 @@ __all__ = ["Filter", "SingularShiftError", "Solve", "Transform"]
 
 
 class SingularShiftError(ArithmeticError):
-    """The shift is an eigenvalue, so nearly that the next eigenvalues get lost in rounding errors.
+    """The shift is so close to an eigenvalue that the other eigenvalues get lost in rounding errors.
 
     Attributes
     ----------
@@ -124,7 +124,15 @@ class Solve(Transform):
         return [*calls, space.dot()] if space.hermitian else calls
 
     def check_shift(self, nu: Array, epsilon: float) -> None:
-        """Raise SingularShiftError if the nearest of these eigenvalues is too close to the shift for the others."""
+        """Raise SingularShiftError if an eigenvalue is so close to the shift that the others get lost.
+
+        Parameters
+        ----------
+        nu : ndarray
+            Eigenvalues of B.
+        epsilon : float
+            The machine precision.
+        """
         if self.kind == "mass" or not self.noise:
             return
         factor = {"normal": 1.0, "buckling": self.sigma, "cayley": 2 * self.sigma}[self.kind]

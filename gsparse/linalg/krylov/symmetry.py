@@ -10,6 +10,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.linalg.result import SolveResult, more_iterations
+from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = [
     "hermitian_maxiter_advice",
@@ -99,13 +100,14 @@ def not_hermitian(system: LinearSystem) -> list[str]:
 
 
 def _has_unreachable_mean(system: LinearSystem) -> bool:
-    """Return whether the rows of a Hermitian A add up to zero, as those of a Laplacian, and a column of b does not."""
+    """Return whether the rows of a Hermitian A add up to zero, and a column of b does not. Synchronizes."""
     device, dtype, size = system.device, system.dtype, system.A.shape[0]
-    xp, apply, squares = device.xp, system.A.bind(device, dtype), []
-    for x in (xp.ones(size, dtype), _SCALE * hashed_vector(device, size, dtype, 0)):
-        product = xp.zeros(size, dtype)
+    xp, apply = device.xp, system.A.bind(device, dtype)
+    vectors = xp.ones(size, dtype), _SCALE * hashed_vector(device, size, dtype, 0)
+    products = xp.zeros((2, size), dtype)
+    for x, product in zip(vectors, products, strict=True):
         apply(x, product)
-        squares.append(float(xp.vdot(product, product).real))  # synchronizes
+    squares = sums_of_squares(device, products)
     sums = device.download(system.b.reshape(system.columns, -1).sum(axis=1)).astype(complex)
     total = system.sum_over_ranks(np.concatenate([squares, sums.real, sums.imag]))
     of_ones, of_probe = np.sqrt(total[:2])

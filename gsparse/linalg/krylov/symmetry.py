@@ -113,7 +113,8 @@ def _has_unreachable_mean(system: LinearSystem) -> bool:
     of_ones, of_probe = np.sqrt(total[:2])
     epsilon = float(np.finfo(dtype).eps)
     means = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
-    return bool(of_ones <= _NOISE * epsilon * of_probe and (means > epsilon**0.5 * system.norms(system.b)).any())
+    is_zero = of_ones <= _NOISE * epsilon * of_probe < np.inf
+    return bool(is_zero and (means > epsilon**0.5 * system.norms(system.b)).any())
 
 
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:

@@ -102,16 +102,51 @@ def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:
         assert gla.cg(GpuSparseMatrix(S, device=real_device), right_hand_side(S), maxiter=2)[1] == 2
 
 
+def laplacian_of_a_grid(device: Device, size: int) -> GpuSparseMatrix:
+    """Make the Laplacian of a grid of size x size nodes, whose rows add up to zero."""
+    degrees = np.r_[1.0, np.full(size - 2, 2.0), 1.0]
+    line = sp.diags_array([-np.ones(size - 1), degrees, -np.ones(size - 1)], offsets=[-1, 0, 1])
+    return GpuSparseMatrix(sp.csr_array(sp.kronsum(line, line)), device=device)
+
+
 @pytest.mark.parametrize("columns", [None, 2])
 def test_the_advice_for_a_laplacian_is_to_subtract_the_mean_of_b(real_device: Device, columns: int | None) -> None:
-    degrees = np.r_[1.0, np.full(18, 2.0), 1.0]
-    line = sp.diags_array([-np.ones(19), degrees, -np.ones(19)], offsets=[-1, 0, 1])
-    A = GpuSparseMatrix(sp.csr_array(sp.kronsum(line, line)), device=real_device)
+    A = laplacian_of_a_grid(real_device, 20)
     b = np.zeros(400) if columns is None else np.zeros((400, columns))
     b[3] = 1.0
     result = gla.cg(A, b, maxiter=60, full_output=True)
     assert result.info and result.advice.endswith("subtract the mean of b.")
     assert gla.cg(A, b - b.mean(axis=0), rtol=1e-8)[1] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"single_reduction": True}, {"inner_dtype": "float32"}, {"M": gla.jacobi}])
+def test_cg_does_not_take_ten_iterations_a_row_for_a_system_without_a_solution(
+    real_device: Device, options: dict[str, Any]
+) -> None:
+    A = laplacian_of_a_grid(real_device, 40)
+    b = np.zeros((1600, 2))
+    b[3] = 1.0
+    M = options["M"](A) if "M" in options else None
+    result = gla.cg(A, b, full_output=True, **{**options, "M": M})
+    assert 0 < result.iterations < 500
+    assert result.info == result.iterations and result.reason == "stopped: no x reaches the tolerance"
+    assert result.advice.endswith("subtract the mean of b.")
+
+
+def test_cg_goes_on_as_long_as_one_right_hand_side_may_converge(real_device: Device) -> None:
+    A = laplacian_of_a_grid(real_device, 60)
+    b = np.zeros((3600, 2))
+    b[3], b[4, 1] = 1.0, -1.0  # the mean of the second column is zero
+    result = gla.cg(A, b, rtol=1e-12, maxiter=600, full_output=True)
+    assert result.iterations == 600
+    assert result.relative_residual[1] <= 1e-11 < result.relative_residual[0]
+
+
+def test_a_loose_tolerance_is_reached_despite_a_mean(real_device: Device) -> None:
+    A, b = laplacian_of_a_grid(real_device, 80), np.zeros(6400)
+    b[0], b[-1] = 1.0, -1 + 1e-3
+    result = gla.cg(A, b, rtol=1e-4, full_output=True)
+    assert result.info == 0 and result.iterations > 100
 
 
 def test_a_result_is_a_pair() -> None:

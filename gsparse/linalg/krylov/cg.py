@@ -30,7 +30,12 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, is_worth_a_check, with_advice_for_cg
+from gsparse.linalg.krylov.symmetry import (
+    has_no_solution,
+    hermitian_maxiter_advice,
+    is_worth_a_check,
+    with_advice_for_cg,
+)
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult
@@ -190,7 +195,8 @@ def cg(
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
         result = with_true_residual(result, system) if full_output else result
-        result = with_advice_for_cg(result, system) if full_output or is_worth_a_check(result) else result
+        if full_output or is_worth_a_check(result):
+            result = with_advice_for_cg(result, system, rtol, atol)
     return returned(result, system, full_output)
 
 
@@ -211,8 +217,11 @@ def _solve(
 
 
 def _run(system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor) -> SolveLoop:
-    loop = SolveLoop(system, PROGRAM, maxiter, monitor=monitor)
-    loop.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho_old=np.inf)
+    tolerances = system.tolerances(rtol, atol)
+    loop = SolveLoop(
+        system, PROGRAM, maxiter, monitor=monitor, is_hopeless=partial(has_no_solution, system, tolerances)
+    )
+    loop.state.set(tolerance=tolerances, maxiter=maxiter, rho_old=np.inf)
     begin = [loop.apply(system.A, "x", "q"), loop.step("start")]
     if system.M is None:
         decide = [loop.step("direction")]

@@ -25,6 +25,7 @@ from the present x (`_confirm`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import CONVERGED
 
@@ -118,8 +120,9 @@ def run_with_single_reduction(
     SolveLoop
         Its cell `is_indefinite` is 1 if the matrix is not positive definite.
     """
-    loop = SolveLoop(system, PROGRAM, maxiter, sizes={"z": 0} if system.M is None else {}, monitor=monitor)
-    tolerances = system.tolerances(rtol, atol)
+    tolerances, sizes = system.tolerances(rtol, atol), {"z": 0} if system.M is None else {}
+    is_hopeless = partial(has_no_solution, system, tolerances)
+    loop = SolveLoop(system, PROGRAM, maxiter, sizes=sizes, monitor=monitor, is_hopeless=is_hopeless)
     loop.state.set(
         tolerance=tolerances, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
         iteration=-1, rho=np.inf, alpha=1,

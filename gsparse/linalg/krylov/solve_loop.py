@@ -44,6 +44,8 @@ _LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
+# Number of iterations after which it is worth the time of a few products to find out whether the solve can converge.
+_MANY_ITERATIONS = 100
 
 
 class SolveLoop:
@@ -63,6 +65,9 @@ class SolveLoop:
         `history` iterations, because newer ones overwrite them.
     norm : str, optional
         Which norm the program records as the residual, see `SolveResult`.
+    is_hopeless : callable, optional
+        Returns whether it is certain that no right-hand side can converge, by a few products. The loop calls it once,
+        when the solve has taken many iterations (`_MANY_ITERATIONS`), and then ends the solve as `maxiter` would.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class SolveLoop:
         monitor: ConvergenceMonitor | None = None,
         history: int = HISTORY_LENGTH,
         norm: str = "residual",
+        is_hopeless: Callable[[], bool] | None = None,
     ) -> None:
         self.began = time.perf_counter()
         self.norm = norm
@@ -87,7 +93,7 @@ class SolveLoop:
                 size = (sizes or {}).get(name, system.A.shape[1])
                 self.vectors[name] = self.device.xp.zeros(system.columns * size, system.dtype)
         self.state = SolveState(self.device, program, system.dtype, system.columns, history, system.A.ranks)
-        self._program = program
+        self._program, self._is_hopeless = program, is_hopeless
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._num_residuals = 0
@@ -263,6 +269,11 @@ class SolveLoop:
         """Record a snapshot, report it to the monitor, and tell whether every right-hand side has stopped."""
         self._record(snapshot)
         self.monitor.update(snapshot, self)
+        is_due = snapshot.iterations.max() >= _MANY_ITERATIONS and not snapshot.have_all_stopped
+        if self._is_hopeless is not None and is_due:
+            is_hopeless, self._is_hopeless = self._is_hopeless, None
+            if is_hopeless():
+                self.state.set(maxiter=0)
         return snapshot.have_all_stopped
 
     def _record(self, snapshot: Snapshot) -> None:

@@ -1,10 +1,14 @@
-"""A test whether operators are Hermitian, by a few products: it explains why conjugate gradients or MINRES failed."""
+"""Tests of operators by a few products, which explain why conjugate gradients or MINRES failed.
+
+Either an operator is not Hermitian, or A is singular and b has no solution.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
@@ -13,6 +17,7 @@ from gsparse.linalg.result import SolveResult, more_iterations
 from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = [
+    "has_no_solution",
     "hermitian_maxiter_advice",
     "is_worth_a_check",
     "not_hermitian",
@@ -27,6 +32,7 @@ _NUM_PROBES = 3
 _SCALE = float(np.sqrt(12))
 # An A that multiplies a vector of ones by less than this many rounding errors has rows that add up to zero.
 _NOISE = 100
+_NO_SOLUTION = "stopped: no x reaches the tolerance"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
@@ -76,16 +82,26 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
     return replace(result, advice=f"{advice}.")
 
 
-def with_advice_for_cg(result: SolveResult, system: LinearSystem) -> SolveResult:
+def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, atol: float) -> SolveResult:
     """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
 
     It names operators that are not Hermitian, or says that A is singular and b has a mean. The conditions of
     `with_symmetry_advice` hold here too.
     """
     advised = with_symmetry_advice(result, system)
-    if advised is result and result.info != 0 and _has_unreachable_mean(system):
-        return replace(result, advice=_SUBTRACT_MEAN)
+    if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
+        return replace(result, reason=_NO_SOLUTION, advice=_SUBTRACT_MEAN)
     return advised
+
+
+def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> bool:
+    """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
+
+    This is so if the rows of a Hermitian A add up to zero, and b has a mean: the mean of A·x is zero for every x. It
+    must be called within `LinearSystem.solving`, and takes two products. The answer is false for ranks that share the
+    vectors, because these products would come between exchanges that their iterations have queued.
+    """
+    return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())
 
 
 def hermitian_maxiter_advice(system: LinearSystem) -> str:
@@ -99,8 +115,11 @@ def not_hermitian(system: LinearSystem) -> list[str]:
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
 
 
-def _has_unreachable_mean(system: LinearSystem) -> bool:
-    """Return whether the rows of a Hermitian A add up to zero, and a column of b does not. Synchronizes."""
+def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return for each right-hand side whether its mean alone keeps the residual above the tolerance. Synchronizes.
+
+    That is the case where the rows of a Hermitian A add up to zero. A mean that may be a rounding error does not count.
+    """
     device, dtype, size = system.device, system.dtype, system.A.shape[0]
     xp, apply = device.xp, system.A.bind(device, dtype)
     vectors = xp.ones(size, dtype), _SCALE * hashed_vector(device, size, dtype, 0)
@@ -112,9 +131,10 @@ def _has_unreachable_mean(system: LinearSystem) -> bool:
     total = system.sum_over_ranks(np.concatenate([squares, sums.real, sums.imag]))
     of_ones, of_probe = np.sqrt(total[:2])
     epsilon = float(np.finfo(dtype).eps)
-    means = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
+    # The norms of the components of b that are constant vectors, which no A·x has.
+    norms = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
     is_zero = of_ones <= _NOISE * epsilon * of_probe < np.inf
-    return bool(is_zero and (means > epsilon**0.5 * system.norms(system.b)).any())
+    return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms(system.b))))
 
 
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:

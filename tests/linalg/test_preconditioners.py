@@ -463,6 +463,14 @@ def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device) -> None:
     assert np.all(np.isfinite(dense(ilu0(matrix(device, empty), shift=0.1))))
 
 
+@pytest.mark.parametrize("make", [jacobi, ilu0, ic0, isai])
+def test_an_empty_row_is_named(device: Device, make: Any) -> None:
+    S = sp.csr_array(np.diag([1.0, 2, 0, 3, 4]))
+    S.eliminate_zeros()
+    with pytest.raises(FactorizationError, match="row 2 has no entries, so A is singular: remove this row and its co"):
+        make(matrix(device, S))
+
+
 def test_pivots_that_are_not_positive_are_refused_by_ic0(device: Device) -> None:
     with pytest.raises(FactorizationError, match="pivot in row 1 is not positive"):
         ic0(matrix(device, sp.csr_array(np.array([[1.0, 2], [2, 1]]))))

@@ -213,7 +213,8 @@ def _solve(
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
-    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system)}, infos=BREAKDOWN_INFO)
+    singular = "A may be singular, and b without a solution: gsparse.linalg.solve(A, b) finds that out."
+    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: singular}, infos=BREAKDOWN_INFO)
 
 
 def _run(system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor) -> SolveLoop:

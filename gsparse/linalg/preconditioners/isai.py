@@ -216,4 +216,5 @@ def _raise_if_singular(matrix: SquareMatrix, rows: Array, is_good: Array, spd: b
     row = int(rows[first_bad])  # synchronizes
     if spd:
         raise FactorizationError(f"isai: A is not positive definite, seen at row {row}: use kind='general' with gmres")
-    raise FactorizationError(f"isai: the system of row {row} is singular: use another power, or ilu0(A, shift=0.01)")
+    fault = f"isai: the system of row {row} is singular: use another power, or ilu0(A, shift=0.01)"
+    raise matrix.error_of_row(row, "isai", fault)

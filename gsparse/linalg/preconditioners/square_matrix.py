@@ -153,10 +153,24 @@ class SquareMatrix:
         if not self.stores_positive_diagonal:
             row = kernels_of(self.device).first_where(self.device, self.diagonal, "zero")
         if row is not None:
-            raise FactorizationError(
-                f"{name} divides by the diagonal, which is 0 in row {row}: reorder the rows, or use isai(A)"
-            )
+            fault = f"{name} divides by the diagonal, which is 0 in row {row}: reorder the rows, or use isai(A)"
+            raise self.error_of_row(row, name, fault)
         return 1 / self.diagonal
+
+    def error_of_row(self, row: int, name: str, fault: str) -> FactorizationError:
+        """Return the error that a row is no use to the method `name`, with another text if it is empty. Synchronizes.
+
+        Parameters
+        ----------
+        row : int
+        name : str
+        fault : str
+            What is wrong with the row if it has entries, and what to try.
+        """
+        begin, end = self.device.download(self.csr.indptr[row : row + 2])
+        if begin == end:
+            fault = f"{name}: row {row} has no entries, so A is singular: remove this row and its column"
+        return FactorizationError(fault)
 
     def row_sums(self) -> Array:
         """Return the sum of magnitudes of each row."""

@@ -54,6 +54,10 @@ EXAMPLES = {
         ["--n", "60", "--steps", "3"],
         r"slow: .*without a preconditioner.*fast: .*preconditioner: amg.*temperatures differ by \d\.\de-(0[6-9]|1\d)",
     ),
+    "resistor_network.py": (
+        ["--n", "30"],
+        r"900 nodes, 16\d\d wires.*16 loads: 1\d iterations.*worst drop: \d\.\d\d mV.*effective resistance: \d+, by .* 899",
+    ),
     "single_cell.py": (
         ["--cells", "600", "--genes", "1500"],
         r"projections differ by (0\.0e\+00|\d\.\de-1\d)\n(9\d|100)\.\d% of the cells",

@@ -56,7 +56,7 @@ EXAMPLES = {
     ),
     "resistor_network.py": (
         ["--n", "30"],
-        r"900 nodes, 16\d\d wires.*16 loads: 1\d iterations.*worst drop: \d\.\d\d mV.*effective resistance: \d+, by .* 899",
+        r"900 nodes, 16\d\d wires.*16 loads: 1\d iterations.*worst drop: \d\.\d\d mV.*resistance: \d+, by .* 899",
     ),
     "single_cell.py": (
         ["--cells", "600", "--genes", "1500"],

@@ -80,6 +80,12 @@ def factorized(
     ValueError
         If there is no such `assume_a` or `library`.
 
+    Notes
+    -----
+    If A is singular, rounding often leaves a tiny pivot in place of a zero, and no error is raised. The elements of x
+    are then of the order of 1/eps, and norm(b - A·x) is about as large as norm(b). `solve` looks at that residual, and
+    returns a least-squares solution instead.
+
     Examples
     --------
     >>> import numpy, scipy.sparse

@@ -90,7 +90,7 @@ def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, a
     """
     advised = with_symmetry_advice(result, system)
     if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
-        return replace(result, reason=_NO_SOLUTION, advice=_SUBTRACT_MEAN)
+        return replace(result, reason=_NO_SOLUTION if result.info > 0 else result.reason, advice=_SUBTRACT_MEAN)
     return advised
 
 
@@ -133,7 +133,7 @@ def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float
     epsilon = float(np.finfo(dtype).eps)
     # The norms of the components of b that are constant vectors, which no A·x has.
     norms = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
-    is_zero = of_ones <= _NOISE * epsilon * of_probe < np.inf
+    is_zero = 0 < of_probe < np.inf and of_ones <= _NOISE * epsilon * of_probe
     return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms(system.b))))
 
 

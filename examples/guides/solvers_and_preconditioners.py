@@ -2,8 +2,8 @@
 Solvers and preconditioners
 ===========================
 
-Which method suits which matrix, which preconditioner to try first, and how to read the result of a solve. The picture
-needs matplotlib: ``pip install '.[plot]'``.
+This page says which method suits which matrix, which preconditioner to try first, and how to read the result of a
+solve. Its picture needs matplotlib: ``pip install '.[plot]'``.
 """
 
 # %%

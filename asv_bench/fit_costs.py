@@ -5,11 +5,11 @@
     python asv_bench/fit_costs.py choose TIMES.json [...]         how good the choices of today's constants are
     python asv_bench/fit_costs.py blocks TIMES.json [NAME ...]    times of dense blocks, and the constants of bsr
 
-``blocks`` is all that the constants of `bsr` need. It measures every format on 27-point cubes with 2 to 8 unknowns a
-node, in order and shuffled, on the assembled matrices of elasticity, and on armadillo13k_elast_P1 (or on the matrices
-with these names), in float64 and float32. Then it fits the constants of `bsr`, with those of the other formats as they
-are today, and prints the line for gsparse/formats/measured_costs.py. ``--largest`` leaves larger cubes out, and ``fit
---only bsr`` fits stored times in the same way.
+The action ``blocks`` measures and fits the constants of `bsr` alone. It measures every format on 27-point cubes with 2
+to 8 unknowns a node, in order and shuffled, on the assembled matrices of elasticity, and on armadillo13k_elast_P1 (or
+on the matrices with these names), in float64 and float32. Then it fits the constants of `bsr`, with those of the other
+formats as they are today, and prints the line for gsparse/formats/measured_costs.py. ``--largest`` leaves larger cubes
+out, and ``fit --only bsr`` fits stored times in the same way.
 
 A matrix is stored in each format four times: with columns and values compressed, only columns, only values, neither.
 Encodings that store the same are timed once. ``measure`` runs on the device of ``--device``; on a CPU, ``--threads``

@@ -1,4 +1,4 @@
-"""Time what a solve through dask takes more than the same solve in the worker: ``python asv_bench/measure_client.py``.
+"""Time how much longer a solve takes through dask than in this process: ``python asv_bench/measure_client.py``.
 
 A cluster of one worker (or ``--workers``) solves the 7-point Laplacian with `cg`. Each line is the median of several
 solves after a first one, in turns:

@@ -7,8 +7,8 @@ project aims at, or the largest number of seconds. The sections are:
 
 eigsh
     The largest eigenvalues of the 7-point Laplacian of 64³ and 100³ points, beside CuPy's, with the same tolerance. The
-    Laplacian has multiple eigenvalues, of which CuPy finds single copies: so does the first line, and the second one
-    finds all copies.
+    Laplacian has multiple eigenvalues, of which CuPy finds single copies. For each number of eigenvalues, the first
+    line is for single copies in gsparse as well, and the second one for all copies.
 svds
     The largest singular values of a random matrix, beside CuPy's.
 sigma

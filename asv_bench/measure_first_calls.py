@@ -1,9 +1,10 @@
 """Time the first calls on a machine that never ran gsparse: ``python asv_bench/measure_first_calls.py``.
 
 Each line is a process of its own with empty caches of compiled code: the seconds of the import, of the constructor, of
-the first product and of one routine. A constant 7-point problem of 60³ points is used on the CPU or the GPU of
-``--device``. Seconds on a CPU are those of the processor, because they hardly depend on what else the machine does. On
-a GPU they are those of the clock, because several threads compile. ``--kernels`` lists what took longest to compile.
+the first product and of one routine. A constant 7-point problem of 60³ points, or a matrix of 60,000 random rows with
+``--matrix random``, is used on the CPU or the GPU of ``--device``. Seconds on a CPU are those of the processor, because
+they hardly depend on what else the machine does. On a GPU they are those of the clock, because several threads compile.
+``--kernels`` lists what took longest to compile.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ each), and 8 million rows of the 7-point Laplacian (``--points Z Y X``). CG is t
 - `sums twice`: each sum over the ranks is computed once more, which shows what one costs;
 - `independent`: each rank solves a problem of its own, at the same time as the others.
 
-One rank alone is timed first. The set-up of multigrid is timed with its phases. All times are those of the slowest
-rank, except for the phases, which are the first rank's.
+One rank alone is timed first. The set-up of multigrid is timed with its phases; `without messages` and `sums twice` do
+not change it. All times are those of the slowest rank, except for the phases, which are the first rank's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ hierarchies  For each hierarchy of PyAMG (needs PyAMG): iterations of PyAMG with
 updates      For a matrix of 64,000 rows and each preconditioner: milliseconds of the first set-up in this process, of
              another one, and of an update for other values. Then the phases of the set-up of incomplete factors. Run
              it twice: the first run compiles. Goals on an H200: 20 ms for ic0 and ilu0, and 5 ms for an update.
-solve        What `gsparse.linalg.solve` chooses for the problems of both tables, and the seconds of the second call.
+solve        What `gsparse.linalg.solve` chooses for the matrices of the table `sweeps`, and the seconds of the second
+             call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The phases of a product of two sparse matrices on a GPU, and other ways to launch them (section `phases` of
-measure_algebra.py).
+"""The phases of a product of two sparse matrices on a GPU, and other ways to launch them.
 
-A product whose rows are merged (`gsparse.kernels.gpu.merged_rows`) has these phases:
+The section `phases` of measure_algebra.py times them. A product whose rows are merged
+(`gsparse.kernels.gpu.merged_rows`) has these phases:
 
     longest          the lengths of the longest rows of both matrices, unless they are known
     count            the number of entries of each row of the result

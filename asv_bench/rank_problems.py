@@ -43,7 +43,7 @@ class AlteredCommunicator:
         return self if communicator is self._inner else communicator
 
     def begin(self) -> None:
-        """Work differently from now on. What bound exchanges have received becomes 0, for products without messages."""
+        """Work differently from now on. Elements that bound exchanges have received become 0, also without messages."""
         self._has_begun = True
         for values in self._received:
             values[...] = 0

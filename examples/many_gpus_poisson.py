@@ -1,9 +1,9 @@
 """Solve a 3-D Poisson problem on all GPUs of this machine, with conjugate gradients that run on a dask cluster.
 
 Each worker owns a block of rows and the part of every vector that belongs to them. In an iteration, each worker sends
-its neighbours the entries that they need, directly from one to the other, and all workers add up two numbers. Nothing
-passes through dask or through this process. Without a GPU, the workers are two processes on the CPU. The example needs
-dask, tqdm and PyAMG: pip install 'gsparse-gpu[examples]'.
+its neighbours the entries that they need, directly from one to the other, and all workers add up two or three numbers.
+Nothing of that passes through dask or through this process. Without a GPU, the workers are two processes on the CPU.
+The example needs dask, tqdm and PyAMG: pip install 'gsparse-gpu[examples]'.
 
     python examples/many_gpus_poisson.py            # 32³ unknowns
     python examples/many_gpus_poisson.py --n 400
@@ -34,7 +34,7 @@ def poisson(n: int) -> scipy.sparse.csr_array:
 
 def solve(A: DistributedMatrix, b: np.ndarray) -> np.ndarray:
     """Solve with and without preconditioners, and return the last solution."""
-    # Each worker makes a preconditioner from its diagonal block: the entries whose row and column it owns.
+    # Each worker makes IC(0) of its diagonal block: the entries whose row and column it owns. AMG spans all workers.
     for name, M in (("CG", None), ("CG with IC(0)", ic0(A)), ("CG with AMG", amg(A))):
         cg(A, b, M=M, maxiter=1, full_output=True)  # the first solve compiles
         begin = time.perf_counter()

@@ -6,8 +6,8 @@ first principal components. Cells of the same kind then lie together. The counts
 has a hundred genes of its own that are read often.
 
 The same function runs with SciPy and with gsparse. With gsparse it runs inside `gsparse.strict()`, which raises an
-error if any operation of the matrix would run on the host. The vectors of SciPy's `svds` stay on the host; with
-`gsparse.linalg.svds`, which takes a matrix and no operator, they would stay on the device.
+error if any operation of the matrix would run on the host. Only the vectors of SciPy's
+`svds` are on the host.
 
     python examples/single_cell.py
     python examples/single_cell.py --cells 50000 --genes 20000

@@ -1,4 +1,4 @@
-"""Sparse algebra: products, sums, selections and reductions of matrices, whose results stay on the device."""
+"""Sparse algebra: products, sums, selections, writes and reductions of matrices on the device."""
 
 from __future__ import annotations
 

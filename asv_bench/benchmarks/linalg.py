@@ -79,7 +79,7 @@ class Preconditioned(Solves):
 
 
 class Narrow(Solves):
-    """CG to 1e-10, with products in float32 and with products in the matrix's float64."""
+    """CG to 1e-10 that iterates in float32 and refines the solution, or iterates in the matrix's float64."""
 
     params = ("float64", "float32")
     param_names = ("products_in",)
@@ -90,7 +90,7 @@ class Narrow(Solves):
 
 
 class Accelerated(Solves):
-    """SciPy's unmodified solvers to 1e-5, with vectors on the host."""
+    """SciPy's unmodified solvers to 1e-5, with `A.accelerated()` and a right-hand side on the host."""
 
     params = ("cg", "bicgstab", "lgmres")
     param_names = ("method",)

@@ -41,8 +41,8 @@ bound = 16 * np.finfo(float).eps * (abs(S) @ abs(b))
 assert np.all(abs(y - S @ b) <= bound)
 
 # %%
-# On a CPU the first product and the first solve of each kind compile their kernels, which takes seconds. The compiled
-# kernels are cached for the next process. So time the second call.
+# The first product and the first solve of each kind compile their kernels, which takes seconds. The compiled kernels
+# are cached for the next process. So time the second call.
 #
 # A ``csr_array`` differs from the older ``csr_matrix``: its ``*`` and ``**`` are elementwise, and its sums along an
 # axis are 1-D arrays. In code written for ``csr_matrix``, replace ``A * x`` by ``A @ x``, and ``A**2`` by ``A @ A``. A
@@ -74,10 +74,11 @@ assert np.allclose(eigenvalues, sla.eigsh(S, k=3, which="LM", return_eigenvector
 # What leaves the device
 # ----------------------
 # Products, scaling, functions of single values (``abs(A)``, ``A.astype``), transposes and conjugates stay on the
-# device. So do products, sums and comparisons of two sparse matrices, slices, reductions (``A.sum(axis=1)``), and
-# scaled rows and columns. SciPy computes conversions and dense results on the host: correctly, but not fast. A result
-# that is a CSR array is on the device again. ``A.stats`` counts these operations, and inside `strict` they raise an
-# error.
+# device. So do products, sums and comparisons of two sparse matrices, slices, writes, reductions (``A.sum(axis=1)``),
+# and scaled rows and columns. Other formats and dense arrays (``A.tocoo()``, ``A.toarray()``) are made on the device
+# and downloaded. Few operations run on the host: ``A.tolil()`` and ``A.todok()``, everything with ``longdouble``
+# values, and writes while you hold one of the host arrays ``A.data``, ``A.indices`` and ``A.indptr``. ``A.stats``
+# counts these operations and the loans of host arrays, and inside `strict` they raise an error.
 
 C = 2 * A
 D = A + C @ C
@@ -114,8 +115,8 @@ B = A.with_data(np.arange(1.0, A.nnz + 1))
 assert np.array_equal(B.indices, A.indices)
 
 # %%
-# Transposed products need a transposed copy, which is made at the first such product. A symmetric matrix is recognized,
-# and needs no copy. ``symmetric=True`` saves the check.
+# Transposed products need a transposed copy, which is made at the first such product. A symmetric matrix is recognized
+# by a check, and needs no copy. ``symmetric=True`` saves the check.
 
 assert np.all(abs(A.T @ b - A @ b) <= 2 * bound)
 

@@ -34,8 +34,8 @@ print(repr(S))
 # %%
 # The one line
 # ------------
-# `GpuSparseMatrix` copies the matrix to the GPU. Without a GPU, it stays in the memory of the host, and products run on
-# all cores. To choose one of them yourself, pass ``device="cpu"`` or ``device="gpu"``.
+# `GpuSparseMatrix` copies the matrix to the GPU. Without a GPU, the matrix stays in the memory of the host, and
+# products run on all cores. To choose the device yourself, pass ``device="cpu"`` or ``device="gpu"``.
 
 from gsparse import GpuSparseMatrix
 
@@ -165,10 +165,10 @@ for step in range(3):
 # %%
 # When something is slow
 # ----------------------
-# ``A.stats`` counts the products and what was computed on the host. Inside ``with gsparse.strict():``, an operation
-# that would leave the device is an error. `gsparse.profile` shows where the time of a program goes, line by line
-# (:doc:`/guides/where_the_time_goes`). ``gsparse doctor`` on the command line says whether your GPU is found, and what
-# to install if it is not.
+# ``A.stats`` counts the products, and the operations that SciPy computed on the host. Inside ``with
+# gsparse.strict():``, an operation that would leave the device is an error. `gsparse.profile` shows where the time of a
+# program goes, line by line (:doc:`/guides/where_the_time_goes`). ``gsparse doctor`` on the command line says whether
+# your GPU is found, and what to install if it is not.
 
 print(A.stats)
 

@@ -39,12 +39,12 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
     row_lengths(S, below)
 
 # %%
-# ``A.plan`` prints the choice, its reason, the row statistics, and a line for each format that fits: how columns and
-# values would be stored, the bytes that one product reads and writes, the number of stored positions for each entry,
-# and the predicted time. η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all rows have
-# the same length. "27 rows" means that the matrix has only 27 different rows, which are stored once. "uint8 of 178"
-# would mean that it has 178 different values, and that each entry stores the number of its value in one byte. The
-# format with the fewest bytes need not be the fastest: a product also has to decode what it reads, which takes time
+# ``print(A.plan)`` shows the choice, its reason, the row statistics, and a line for each format that fits: how columns
+# and values would be stored, the bytes that one product reads and writes, the number of stored positions for each
+# entry, and the predicted time. η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all
+# rows have the same length. "27 rows" means that the matrix has only 27 different rows, which are stored once. "uint8
+# of 178" would mean that it has 178 different values, and that each entry stores the number of its value in one byte.
+# The format with the fewest bytes need not be the fastest: a product also has to decode what it reads, which takes time
 # where the bytes come from a cache.
 
 A = GpuSparseMatrix(grid)
@@ -69,8 +69,8 @@ assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans
 # of a row once. ``bsr`` stores small dense blocks with one column index each, for matrices with several unknowns a
 # node. It is a candidate only if the matrix consists of full blocks, up to 8 x 8, which gsparse finds by itself.
 # ``hub_columns`` is for large power-law graphs on a GPU: the columns with the most entries get numbers of two bytes,
-# and a product keeps their elements of x in shared memory. A sample of the entries decides whether there are such
-# columns.
+# and a product keeps the elements of x for the first of them in shared memory. A sample of the entries decides whether
+# there are such columns.
 #
 # Compression
 # -----------
@@ -124,7 +124,7 @@ assert single_use.plan.format.startswith("csr_")
 #
 # Measuring instead of predicting
 # -------------------------------
-# Predictions use constants that were measured on an H200 and on one CPU, and your machine may differ. ``tune=True``
+# Predictions use constants that were measured on an H200 and on two CPUs, and your machine may differ. ``tune=True``
 # times the two to four best candidates at the first product, and stores the result on disk (``GSPARSE_CACHE_DIR``) for
 # the next matrix with the same features on the same device. ``tune="lazy"`` times them during the first products. No
 # product is delayed, but each of them may round differently, because formats add in different orders.
@@ -168,10 +168,10 @@ for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"for
 # -----------------------
 # ``A @ X`` reads the matrix once for all columns of X. Then most of the memory traffic is that of X, and the division
 # of columns and entries among threads matters more than the storage format. Such products read CSR, row patterns that
-# share values, or dense blocks, which need each row of X once for all rows of a block. Where products with a vector
-# read another format, blocks are stored as well if that is predicted to pay, and take about as much memory as the
-# values of CSR once more. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It
-# works on any machine.
+# include the values, or dense blocks, which read each row of X once for all rows of a block. Where products with a
+# vector read another format, blocks are stored in addition if that is predicted to pay. They take about as much memory
+# as the values of CSR. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It works
+# on any machine.
 
 for name, S in (("grid", grid), ("graph", graph)):
     for k in (4, 64):

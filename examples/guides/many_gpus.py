@@ -48,9 +48,10 @@ if __name__ == "__main__":
 # %%
 # Each worker owns consecutive rows and the same part of every vector. By default (``partition="nnz"``), all workers own
 # about the same number of entries. For a product, a worker also needs entries of the vector that other workers own,
-# which are called its *ghosts*. Their owners send them directly, over NCCL or RCCL if each worker has a GPU of its own,
-# else over TCP. In this example, each worker owns one half of the cube, and its ghosts are the points of the other half
-# along their common face:
+# which are called its *ghosts*. Their owners send them directly. Workers of one host write them into each other's
+# memory: that of their GPUs (of NVIDIA), or a file in memory. Workers of several hosts use NCCL or RCCL if each has a
+# GPU of its own, else TCP. In this example, each worker owns one half of the cube, and its ghosts are the points of the
+# other half along their common face:
 
 if __name__ == "__main__":
     assert A.row_bounds == (0, 8 * 16**2, 16**3)
@@ -72,9 +73,10 @@ if __name__ == "__main__":
 # %%
 # The same solvers
 # ----------------
-# The solvers of `gsparse.linalg` run on the workers if the matrix is distributed. Dask starts and ends the solve, and
-# no vector passes through dask in between. For a right-hand side in a NumPy array, the solution is a NumPy array. For a
-# dask array it is a dask array, and then no process holds a whole vector (:ref:`many_gpus_poisson`).
+# The solvers of `gsparse.linalg` run on the workers if the matrix is distributed. This process starts a solve over its
+# own connections to the workers, which then send each other what they need. Dask takes no part in the iterations. For a
+# right-hand side in a NumPy array, the solution is a NumPy array. For a dask array it is a dask array, and then no
+# process holds a whole vector (:ref:`many_gpus_poisson`).
 
 if __name__ == "__main__":
     result = cg(A, b, M=ic0(A), rtol=1e-8, full_output=True)
@@ -84,9 +86,10 @@ if __name__ == "__main__":
     assert np.allclose(A @ b, S @ b)
 
 # %%
-# Each worker makes its preconditioner from its own diagonal block only, which is block Jacobi over the workers. With
-# more workers, a solve can therefore need more iterations. Compare the times of whole solves and not of iterations. The
-# same matrix on one worker:
+# Each worker makes `ic0 <gsparse.linalg.ic0>` of its own diagonal block only, which is block Jacobi over the workers.
+# With more workers, a solve can therefore need more iterations. The same holds for all preconditioners except `amg
+# <gsparse.linalg.amg>`, which is one multigrid cycle over all workers. Compare the times of whole solves and not of
+# iterations. The same matrix on one worker:
 
 if __name__ == "__main__":
     with distribute(S, client=client, workers=A.workers[:1]) as A1:
@@ -153,7 +156,7 @@ if __name__ == "__main__":
 # checkpoint of x in their memory.
 #
 # Everyone who can reach a dask scheduler can run code on its workers. On a network that you do not trust, give dask TLS
-# certificates; the connections between workers then use them as well.
+# certificates; the connections between workers, and those from this process to them, then use them as well.
 #
 # Scaling
 # -------

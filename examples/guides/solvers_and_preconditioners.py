@@ -2,8 +2,8 @@
 Solvers and preconditioners
 ===========================
 
-Which method suits which matrix, which preconditioner to try first, and how to read the result of a solve. The picture
-needs matplotlib: ``pip install '.[plot]'``.
+This page says which method suits which matrix, which preconditioner to try first, and how to read the result of a
+solve. Its picture needs matplotlib: ``pip install '.[plot]'``.
 """
 
 # %%
@@ -194,9 +194,10 @@ else:
 
 # %%
 # MINRES can solve it. As in SciPy, it stops when the norm of the residual is below ``rtol`` times the norm of A times
-# the norm of x. ``lsqr`` and ``lsmr`` do the same with ``atol``. Relative to the norm of b, the residual may then be
-# larger than ``rtol``. Unlike SciPy's functions, these three take the same number of iterations whatever the units of A
-# and b are. SciPy's ``minres`` may end after one iteration, and return success, if b is a million times as large as A.
+# the norm of x. The tests of ``lsqr`` and ``lsmr`` are relative to these norms, too, with ``atol`` in place of
+# ``rtol``. Relative to the norm of b, the residual may then be larger than ``rtol``. Unlike SciPy's functions, these
+# three take the same number of iterations whatever the units of A and b are. SciPy's ``minres`` may end after one
+# iteration, and return success, if b is a million times as large as A.
 
 result = minres(indefinite, b, rtol=1e-8, full_output=True)
 print(result)

@@ -58,7 +58,8 @@ assert GpuSparseMatrix(S, expected_products=1).plan.chosen.setup_seconds < chose
 # -------------------------------------------
 # For a 2-D problem, many right-hand sides, or a system for which no preconditioner helps, factors are often the best
 # choice. `gsparse.linalg.factorized` computes them on the GPU with NVIDIA's cuDSS (the extra ``direct``). Without it,
-# SuperLU factorizes on the host, on one processor, which takes many times longer.
+# SuperLU factorizes on the host, or CHOLMOD if scikit-sparse is installed and A is positive definite. This takes many
+# times longer.
 
 small = GpuSparseMatrix(S[:1000, :1000])
 factors = gsparse.linalg.factorized(small)
@@ -111,7 +112,7 @@ assert csr_bytes > full.shape[0] * full.shape[1] * 8
 # You need the same bits as SciPy
 # -------------------------------
 # On the same device with the same format, each result has the same bits in every run, and is as accurate as SciPy's.
-# But gsparse adds in another order than SciPy, and ``tune="lazy"`` may change the order within the first products.
+# But most formats add in another order than SciPy, and ``tune="lazy"`` may change the order within the first products.
 
 A1, A2 = A @ b, A @ b
 assert np.array_equal(A1, A2)
@@ -119,7 +120,7 @@ assert np.array_equal(A1, A2)
 # %%
 # float128, objects, more than two dimensions
 # -------------------------------------------
-# SciPy multiplies ``longdouble`` matrices and 1-D sparse arrays on the host. N-dimensional sparse arrays are refused.
+# SciPy multiplies ``longdouble`` matrices on the host. Sparse arrays of more than two dimensions are refused.
 
 if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
     wide = GpuSparseMatrix(S.astype(np.longdouble))

@@ -3,8 +3,8 @@ Where the time goes
 ===================
 
 A program is slow, and you do not know why. `gsparse.profile` says which operations take the time, with which matrix and
-on which line, and what would save some of it. This page profiles a slow program, and changes it until it is more than
-five times as fast. It needs matplotlib: ``pip install '.[plot]'``.
+on which line, and what would save some of it. This page profiles a slow program, and changes it until it is several
+times as fast. It needs matplotlib: ``pip install '.[plot]'``.
 """
 
 # %%

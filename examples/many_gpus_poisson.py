@@ -3,7 +3,7 @@
 Each worker owns a block of rows and the part of every vector that belongs to them. In an iteration, each worker sends
 its neighbours the entries that they need, directly from one to the other, and all workers add up two or three numbers.
 Nothing of that passes through dask or through this process. Without a GPU, the workers are two processes on the CPU.
-The example needs dask, tqdm and PyAMG: pip install 'gsparse-gpu[examples]'.
+The example needs dask and tqdm: pip install 'gsparse-gpu[examples]'.
 
     python examples/many_gpus_poisson.py            # 32³ unknowns
     python examples/many_gpus_poisson.py --n 400
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--plot", metavar="FILE", help="save a picture of the blocks as .png or .svg; needs matplotlib")
     options = parser.parse_args()
-    packages = ["tqdm", "pyamg", *(["matplotlib"] if options.plot else [])]
+    packages = ["tqdm", *(["matplotlib"] if options.plot else [])]
     if missing := [name for name in packages if find_spec(name) is None]:  # check this before the long computation
         raise SystemExit(f"needs {', '.join(missing)}: pip install 'gsparse-gpu[examples]'")
 

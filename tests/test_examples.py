@@ -78,10 +78,9 @@ NEEDED = {
     "how_gsparse_chooses.py": ["matplotlib"],
     "latent_semantics.py": ["sklearn"],
     "many_gpus.py": ["distributed"],
-    "many_gpus_poisson.py": ["distributed", "tqdm", "pyamg"],
+    "many_gpus_poisson.py": ["distributed", "tqdm"],
     "other_libraries.py": ["skfem", "pyamg", "networkx", "sklearn"],
     "partitioned_files.py": ["distributed"],
-    "poisson_amg.py": ["pyamg"],
     "soap_film.py": ["skfem"],
     "solvers_and_preconditioners.py": ["matplotlib"],
     "where_the_time_goes.py": ["matplotlib"],
@@ -130,13 +129,7 @@ def test_the_extra_of_the_examples_installs_what_they_need() -> None:
     assert {package for packages in NEEDED.values() for package in packages} - installed == {"torch"}
 
 
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [
-        ("many_gpus_poisson.py", "tqdm"),
-        ("many_gpus_poisson.py", "pyamg"),
-    ],
-)
+@pytest.mark.parametrize(("name", "package"), [("many_gpus_poisson.py", "tqdm")])
 def test_an_example_without_a_needed_package_stops_at_once(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from importlib.util import find_spec
 
 import numpy as np
 import scipy.sparse.linalg
@@ -59,8 +58,6 @@ class Preconditioned(Solves):
     param_names = ("preconditioner",)
 
     def prepare(self, name):
-        if name == "amg" and not find_spec("pyamg"):
-            raise NotImplementedError("PyAMG, which makes the hierarchy, is not installed")
         super().prepare(name)
         self.M = PRECONDITIONERS[name](self.A)
 

@@ -11,7 +11,7 @@ from functools import wraps
 from inspect import Signature, signature
 from typing import Any, Literal, TypeVar, cast
 
-from gsparse.linalg.solver_arguments import checked
+from gsparse.linalg.solver_arguments import checked, with_checked_integers
 from gsparse.profiling import recording
 
 __all__ = ["METHODS", "Kind", "Method", "find_method", "names_of", "register"]
@@ -99,6 +99,8 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
 
         if kind == "solver":
             call = checked(call, accepted, attributes.get("vectors", ()))
+        elif kind == "preconditioner":
+            call = with_checked_integers(call, accepted)
         METHODS[function.__name__] = Method(function.__name__, kind, call, accepted, **attributes)
         return cast(F, call)
 

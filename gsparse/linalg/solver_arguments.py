@@ -1,4 +1,7 @@
-"""A wrapper of all solvers, which checks their common arguments and handles right-hand sides without columns."""
+"""Wrappers of solvers and preconditioners that check their arguments.
+
+That of solvers also handles right-hand sides without columns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import numpy as np
 from gsparse.device.dense import parse_dense
 from gsparse.linalg.result import SolveResult
 
-__all__ = ["checked"]
+__all__ = ["checked", "with_checked_integers"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,12 +65,29 @@ def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, 
             raise ValueError(f"{argument} must be a real, non-negative number, got {value!r}")
 
 
-def _check_count(argument: str, value: Any, least: int) -> None:
+def with_checked_integers(function: F, accepted: Signature) -> F:
+    """Return a function that first refuses values other than integers where its annotations say ``int``."""
+    integers = {name for name, p in accepted.parameters.items() if p.annotation in ("int", "int | None", int)}
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name, value in {**dict(zip(accepted.parameters, args, strict=False)), **kwargs}.items():
+            if name in integers and not (value is None and accepted.parameters[name].default is None):
+                _parse_integer(name, value)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
+
+
+def _parse_integer(argument: str, value: Any) -> int:
     try:
-        count = index(value)
+        return index(value)
     except TypeError:
         raise TypeError(f"{argument} must be an integer, got {value!r}: convert it with int()") from None
-    if count < least:
+
+
+def _check_count(argument: str, value: Any, least: int) -> None:
+    if _parse_integer(argument, value) < least:
         raise ValueError(f"{argument} must be at least {least}, got {value!r}")
 
 

@@ -75,9 +75,9 @@ class Candidate:
         return self.storage.num_stored
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """The chosen format, the reason for the choice, and all candidates. `print` shows them as a table.
+    """The chosen format, the reason for the choice, and all candidates, which are shown as a table.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Plan:
         """How the chosen format's kernel is launched."""
         return self.chosen.launch
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         stats = self.stats
         is_measured = any(c.measured is not None for c in self.candidates)
         lines = [

@@ -15,6 +15,7 @@ from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import (
+    amg,
     bicgstab,
     block_jacobi,
     cg,
@@ -461,6 +462,23 @@ def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device) -> None:
     with pytest.raises(FactorizationError, match="zero pivot in row 0"):
         ilu0(matrix(device, empty))
     assert np.all(np.isfinite(dense(ilu0(matrix(device, empty), shift=0.1))))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (ilu0, {"sweeps": 2.5}),
+        (ic0, {"block_size": "2"}),
+        (isai, {"power": 1.5}),
+        (block_jacobi, {"block_size": 2.0}),
+        (chebyshev_polynomial, {"degree": None}),
+        (amg, {"max_levels": 2.5}),
+    ],
+)
+def test_an_option_that_must_be_an_integer_is_named(make: Any, options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}: convert it with int"):
+        make(SPD, **options)
 
 
 @pytest.mark.parametrize("make", [jacobi, ilu0, ic0, isai])

@@ -87,7 +87,7 @@ def test_dask_does_not_warn_if_the_client_cannot_reach_the_workers(
 
     monkeypatch.setattr(products, "ProductClient", refuse)
     with distribute(S, client=client) as A:
-        with pytest.warns(UserWarning, match="products go through the scheduler"):
+        with pytest.warns(UserWarning, match="products and solves go through the scheduler"):
             np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
         with pytest.warns(ConvergenceWarning):
             gla.cg(A, B, maxiter=2)

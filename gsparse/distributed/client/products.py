@@ -162,7 +162,7 @@ class WorkerProducts:
                 self._rank_calls = RankCalls(addresses, task_group.secret, task_group.timeout, tls)
             except CommunicationError as error:
                 self._is_reachable = False
-                warnings.warn(f"products go through the scheduler, which is slow: {error}", stacklevel=4)
+                warnings.warn(f"products and solves go through the scheduler, which is slow: {error}", stacklevel=4)
         return self._product_client
 
     # ------------------------------------------------------------------ dask

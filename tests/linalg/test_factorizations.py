@@ -414,6 +414,8 @@ def test_wrong_arguments_are_refused(real_device: Device) -> None:
         factorized(matrix(real_device, laplacian(4) * np.inf))
     with pytest.raises(ValueError, match="permc_spec are options of SuperLU"):
         splu(A, permc_spec="NATURAL", library="cudss")
+    with pytest.raises(ValueError, match="permc_spec is an option of SuperLU"):
+        spsolve(A, np.ones(A.shape[0]), permc_spec="NATURAL", library="cudss")
     assert isinstance(factors, Factorization)
 
 

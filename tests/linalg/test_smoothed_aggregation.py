@@ -120,6 +120,10 @@ def test_iterations_are_at_most_a_third_more_than_with_pyamg(name: str) -> None:
     check(name, 40, get_device("cpu"))
 
 
+def test_a_matrix_of_scipy_goes_to_the_device_that_is_asked_for(device: Device) -> None:
+    assert amg(laplacian(8), device=device).home() is device
+
+
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROBLEMS)

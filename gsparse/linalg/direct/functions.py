@@ -264,6 +264,8 @@ def spsolve(
         raise ShapeError(f"A and b have incompatible dimensions, shapes {matrix.shape} and {right.shape}")
     wide: Any = matrix
     wide = wide.astype(_precision(matrix, right), copy=False)
+    if permc_spec is not None and library not in (None, "superlu"):
+        raise ValueError(f"permc_spec is an option of SuperLU, got library={library!r}: leave one of them out")
     options = FactorOptions(superlu={} if permc_spec is None else {"permc_spec": permc_spec})
     try:
         factors = Factorization(

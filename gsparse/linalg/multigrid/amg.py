@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
@@ -22,6 +23,7 @@ from gsparse.linalg.preconditioners.relaxation import Smoother
 from gsparse.linalg.preconditioners.row_order import check_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 __all__ = ["amg", "automatic_smoothers", "parse_cycle"]
 
@@ -118,7 +120,8 @@ def amg(
         The dtype of the levels and of the vectors inside the cycle; by default that of the solve. float32 halves the
         traffic, and a preconditioner seldom needs more. (In float32, residuals below 1e-38 become 0.)
     device : optional
-        The device to which a hierarchy is copied, see `gsparse.device.get_device`. A matrix keeps its own device.
+        The device to which a hierarchy or a matrix of SciPy is copied, see `gsparse.device.get_device`. A
+        GpuSparseMatrix keeps its own device.
 
     Returns
     -------
@@ -186,6 +189,8 @@ def amg(
     make, cycle_index, inner = parse_cycle(cycle, smoother, sweeps, dtype)
     if not hasattr(A, "levels"):
         setup = (block_size, symmetry, strength, max_levels, max_coarse)
+        if device is not None and sp.issparse(A) and not isinstance(A, DeviceMatrix):
+            A = GpuSparseMatrix(A, device=device)
         return _set_up(A, B, BH, setup, make, cycle_index, inner)
     passed = (B, BH, block_size, symmetry, strength, max_levels, max_coarse)
     for (name, default), argument in zip(_SETUP_DEFAULTS.items(), passed, strict=True):

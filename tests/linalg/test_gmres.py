@@ -131,7 +131,7 @@ class Ranks:
         pass
 
 
-def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
+def run_arnoldi(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run iterations of Arnoldi's process with a diagonal matrix; return the basis and the scalars."""
     rng, size, steps = np.random.default_rng(4), 700, 20
     state = SolveState(device, PROGRAM, np.dtype(float), 2, 64, ranks)
@@ -147,9 +147,9 @@ def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarr
 
 
 def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> None:
-    vectors, cells = two_iterations(device)
+    vectors, cells = run_arnoldi(device)
     ranks = Ranks()
-    shared, others = two_iterations(device, ranks)
+    shared, others = run_arnoldi(device, ranks)
     np.testing.assert_array_equal(shared, vectors)
     np.testing.assert_array_equal(others, cells)
     assert ranks.calls == (1 if device.kind == "gpu" else 2) * len(vectors)
@@ -159,10 +159,10 @@ def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> No
 def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
     device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, cells = two_iterations(device)
+    vectors, cells = run_arnoldi(device)
     monkeypatch.setattr(basis_launch, "_TEAMS", teams)
     monkeypatch.setattr(basis_launch, "_BLOCKS", 5)
-    others, other_cells = two_iterations(device)
+    others, other_cells = run_arnoldi(device)
     np.testing.assert_allclose(others, vectors, atol=1e-13)
     np.testing.assert_allclose(other_cells, cells, rtol=1e-12)
 

@@ -322,7 +322,7 @@ def test_the_unit_of_a_matrix_does_not_matter_for_a_shift(dtype: Any, unit: floa
     np.testing.assert_allclose(scaled / unit, w, rtol=1e-12 if dtype == "float64" else 1e-5)
 
 
-def test_a_shift_at_a_double_eigenvalue_inside_the_spectrum() -> None:
+def test_a_shift_may_be_a_double_eigenvalue_inside_the_spectrum() -> None:
     S = graph_laplacian(12)
     values = np.linalg.eigvalsh(S.toarray())
     sigma = float(values[5])

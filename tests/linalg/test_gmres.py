@@ -219,7 +219,7 @@ def test_flexible_gmres_accepts_a_preconditioner_that_changes(device: Device) ->
     np.testing.assert_allclose(first.residuals[-1], np.linalg.norm(S @ first.x - b), rtol=1e-8)
 
 
-def test_flexible_gmres_with_a_resident_preconditioner(device: Device) -> None:
+def test_flexible_gmres_solves_with_a_matrix_as_preconditioner(device: Device) -> None:
     S, b = convection(200), right_side(200)
     A = GpuSparseMatrix(S, device=device)
     M = GpuSparseMatrix(sp.diags_array(1 / (2 + np.random.default_rng(2).random(200))).tocsr(), device=device)
@@ -265,7 +265,7 @@ def test_callback_without_its_type_warns_as_in_scipy() -> None:
         gmres(sp.csr_array((3, 4)), np.ones(3))
 
 
-def test_zero_right_hand_side_and_converged_guess(device: Device) -> None:
+def test_a_zero_right_hand_side_gives_zero_and_a_converged_guess_is_returned(device: Device) -> None:
     S = convection(70)
     A, ones = GpuSparseMatrix(S, device=device), np.ones(70)
     x, info = gmres(A, np.zeros(70), x0=ones)

@@ -108,7 +108,7 @@ def test_a_write_ends_a_declared_symmetry_except_by_a_real_factor(device: Device
         np.testing.assert_array_equal(A.T @ np.ones(A.shape[0]), T.T @ np.ones(A.shape[0]))
 
 
-def test_writes_to_a_conjugate(device: Device) -> None:
+def test_writes_to_a_conjugate_are_those_of_scipy(device: Device) -> None:
     S = sp.csr_array(np.array([[1 + 2j, 0], [3 - 1j, 4j]]))
     A, T = GpuSparseMatrix(S, device=device).conj(), S.conj()
     for M in (A, T):
@@ -224,7 +224,7 @@ def test_a_matrix_with_more_columns_than_int32_can_number_is_written(device: Dev
 
 
 @pytest.mark.whole
-def test_inner_products_of_vectors(device: Device, S: Any) -> None:
+def test_inner_products_of_vectors_are_numbers_computed_on_the_device(device: Device, S: Any) -> None:
     A, D = GpuSparseMatrix(S, device=device), S.toarray()
     with gsparse.strict():
         for i, j in ((0, 0), (3, 4), (7, 7)):

@@ -142,7 +142,7 @@ def test_pyamg_relaxes_on_our_matrix(real_device: Device, pyamg: Any, name: str)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_pyamg_strength_and_krylov(real_device: Device, pyamg: Any) -> None:
+def test_pyamgs_strengths_and_krylov_solvers_take_our_matrix(real_device: Device, pyamg: Any) -> None:
     S = grid()
     b = np.ones(S.shape[0])
     compare(real_device, S, lambda A: pyamg.strength.classical_strength_of_connection(A, 0.25))

@@ -147,7 +147,10 @@ def multiply(
     conjugate: bool = False,
     launch: Launch | None = None,
 ) -> Any:
-    """Run a kernel on a stored matrix. Its output initially holds `y`, or a value that must not remain: NaN, -2**62."""
+    """Run a kernel on a stored matrix, and return its output as a host array.
+
+    The output initially holds `y`, or a value that must not remain: NaN, or -2**62 for integers.
+    """
     compute = x.dtype
     poison = np.nan if compute.kind in "fc" else -(2**62)
     out = on_device(device, np.full(stored.num_rows, poison, compute) if y is None else y)
@@ -174,7 +177,7 @@ def assert_scaled_product(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: An
 def patterned(rng: np.random.Generator, num_rows: int, num_patterns: int, reach: int = 20) -> sp.csr_array:
     """Make a square matrix of few distinct rows, with unsorted and repeated offsets of both signs.
 
-    Rows of one pattern have the same values.
+    One of the `num_patterns` patterns is that of empty rows. Rows of one pattern have the same values.
     """
     distinct: dict[tuple[int, ...], Any] = {}
     while len(distinct) < num_patterns - 1:

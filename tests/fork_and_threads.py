@@ -7,11 +7,12 @@
 these in each round. A round forks `--forks` children. Each of them multiplies, writes and ends.
 
 `edits` changes a matrix while other threads multiply it: in turn, by methods of the matrix, through its host arrays,
-and by SciPy's own functions that compress these arrays in place. A thread may get the ValueError that SciPy raises for
-arrays that do not fit together. A round takes `--seconds`.
+and by SciPy's own functions that compress these arrays in place. A thread may get a ValueError or an IndexError, as
+SciPy raises them for arrays that do not fit together. A round takes `--seconds`.
 
-The last line says what was done. The exit code is 1 if a round crashed, gave a wrong result, or took longer than four
-minutes; the stacks of its threads are printed then.
+The last line says what was done. The exit code is 1 if a round crashed, gave a wrong result or hung: a round of `fork`
+after four minutes, one of its children after one minute, and a round of `edits` after two minutes. The last two print
+the stacks of their threads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from tests.linalg.problems import laplacian
 
-# Seconds after which a child, and a round, count as hanging.
+# Seconds after which a child, and a round of `fork`, count as hanging. A round of `edits` has half the time.
 CHILD_HANG, HANG = 60, 240
 
 # What two threads do while the main thread forks.

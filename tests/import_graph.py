@@ -1,8 +1,8 @@
 """The import graph of the package, read from its sources: ``python -m tests.import_graph`` prints its figures.
 
-All imports count: those at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones. If a file
-calls ``import_module``, each string in it that names a module of gsparse, absolutely or relative to the file's package,
-counts as an import.
+All absolute imports count: those at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones.
+If a file calls ``import_module`` by this bare name, each string in it that names a module of gsparse counts as an
+import. In an ``__init__.py``, the string may also be relative to the package.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def num_examples(most: int, *, most_quick: int = _FEW_EXAMPLES) -> int:
-    """Return how many examples Hypothesis should try, at most in a whole run and at most in the quick choice.
+    """Return how many examples Hypothesis tries: `most` in a whole run, and `most_quick` in the quick choice.
 
     The environment variable GSPARSE_FUZZ_EXAMPLES replaces both.
     """

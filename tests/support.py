@@ -84,7 +84,8 @@ def assert_product(
 ) -> None:
     """Check |computed - exact| ≤ c·eps·(|alpha|·|A|·|x| + |beta|·|y|) row by row; c is proportional to the row length.
 
-    The exact result is alpha·A·x + beta·y. Elements where the mask `where` is false are not compared.
+    The exact result is alpha·A·x + beta·y. Integers must be equal. Of other results, elements where the mask `where` is
+    false are not compared.
     """
     exact, bound = exact_product(S, x)
     exact, bound = alpha * exact + beta * np.asarray(y), abs(alpha) * bound + abs(beta * np.asarray(y))

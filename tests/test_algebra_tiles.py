@@ -65,7 +65,7 @@ def partner(S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
 @pytest.mark.parametrize("small", [0, 10**6])
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("operation", ["plus", "times", "lt"])
-def test_pairs_of_matrices(
+def test_pairs_of_matrices_are_combined_as_by_scipy(
     device: Device, name: str, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
@@ -142,7 +142,7 @@ def test_marked_entries_and_columns_with_a_place(device: Device, name: str, rng:
 
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("offset", [-3, 0, 100])
-def test_triangles(device: Device, name: str, offset: int, rng: np.random.Generator):
+def test_triangles_equal_scipys(device: Device, name: str, offset: int, rng: np.random.Generator):
     A = made(name, rng)
     A.data[A.data == 0] = 5.0  # SciPy leaves zeros out
     assert_same(triangle(device, on(device, A), offset, upper=True), sp.triu(A, offset))
@@ -255,7 +255,7 @@ def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_rows_taken_and_numbered(device: Device, name: str, rng: np.random.Generator):
+def test_rows_are_taken_and_numbered(device: Device, name: str, rng: np.random.Generator):
     A = made(name, rng)
     rows = rng.integers(0, A.shape[0], 4000 if A.nnz < 20_000 else 50)
     want = A[rows]
@@ -267,7 +267,7 @@ def test_rows_taken_and_numbered(device: Device, name: str, rng: np.random.Gener
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_values_scaled_by_rows_and_columns(device: Device, name: str, rng: np.random.Generator):
+def test_values_are_scaled_by_rows_and_columns(device: Device, name: str, rng: np.random.Generator):
     A = made(name, rng)
     rows, columns = rng.standard_normal(A.shape[0]), rng.standard_normal(A.shape[1])
     kernels, csr = kernels_of(device), on(device, A)
@@ -298,7 +298,9 @@ def _wide(name: str, rng: np.random.Generator) -> tuple[sp.csr_array, sp.csr_arr
 )
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.few(3)
-def test_products_with_wide_rows(device: Device, name: str, dtype: Any, rng: np.random.Generator):
+def test_products_with_wide_rows_are_right_and_repeatable(
+    device: Device, name: str, dtype: Any, rng: np.random.Generator
+):
     A, B = (whole_numbers(S, rng, dtype) for S in _wide(name, rng))
     A.data[A.data == 0] = 1
     result = product(device, on(device, A), on(device, B))
@@ -307,7 +309,7 @@ def test_products_with_wide_rows(device: Device, name: str, dtype: Any, rng: np.
     np.testing.assert_array_equal(host(result.data), host(again.data))
 
 
-def test_products_of_rows_of_all_classes(device: Device, rng: np.random.Generator):
+def test_products_of_rows_of_all_classes_equal_scipys(device: Device, rng: np.random.Generator):
     lengths = np.concatenate([np.zeros(50, int), rng.integers(1, 3, 3000), rng.integers(4, 60, 400), [500, 900]])
     A = whole_numbers(with_lengths(lengths, 900, rng), rng)
     B = whole_numbers(with_lengths(rng.integers(0, 25, 900), 3000, rng), rng)

@@ -277,7 +277,7 @@ def looks_at_small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def needs_blocks(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
-    """Make products that are computed by entries fail, unless the matrices multiplied are patterns of zeros."""
+    """Make products computed by entries fail; those of patterns, with which products by blocks begin, still run."""
     kernels = kernels_of(device)
     monkeypatch.delattr(kernels, "spgemm")
     monkeypatch.delattr(kernels, "spgemm_values")

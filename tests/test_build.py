@@ -60,12 +60,12 @@ def test_sorted_and_split_rows_decode_to_the_matrix(
 
 def test_slices_sort_rows_and_split_long_rows_only_when_needed(device: Device, rng: np.random.Generator) -> None:
     for name, is_sorted, is_split in (
-        ("one row", False, False),
+        ("even", False, False),
         ("sorted", True, False),
         ("split", False, True),
         ("sorted and split", True, True),
     ):
-        S = from_lengths(np.full(64, 5), 80, rng) if name == "one row" else hurting(device, name, rng)
+        S = from_lengths(np.full(64, 5), 80, rng) if name == "even" else hurting(device, name, rng)
         slices = GpuSparseMatrix(S, device=device, format="blocked_ellpack").stored.slices
         assert (slices.sorting_scope > 1) is is_sorted
         assert (slices.long_rows is not None) is is_split

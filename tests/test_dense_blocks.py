@@ -181,7 +181,7 @@ def test_columns_of_large_blocks_are_stored_in_four_bytes(device: Device, rng: n
 
 
 def damaged(S: sp.csr_array, how: str) -> sp.csr_array:
-    """Return the matrix with one block that is not full, or with one that is not aligned."""
+    """Return the matrix without one entry or one row of entries, or with all blocks shifted by a column."""
     T = S.tolil()
     row, column = S.shape[0] // 2, S.indices[S.indptr[S.shape[0] // 2]]
     match how:

@@ -108,7 +108,7 @@ def test_a_write_ends_a_declared_symmetry_except_by_a_real_factor(device: Device
         np.testing.assert_array_equal(A.T @ np.ones(A.shape[0]), T.T @ np.ones(A.shape[0]))
 
 
-def test_writes_to_a_conjugate(device: Device) -> None:
+def test_writes_to_a_conjugate_are_those_of_scipy(device: Device) -> None:
     S = sp.csr_array(np.array([[1 + 2j, 0], [3 - 1j, 4j]]))
     A, T = GpuSparseMatrix(S, device=device).conj(), S.conj()
     for M in (A, T):
@@ -210,7 +210,7 @@ def test_a_factor_in_place_is_cast_or_refused_as_by_numpy(device: Device, dtype:
     assert_same(A, S)
 
 
-def test_more_entries_than_int32_numbers_are_not_needed_for_a_wide_index(device: Device) -> None:
+def test_a_matrix_with_more_columns_than_int32_can_number_is_written(device: Device) -> None:
     S = sp.csr_array((np.ones(2), np.array([0, 2**40]), np.array([0, 1, 2])), shape=(2, 2**40 + 1))
     A = GpuSparseMatrix(S.copy(), device=device)
     for M in (A, S):
@@ -224,7 +224,7 @@ def test_more_entries_than_int32_numbers_are_not_needed_for_a_wide_index(device:
 
 
 @pytest.mark.whole
-def test_inner_products_of_vectors(device: Device, S: Any) -> None:
+def test_inner_products_of_vectors_are_numbers_computed_on_the_device(device: Device, S: Any) -> None:
     A, D = GpuSparseMatrix(S, device=device), S.toarray()
     with gsparse.strict():
         for i, j in ((0, 0), (3, 4), (7, 7)):

@@ -224,7 +224,7 @@ def test_host_memory_is_multiplied_in_place_through_dlpack_alone(A: Any, S: Any)
 
 
 class OfAnOlderOne:
-    """The same, by the CUDA array interface."""
+    """An array like `OfSomeGpu`, but with the CUDA array interface in place of DLPack."""
 
     __module__ = "somebodys"
     array = np.linspace(0, 2, 20)

@@ -166,7 +166,7 @@ ON_DEVICE: dict[str, Any] = {
     "M.sum(axis=(1,))": lambda M: M.sum(axis=(1,)),
     "M.mean(0, dtype=float32)": lambda M: M.mean(0, dtype=np.float32),
 }
-# Operations that SciPy computes on the host.
+# Operations that SciPy computes on the host, or whose results are of types of SciPy's or NumPy's.
 MIXED: dict[str, Any] = {
     "M[2, 3]": lambda M: M[2, 3],
     "M[[0, 1], [2, 3]]": lambda M: M[[0, 1], [2, 3]],

@@ -37,18 +37,19 @@ def test_a_product_is_made_again_for_other_values(
     with gsparse.strict():
         known = gsparse.sparse.MatrixProduct(A, B)
         structure = known.result.device_indices
-        assert_close(known.result, A, B)
+        assert_is_product(known.result, A, B)
         for _ in range(2):
             A, B = (M.with_data(whole_numbers(part, rng, dtype).data) for M, part in ((A, S), (B, T)))
             again = known.update(A, B)
             assert again is known.result
             assert again.device_indices is structure
-            assert_close(again, A, B)
+            assert_is_product(again, A, B)
             assert again.dtype == dtype
     assert known.nbytes >= again.nnz * (4 + np.dtype(dtype).itemsize)
 
 
-def assert_close(C: GpuSparseMatrix, A: GpuSparseMatrix, B: GpuSparseMatrix) -> None:
+def assert_is_product(C: GpuSparseMatrix, A: GpuSparseMatrix, B: GpuSparseMatrix) -> None:
+    """Check that C is A @ B to the last bit, for matrices of whole numbers."""
     with_values = (sp.csr_array((host(M.device_data), host(M.device_indices), host(M.device_indptr)), shape=M.shape)
                    for M in (A, B, C))  # fmt: skip
     a, b, c = with_values

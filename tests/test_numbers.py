@@ -1,4 +1,4 @@
-"""Numbers that are counted."""
+"""The kernel `count_numbers` counts how often each number occurs."""
 
 from __future__ import annotations
 

@@ -457,12 +457,12 @@ def test_device_arrays_as_operands_give_scipys_results(check: Any, pretend: Any,
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 @pytest.mark.parametrize("check", CHECKS)
-def test_cupy_arrays_as_operands(check: Any, on_gpu: Any, rng: np.random.Generator) -> None:
+def test_operands_may_be_cupy_arrays(check: Any, on_gpu: Any, rng: np.random.Generator) -> None:
     check(*on_gpu, rng)
 
 
 @pytest.mark.gpu
-def test_cupy_arrays_as_first_operands(on_gpu: Any, rng: np.random.Generator) -> None:
+def test_first_operands_may_be_cupy_arrays(on_gpu: Any, rng: np.random.Generator) -> None:
     device, make = on_gpu
     S = whole_numbers(STRUCTURES["even"](rng), rng)
     A, B = GpuSparseMatrix(S, device=device), rng.integers(1, 4, S.shape).astype(float)

@@ -50,7 +50,8 @@ class Case:
     call : callable
         It takes the matrix and a `Problem`, and returns results that have to agree: arrays, numbers, sparse arrays, or
         tuples of them.
-    matrix : {"definite", "general", "tall", "graph"}
+    matrix : str
+        A name in `MATRICES`.
     products : bool
         Whether it multiplies by the matrix on the device. Other calls copy it, factorize it or traverse its structure.
     derived : bool
@@ -67,13 +68,13 @@ class Case:
 
 
 def definite(rng: np.random.Generator, dtype: str) -> Any:
-    """A shifted 1-D Laplacian plus long-range couplings: Hermitian, positive definite, eigenvalues apart."""
+    """Return a Hermitian, positive definite matrix of random couplings and a diagonal that keeps eigenvalues apart."""
     C = general(rng, dtype) * 0.2
     return sp.csr_array((C + C.conj().T) / 2 + sp.diags_array(np.linspace(3, 12, SIZE)))
 
 
 def general(rng: np.random.Generator, dtype: str, columns: int = SIZE) -> Any:
-    """A diagonally dominant matrix without symmetry."""
+    """Return a diagonally dominant matrix without symmetry."""
     S = sp.random_array((SIZE, columns), density=0.05, rng=rng, format="csr")
     if dtype == "complex128":
         S = S + 1j * sp.random_array((SIZE, columns), density=0.05, rng=rng, format="csr")
@@ -332,7 +333,11 @@ class CupyCase:
     reference : callable
         It returns SciPy's result for SciPy's matrix and the right-hand side.
     products : bool
-        Whether it multiplies with gsparse; `reason` says how, or why not.
+        Whether it multiplies with gsparse.
+    reason : str
+        How it multiplies with gsparse, or why not.
+    matrix : str
+        A name in `MATRICES`.
     """
 
     call: Callable[[Any, Any, Any], Any]
@@ -381,7 +386,7 @@ CUPY_CASES: dict[str, CupyCase] = {
     ),
 }
 
-# Functions of cupyx.scipy.sparse.linalg that refuse our matrix, with the error message.
+# Functions of cupyx.scipy.sparse.linalg that refuse our matrix, and why.
 CUPY_REFUSALS = {
     "spsolve": "isinstance of cupyx's sparse classes; a factorization",
     "splu": "isinstance of cupyx's sparse classes; a factorization on the host",

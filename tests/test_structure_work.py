@@ -22,7 +22,7 @@ BUILDERS = ("survey", "long_rows", "row_blocks", "tiles", "cut_slices", "run_spa
 
 
 def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every kernel that examines row pointers or columns raise an error."""
+    """Make the kernels of `BUILDERS`, which examine row pointers and columns, and keys without values fail."""
 
     def refuse(*args: Any) -> None:
         raise AssertionError("the structure was examined again")

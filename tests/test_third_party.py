@@ -18,13 +18,13 @@ AGREEMENT = 1e-6
 
 
 def grid(n: int = 24) -> Any:
-    """The 5-point Laplacian."""
+    """Return the 5-point Laplacian of an n×n grid."""
     line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     return sp.csr_array(sp.kronsum(line, line))
 
 
 def samples() -> tuple[Any, Any, Any]:
-    """Nonnegative sparse features, and for each sample a number and a class that depend on them."""
+    """Return nonnegative sparse features, and for each sample a number and a class that depend on them."""
     rng = np.random.default_rng(11)
     S = sp.csr_array(sp.random_array((200, 40), density=0.15, rng=rng))
     score = S @ rng.standard_normal(40)
@@ -142,7 +142,7 @@ def test_pyamg_relaxes_on_our_matrix(real_device: Device, pyamg: Any, name: str)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_pyamg_strength_and_krylov(real_device: Device, pyamg: Any) -> None:
+def test_pyamgs_strengths_and_krylov_solvers_take_our_matrix(real_device: Device, pyamg: Any) -> None:
     S = grid()
     b = np.ones(S.shape[0])
     compare(real_device, S, lambda A: pyamg.strength.classical_strength_of_connection(A, 0.25))
@@ -161,7 +161,7 @@ def learn(path: str) -> Any:
 
 
 def coefficients(path: str, labels: bool = False, **options: Any) -> Callable[[Any], Any]:
-    """Fit a linear model: its coefficients and predictions."""
+    """Return a call that fits a linear model to a matrix, and returns its coefficients and predictions."""
 
     def call(A: Any) -> Any:
         _, score, classes = samples()

@@ -29,7 +29,9 @@ def test_a_transpose_is_made_again_for_other_values(device: Device, name: str, r
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
 @pytest.mark.few(2)
-def test_it_has_the_dtypes_of_the_matrix(device: Device, dtype: Any, index: Any, rng: np.random.Generator) -> None:
+def test_a_transpose_that_is_made_again_has_the_dtypes_of_the_matrix(
+    device: Device, dtype: Any, index: Any, rng: np.random.Generator
+) -> None:
     S = with_types(STRUCTURES[next(iter(STRUCTURES))](rng), dtype, index, rng)
     transpose = CsrTranspose(device)
     with device.active():

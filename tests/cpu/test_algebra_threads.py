@@ -125,7 +125,7 @@ def test_functions_of_elements_run_in_the_context_of_the_caller() -> None:
         threads.map_elements(np.reciprocal, values)
 
 
-def test_column_sums_of_many_entries_are_those_of_fewer_blocks(rng: np.random.Generator) -> None:
+def test_column_sums_of_many_entries_are_those_of_scipy(rng: np.random.Generator) -> None:
     S = make(rng, "int64")
     csr: Any = GpuSparseMatrix(S, device="cpu")._prepared()[0].csr
     np.testing.assert_array_equal(sum_columns(csr, csr.data), S.sum(axis=0))

@@ -1,3 +1,5 @@
+"""Sums of values that other ranks send, added on a CPU."""
+
 from __future__ import annotations
 
 import numpy as np

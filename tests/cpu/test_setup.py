@@ -1,3 +1,5 @@
+"""The CPU's functions that set up formats match slow references: surveys, orders, layouts, codes, keys, transposes."""
+
 from __future__ import annotations
 
 from dataclasses import astuple

@@ -1,3 +1,5 @@
+"""The CPU's product with several vectors is exact in every layout, and has the bits of products with one vector."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The CPU's products in every format and encoding are exact row by row, with the same bits on any number of threads."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Threads of a CPU: their number, errors and interruptions, forks, the end of the process, and code on disk."""
+
 from __future__ import annotations
 
 import os

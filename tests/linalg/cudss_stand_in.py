@@ -1,10 +1,10 @@
 """A stand-in for `nvmath.bindings.cudss` 1.0, so that our calls of it can be tested without a GPU.
 
-It has the functions that we call, with the same numbers of arguments, and accepts integers alone, as the compiled
-module does. Arrays are read and written through their addresses in host memory. A call that cuDSS would not accept (a
-handle that was released, a phase too early, arrays of other types) raises an error, and so does each call that a test
-wants to fail. `tests/linalg/test_cudss.py` compares its enumerations with those of the real module where that is
-installed.
+It has the functions that we call, with the same numbers of arguments. As in the compiled module, the arguments are
+integers, except for one file name. Arrays are read and written through their addresses in host memory. A call that
+cuDSS would not accept (a handle that was released, a phase too early, arrays of other types) raises an error, and so
+does each call that a test wants to fail. `tests/linalg/test_cudss.py` compares its enumerations with those of the real
+module where that is installed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _DTYPES = {
     DataType.R_32I: "int32",
     DataType.R_64I: "int64",
 }
-# A pivot that is smaller than this is replaced, relative to the largest one.
+# A pivot that is smaller than this, relative to the largest entry of the matrix, is replaced.
 _SMALL_PIVOT = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-13}
 
 

@@ -37,7 +37,7 @@ def multiplied(device: Device, monkeypatch: pytest.MonkeyPatch) -> CountedKernel
 
 
 def without_full_blocks(S: Any) -> sp.csr_array:
-    """Return the matrix without the blocks of a node with its neighbours, but for one entry."""
+    """Return the matrix without the entries of row 9 beside the diagonal, so blocks of its node are not full."""
     S = S.tocsr(copy=True)
     first, last = S.indptr[9], S.indptr[10]
     S.data[first:last][S.indices[first:last] != 9] = 0

@@ -104,7 +104,9 @@ def test_eigs_runs_on_every_device(device: Device) -> None:
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("sigma", [0.3, 0.3 + 0.5j])
 @pytest.mark.parametrize("M", [None, MASS], ids=["standard", "mass"])
-def test_shifts(real_device: Device, dtype: Any, sigma: complex, M: Any) -> None:
+def test_eigenvalues_next_to_a_shift_are_those_of_lapack(
+    real_device: Device, dtype: Any, sigma: complex, M: Any
+) -> None:
     S = general(dtype)
     mass = None if M is None else GpuSparseMatrix(M.astype(dtype), device=real_device)
     found = eigs(GpuSparseMatrix(S, device=real_device), 4, M=mass, sigma=sigma, full_output=True)
@@ -114,13 +116,13 @@ def test_shifts(real_device: Device, dtype: Any, sigma: complex, M: Any) -> None
 
 
 @pytest.mark.parametrize("part", ["r", "i"])
-def test_parts_of_the_inverse(real_device: Device, part: str) -> None:
+def test_oppart_chooses_eigenvalues_by_a_part_of_the_inverse(real_device: Device, part: str) -> None:
     S = general()
     w = eigs(GpuSparseMatrix(S, device=real_device), 4, sigma=0.2 + 0.4j, OPpart=part, return_eigenvectors=False)
     assert_same_values(w, exact(S, 4, "LM", None, 0.2 + 0.4j, part), 1e-9)
 
 
-def test_generalised_problems(real_device: Device) -> None:
+def test_generalised_eigenpairs_are_those_of_lapack(real_device: Device) -> None:
     S = general()
     A, B = (GpuSparseMatrix(part, device=real_device) for part in (S, MASS))
     w, v = eigs(A, 4, M=B)
@@ -152,7 +154,7 @@ def test_all_copies_of_multiple_eigenvalues_are_found(real_device: Device, dtype
     assert_pairs(S, *found)
 
 
-def test_defective_and_invariant(real_device: Device) -> None:
+def test_eigenvalues_beside_a_defective_block_and_of_the_identity_are_found(real_device: Device) -> None:
     jordan = sp.csr_array(sp.diags_array([np.full(90, 2.0), np.ones(89)], offsets=[0, 1]))
     S = sp.csr_array(sp.block_diag([jordan, sp.diags_array([7.0, 7.0, 5.0])]))
     w = eigs(GpuSparseMatrix(S, device=real_device), 3, return_eigenvectors=False)
@@ -184,7 +186,7 @@ def test_no_convergence_raises_scipys_error_with_what_converged(real_device: Dev
     assert_pairs(S, caught.value.eigenvalues, caught.value.eigenvectors)
 
 
-def test_the_kind_of_v0_and_repeatability(device: Device) -> None:
+def test_the_same_v0_gives_the_same_bits_on_the_device(device: Device) -> None:
     S = convection(9)
     A = GpuSparseMatrix(S, device=device)
     v0 = on_device(device, np.random.default_rng(0).standard_normal(81))
@@ -193,7 +195,7 @@ def test_the_kind_of_v0_and_repeatability(device: Device) -> None:
     assert all(np.array_equal(host(a), host(b)) for a, b in zip(first, second, strict=True))
 
 
-def test_tiny_problems_and_large_k() -> None:
+def test_tiny_problems_and_large_k_are_solved_and_a_larger_k_needs_a_dense_matrix() -> None:
     S = general(size=8)
     A = GpuSparseMatrix(S, device="cpu")
     assert_same_values(eigs(A, 3)[0], exact(S, 3, "LM"), 1e-12)

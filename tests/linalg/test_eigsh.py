@@ -205,7 +205,7 @@ def test_tiny_problems_with_a_shift_or_its_inverse_are_solved_as_dense_ones(
 
 @pytest.mark.parametrize("which", ["LM", "SA", "BE"])
 @pytest.mark.parametrize("M", [MASS, sp.csr_array(sp.diags_array(np.linspace(1, 2, SIZE)))], ids=["mass", "diagonal"])
-def test_generalised_problems(real_device: Device, which: str, M: Any) -> None:
+def test_generalised_eigenpairs_are_those_of_lapack(real_device: Device, which: str, M: Any) -> None:
     S = hermitian()
     A, B = GpuSparseMatrix(S, device=real_device), GpuSparseMatrix(M, device=real_device)
     w, v = eigsh(A, 4, M=B, which=which)
@@ -219,7 +219,9 @@ def test_generalised_problems(real_device: Device, which: str, M: Any) -> None:
 @pytest.mark.parametrize("sigma", [0.5, 13.0])
 @pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
 @pytest.mark.parametrize("has_mass", [False, True])
-def test_spectral_transforms(real_device: Device, sigma: float, mode: str, has_mass: bool) -> None:
+def test_every_mode_of_a_shift_finds_the_eigenvalues_of_lapack(
+    real_device: Device, sigma: float, mode: str, has_mass: bool
+) -> None:
     S = hermitian(shift=20.0)
     M = None if not has_mass else hermitian(seed=1) if mode == "buckling" else MASS
     A, B = GpuSparseMatrix(S, device=real_device), None if M is None else GpuSparseMatrix(M, device=real_device)
@@ -320,7 +322,7 @@ def test_the_unit_of_a_matrix_does_not_matter_for_a_shift(dtype: Any, unit: floa
     np.testing.assert_allclose(scaled / unit, w, rtol=1e-12 if dtype == "float64" else 1e-5)
 
 
-def test_a_shift_at_a_double_eigenvalue_inside_the_spectrum() -> None:
+def test_a_shift_may_be_a_double_eigenvalue_inside_the_spectrum() -> None:
     S = graph_laplacian(12)
     values = np.linalg.eigvalsh(S.toarray())
     sigma = float(values[5])
@@ -346,7 +348,7 @@ def test_the_callers_inverse_is_used(real_device: Device) -> None:
     assert np.isnan(found.residuals).all()  # A is not multiplied with, because it may be a placeholder
 
 
-def test_semidefinite_mass_matrices(real_device: Device) -> None:
+def test_a_semidefinite_mass_matrix_gives_the_finite_eigenvalues_next_to_the_shift(real_device: Device) -> None:
     S, M = hermitian(shift=20.0), sp.csr_array(sp.diags_array(np.r_[np.zeros(30), np.ones(SIZE - 30)]))
     w, v = eigsh(GpuSparseMatrix(S, device=real_device), 4, M=GpuSparseMatrix(M, device=real_device), sigma=1.0)
     values = scipy.linalg.eigvals(S.toarray(), M.toarray())

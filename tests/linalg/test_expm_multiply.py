@@ -50,7 +50,9 @@ def test_expm_multiply_runs_on_every_device(device: Device) -> None:
 @pytest.mark.parametrize("num", [2, 5, 60])
 @pytest.mark.parametrize("endpoint", [True, False])
 @pytest.mark.parametrize("span", [(0, 1), (0.5, 2.0), (1.0, -0.5)])
-def test_evenly_spaced_times(real_device: Device, num: int, endpoint: bool, span: tuple[float, float]) -> None:
+def test_results_at_evenly_spaced_times_are_those_of_expm(
+    real_device: Device, num: int, endpoint: bool, span: tuple[float, float]
+) -> None:
     S = -0.5 * convection(6)
     B = random_values(np.random.default_rng(1), (36, 2), float)
     A = GpuSparseMatrix(S, device=real_device)
@@ -63,7 +65,7 @@ def test_evenly_spaced_times(real_device: Device, num: int, endpoint: bool, span
 
 
 @pytest.mark.whole
-def test_real_and_complex_mix(real_device: Device) -> None:
+def test_real_and_complex_operands_may_mix(real_device: Device) -> None:
     S, rng = convection(5), np.random.default_rng(2)
     b = random_values(rng, 25, complex)
     A = GpuSparseMatrix(S, device=real_device)
@@ -81,7 +83,7 @@ def test_huge_and_tiny_values_are_not_mistaken_for_convergence(real_device: Devi
     np.testing.assert_array_equal(zero, np.arange(5.0))
 
 
-def test_operators_and_their_traces() -> None:
+def test_an_operator_without_its_trace_warns_and_misuse_is_refused() -> None:
     S, b = sp.csr_array(-1.0 * laplacian(5)), np.ones(25)
     operator = sla.aslinearoperator(S)
     expected = scipy.linalg.expm(S.toarray()) @ b
@@ -149,7 +151,7 @@ def test_large_matrices_of_one_sign_are_estimated_exactly(device: Device) -> Non
     assert onenormest(GpuSparseMatrix(S, device=device)) == pytest.approx(np.linalg.norm(S.toarray(), 1))
 
 
-def test_small_matrices_and_misuse() -> None:
+def test_norms_of_small_matrices_are_exact_and_misuse_is_refused() -> None:
     S = sp.csr_array(np.arange(4.0).reshape(2, 2))
     assert onenormest(GpuSparseMatrix(S, device="cpu")) == 4
     assert onenormest(sla.aslinearoperator(laplacian(5))) == 8
@@ -159,7 +161,7 @@ def test_small_matrices_and_misuse() -> None:
         onenormest(S, 0)
 
 
-def test_spectral_radii(real_device: Device) -> None:
+def test_spectral_radii_are_those_of_lapack(real_device: Device) -> None:
     for S in (laplacian(14), convection(14), sp.csr_array(1j * convection(12)), -laplacian(3), sp.csr_array((20, 20))):
         exact = abs(np.linalg.eigvals(S.toarray())).max()
         assert spectral_radius(GpuSparseMatrix(S, device=real_device)) == pytest.approx(exact, rel=1e-5, abs=1e-12)

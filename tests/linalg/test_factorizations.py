@@ -103,7 +103,7 @@ def test_single_precision_factors_give_the_dtype_of_a_wider_right_hand_side(real
 
 @given(st.integers(0, 40), st.integers(0, 2**32), st.sampled_from(["d", "D"]), st.integers(0, 11))
 @settings(max_examples=num_examples(40), deadline=None)
-def test_random_structures_with_int64_unsorted_and_repeated_entries(
+def test_random_structures_with_int64_unsorted_and_repeated_entries_are_solved(
     n: int, seed: int, dtype: str, columns: int
 ) -> None:
     rng = np.random.default_rng(seed)

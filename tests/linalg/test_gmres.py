@@ -131,7 +131,7 @@ class Ranks:
         pass
 
 
-def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
+def run_arnoldi(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run iterations of Arnoldi's process with a diagonal matrix; return the basis and the scalars."""
     rng, size, steps = np.random.default_rng(4), 700, 20
     state = SolveState(device, PROGRAM, np.dtype(float), 2, 64, ranks)
@@ -147,9 +147,9 @@ def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarr
 
 
 def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> None:
-    vectors, cells = two_iterations(device)
+    vectors, cells = run_arnoldi(device)
     ranks = Ranks()
-    shared, others = two_iterations(device, ranks)
+    shared, others = run_arnoldi(device, ranks)
     np.testing.assert_array_equal(shared, vectors)
     np.testing.assert_array_equal(others, cells)
     assert ranks.calls == (1 if device.kind == "gpu" else 2) * len(vectors)
@@ -159,10 +159,10 @@ def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> No
 def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
     device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, cells = two_iterations(device)
+    vectors, cells = run_arnoldi(device)
     monkeypatch.setattr(basis_launch, "_TEAMS", teams)
     monkeypatch.setattr(basis_launch, "_BLOCKS", 5)
-    others, other_cells = two_iterations(device)
+    others, other_cells = run_arnoldi(device)
     np.testing.assert_allclose(others, vectors, atol=1e-13)
     np.testing.assert_allclose(other_cells, cells, rtol=1e-12)
 
@@ -219,7 +219,7 @@ def test_flexible_gmres_accepts_a_preconditioner_that_changes(device: Device) ->
     np.testing.assert_allclose(first.residuals[-1], np.linalg.norm(S @ first.x - b), rtol=1e-8)
 
 
-def test_flexible_gmres_with_a_resident_preconditioner(device: Device) -> None:
+def test_flexible_gmres_solves_with_a_matrix_as_preconditioner(device: Device) -> None:
     S, b = convection(200), right_side(200)
     A = GpuSparseMatrix(S, device=device)
     M = GpuSparseMatrix(sp.diags_array(1 / (2 + np.random.default_rng(2).random(200))).tocsr(), device=device)
@@ -265,7 +265,7 @@ def test_callback_without_its_type_warns_as_in_scipy() -> None:
         gmres(sp.csr_array((3, 4)), np.ones(3))
 
 
-def test_zero_right_hand_side_and_converged_guess(device: Device) -> None:
+def test_a_zero_right_hand_side_gives_zero_and_a_converged_guess_is_returned(device: Device) -> None:
     S = convection(70)
     A, ones = GpuSparseMatrix(S, device=device), np.ones(70)
     x, info = gmres(A, np.zeros(70), x0=ones)

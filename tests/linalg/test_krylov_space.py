@@ -88,7 +88,9 @@ def test_steps_of_a_hermitian_process_read_the_basis_once(device: Device, monkey
 
 
 @pytest.mark.parametrize("hermitian", [True, False])
-def test_bases_that_registers_cannot_hold(device: Device, hermitian: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bases_that_registers_cannot_hold_are_right(
+    device: Device, hermitian: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(basis_launch, "_TEAMS", 1)  # 8 vectors
     A = problem(np.dtype(float), hermitian)
     space, product = make_space(device, A, hermitian)

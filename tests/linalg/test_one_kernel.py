@@ -159,7 +159,7 @@ def test_breakdowns_are_those_of_the_steps(device, solve, what, rng, launched):
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("num_rows", [1, 2, 21, 64, 257])
 @pytest.mark.few(4)
-def test_structures_that_hurt(device, num_rows, index_dtype, rng, launched):
+def test_structures_that_hurt_are_solved_as_by_the_steps(device, num_rows, index_dtype, rng, launched):
     """Empty rows, unsorted and repeated entries, and rows of up to 32 entries."""
     rows = rng.integers(0, num_rows, 3 * num_rows)
     rows = np.concatenate([rows[rows % 7 != 3], np.full(min(num_rows, 20), num_rows // 2)])

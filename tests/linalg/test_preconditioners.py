@@ -313,7 +313,7 @@ def test_scipys_lobpcg_accepts_the_matrix_and_a_preconditioner(real_device: Devi
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", FOR_CG)
-def test_every_dtype(real_device: Device, name: str, dtype: np.dtype[Any]) -> None:
+def test_every_dtype_gives_the_result_of_the_wide_one(real_device: Device, name: str, dtype: np.dtype[Any]) -> None:
     S = positive(6, dtype)
     M, b = FOR_CG[name](matrix(real_device, S)), right_hand_side(S)
     assert M.dtype == dtype

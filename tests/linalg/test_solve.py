@@ -466,7 +466,7 @@ def test_real_matrices_are_solved_or_said_not_to_be(real_device: Device) -> None
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
-def test_least_squares_with_a_matrix_of_integers(device: Device, dtype: Any) -> None:
+def test_least_squares_of_a_matrix_of_integers_are_solved(device: Device, dtype: Any) -> None:
     S = sp.csr_array((sp.random_array((40, 20), density=0.2, rng=0) * 10 + 5 * sp.eye_array(40, 20)).astype(dtype))
     b = np.arange(40.0)
     x = solve(GpuSparseMatrix(S, device=device), b).x

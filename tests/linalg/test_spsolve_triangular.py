@@ -118,7 +118,7 @@ def test_a_solution_is_where_the_right_hand_side_is(device: Device, rng: np.rand
     assert_solution(sp.csr_array(S.T), spsolve_triangular(A.T, b), b)  # a view
 
 
-def test_empty_shapes(device: Device) -> None:
+def test_empty_systems_have_empty_solutions(device: Device) -> None:
     assert spsolve_triangular(GpuSparseMatrix((0, 0), device=device), np.zeros((0, 3))).shape == (0, 3)
     A = GpuSparseMatrix(chain(3, float), device=device)
     assert spsolve_triangular(A, np.zeros((3, 0))).shape == (3, 0)

@@ -79,7 +79,7 @@ def test_the_smallest_are_found_without_factors(shape: Any, tol: float, monkeypa
 
 @pytest.mark.parametrize("which", ["LM", "SM"])
 @pytest.mark.parametrize("rank", [0, 1, 3, 97])
-def test_matrices_of_low_rank(real_device: Device, which: str, rank: int) -> None:
+def test_triplets_of_matrices_of_low_rank_are_those_of_lapack(real_device: Device, which: str, rank: int) -> None:
     rng = np.random.default_rng(rank)
     S = sp.csr_array(rng.standard_normal((130, rank)) @ rng.standard_normal((rank, 100)))
     if rank or which == "LM":
@@ -87,7 +87,7 @@ def test_matrices_of_low_rank(real_device: Device, which: str, rank: int) -> Non
         assert_triplets(S, (u, s, vh), 5, which, slack=20)
 
 
-def test_graded_singular_values(real_device: Device) -> None:
+def test_graded_singular_values_are_accurate_at_both_ends(real_device: Device) -> None:
     # Squares of these are below the rounding errors of the square of the largest one.
     largest = graded(np.r_[10.0 ** -np.arange(0, 16, 2), np.zeros(92)])
     assert_triplets(largest, svds(GpuSparseMatrix(largest, device=real_device), 7), 7, "LM")
@@ -116,7 +116,7 @@ def test_only_the_wanted_vectors_are_returned(real_device: Device, shape: Any) -
     np.testing.assert_array_equal(right[2], vh)
 
 
-def test_the_kind_of_v0_and_repeatability(device: Device) -> None:
+def test_the_same_v0_or_seed_gives_the_same_bits(device: Device) -> None:
     A = GpuSparseMatrix(rectangular(90, 70), device=device)
     v0 = on_device(device, np.random.default_rng(0).standard_normal(70))
     first, second = (svds(A, 2, v0=v0, tol=1e-6) for _ in range(2))

@@ -2,8 +2,8 @@
 
 ``python -m tests.proof.compare_cubins OLD_TREE`` compiles the catalogue of both trees with NVRTC, as compile_nvidia.py
 does. It prints for each kernel template how many instantiations have the very same machine code, and the largest change
-of registers, spilled bytes and code size. It lists each kernel in which one of these grew by more than `TOLERANCE`, or
-that only one tree has, and then exits with status 1.
+of registers, spilled bytes and code size. It lists each kernel that is worse (`is_worse`) or that only one tree has,
+and exits with status 1 if there are any.
 
 A change that only makes the sources easier to read should not change the machine code. A few kernels may differ
 nevertheless, because the compiler schedules instructions in the order of the source.
@@ -32,8 +32,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Relative growth above which a kernel counts as worse. GPUs allocate registers in steps, so the number of registers
-# must also grow beyond its step.
+# Relative growth of registers or code size above which a kernel counts as worse. GPUs allocate registers in steps, so
+# the number of registers must also grow beyond its step.
 TOLERANCE = 0.03
 REGISTER_STEP = 8
 # Number of instantiations that are compiled together, small enough that no processor is idle before the end.
@@ -141,7 +141,7 @@ def measure_tree(tree: Path, architecture: str, only: str) -> Measured:
 
 
 def is_worse(old: Code, new: Code) -> bool:
-    """Return whether a kernel takes considerably more registers, spilled bytes or machine code."""
+    """Return whether a kernel takes considerably more registers or machine code, or spills any more bytes."""
     blocks = -(-new.registers // REGISTER_STEP) > -(-old.registers // REGISTER_STEP)
     more_registers = blocks and new.registers > (1 + TOLERANCE) * old.registers
     return more_registers or new.spilled > old.spilled or new.size > (1 + TOLERANCE) * old.size

@@ -1,7 +1,8 @@
 """Compile every instantiation of the catalogue for AMD GPUs, without a GPU or ROCm: plain clang with hip_bare.h.
 
-``python -m tests.proof.compile_amd [gfx942 ...]`` prints registers, spills and stack, and fails on a spill.
-Needs clang++ and llvm-readelf 19 or later (Debian: clang-19, llvm-19); clang 15 crashes on these sources.
+``python -m tests.proof.compile_amd [gfx942 ...]`` prints registers, spills and stack, and fails if a kernel exceeds the
+limits of `kernel_usage.complaints`. Needs clang++, lld, llvm-readelf and llvm-cxxfilt of one of `CLANG_VERSIONS`
+(Debian: clang-19, lld-19, llvm-19); clang 15 crashes on these sources.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compile every instantiation of the catalogue for NVIDIA GPUs, without a GPU, a driver or CuPy.
 
-``python -m tests.proof.compile_nvidia [sm_90 ...]`` prints registers, spills and local memory, and fails on a spill.
-Needs the PyPI package nvidia-cuda-nvrtc (`pip install nvidia-cuda-nvrtc`), the compiler that CuPy uses.
+``python -m tests.proof.compile_nvidia [sm_90 ...]`` prints registers, spills and local memory, and fails if a kernel
+exceeds the limits of `kernel_usage.complaints`. Needs the PyPI package nvidia-cuda-nvrtc (`pip install
+nvidia-cuda-nvrtc`), the compiler that CuPy uses.
 """
 
 from __future__ import annotations

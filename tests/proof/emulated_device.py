@@ -1,4 +1,4 @@
-"""`EmulatedDevice`: to all code above `gsparse.device` a GPU, whose arrays are NumPy's and whose kernels are emulated.
+"""`EmulatedDevice`: a GPU whose arrays are NumPy's and whose kernels are emulated, for all code above `gsparse.device`.
 
 The launch code of `gsparse.kernels.gpu` runs unchanged, but `device.kernel` returns kernels compiled with `emulator.h`.
 """

@@ -7,7 +7,8 @@ GSPARSE_EMULATOR_SANITIZER : "", "asan" or "tsan"
     so the runtime has to be preloaded: ``python tests/proof/sanitized.py asan -- tests/...`` does that.
 GSPARSE_EMULATOR_CACHE : folder
     The folder of compiled shared objects, by default in the temporary folder. Its contents may be deleted.
-CXX : the compiler, g++ by default.
+CXX : command
+    The compiler, g++ by default.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class EmulatedModule:
         Number of blocks that run at the same time; 0 stands for all blocks of a launch.
     options : sequence of str
         Further options of the compiler.
+    shared_memory_limit : int
+        Bytes of shared memory that a block may use.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ def _pack(name: str, position: int, value: Any, code: str) -> np.ndarray[Any, An
 
 
 def _dimensions(name: str, shape: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
-    """Return the three dimensions of a grid or block; raise an error where CUDA would."""
+    """Return the three dimensions of a grid or block; refuse any that is 0 or beyond the limits of CUDA's grids."""
     full = (*shape, 1, 1)[:3]
     if any(not 0 < size <= most for size, most in zip(full, MAX_GRID, strict=True)):
         raise EmulationError(f"{name}: a grid or block of {tuple(shape)} is an invalid configuration")

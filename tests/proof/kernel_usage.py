@@ -113,7 +113,7 @@ def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, st
 
 
 def solver_programs() -> list[Program]:
-    """Return the generated program of every solver."""
+    """Return the program of every solver, for which kernels are generated."""
     import gsparse.linalg as package
 
     names = (found.name for found in walk_packages(package.__path__, f"{package.__name__}."))
@@ -126,9 +126,10 @@ def file_of(source: str) -> str:
     return source if source.endswith(".cu") else source.partition("\n")[0].removeprefix("// ")
 
 
-# Bytes per thread. ptxas spills one or two words if another block can then run on the same multiprocessor. Launch
-# bounds of one block for each multiprocessor prevent all spills, with 56 to 64 registers instead of 32 to 40, but made
-# 7-point products 15 to 60 % slower on an H200. An array in local memory would take hundreds of bytes.
+# Bytes per thread (of AMD's compiler, spilled registers). ptxas spills one or two words if another block can then run
+# on the same multiprocessor. Launch bounds of one block for each multiprocessor prevent all spills, with 56 to 64
+# registers instead of 32 to 40, but made 7-point products 15 to 60 % slower on an H200. An array in local memory would
+# take hundreds of bytes.
 MAX_SPILLED, MAX_LOCAL = 64, 32
 # At the end of a solver's pass, one thread computes scalars. LLVM keeps some complex ones in memory.
 MAX_STEP_LOCAL = 96
@@ -138,7 +139,7 @@ MAX_ITERATION_SPILLED, MAX_ITERATION_LOCAL = 1024, 224
 
 
 def complaints(usages: Iterable[KernelUsage]) -> list[str]:
-    """Return a message for each kernel that spills more than a few words, or has as much local memory."""
+    """Return a message for each kernel that exceeds the limits of spilled words or of local memory."""
     return [
         f"{u.architecture} {u.expression} ({u.source}): {u.spilled} spilled, {u.local_bytes} bytes of local memory"
         for u in usages

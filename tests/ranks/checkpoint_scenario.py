@@ -5,8 +5,10 @@ one rank fails meanwhile:
 
     killed at a random moment      SIGKILL, at any time from the start to a little after a checkpoint's usual end
     a full disk                    no file of the rank may grow beyond a random size
-    killed before its rename       SIGKILL right before its part file gets its own name; for rank 0, that is the moment
-    killed after its rename        at which the newer checkpoint replaces the older one
+    killed before its rename       SIGKILL right before its part file gets its final name
+    killed after its rename        SIGKILL right after that
+
+When rank 0 renames its file, the newer checkpoint replaces the older one.
 
 Then `from_loaders` reads the folder. Every value must be that of the older matrix, or every value that of the newer one
 (which it must be if `checkpoint` returned without an error); the matrix's rows are compared one by one, and so is a
@@ -232,7 +234,7 @@ def main() -> int:
     for (fault, error, outcome), count in sorted(Counter((r.fault, r.error, r.outcome) for r in rounds).items()):
         print(f"{count:4} {fault:26} {error or 'no error':18} {outcome}")
     bad = sum(not found.is_good for found in rounds)
-    print(f"{bad} of {len(rounds)} were neither wholly the older nor wholly the newer matrix")
+    print(f"{bad} of {len(rounds)} ended with a mixture, an error, or the older matrix after a success")
     return int(bad > 0)
 
 

@@ -12,10 +12,12 @@
 
 `strangers` connects foreign clients to the ports of the ranks before these connect to each other, and then to the
 ports of the product servers: silent ones, ones that send noise, ones that send a byte every tenth of a second, and
-many at once. The cluster must nevertheless make a matrix, multiply by it and solve with it, in about the usual time.
+many at once. The cluster must nevertheless make a matrix, multiply by it and solve with it. The last line says how
+long the matrices took.
 
 `no-columns` multiplies by X of shape (n, 0). `silent-workers` makes a matrix while a worker is stopped or killed, and
-solves within the callback of a solve: each must end soon, with an error of this package.
+solves within the callback of a solve: each must end with a CommunicationError, unless the matrix was made before its
+worker was killed.
 
 `--tls` makes the cluster use TLS. The last line says what was done. The exit code is 1 if a result was wrong or a
 round failed; a round that takes longer than two minutes ends the program with the stacks of its threads.

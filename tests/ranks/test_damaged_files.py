@@ -23,7 +23,8 @@ from tests.ranks.test_loaders import BANNER, assert_same, load_rows, rewrite
 from tests.test_readers import CHILD, EXAMPLES, arrays_of, damaged, same, written
 from tests.test_readers import Reader as Child
 
-# The child process of tests/test_readers.py, changed to read a file in two halves, a line or two at a time.
+# The child process of tests/test_readers.py, changed to read a file in two halves, a line or two at a time. Of a matrix
+# of very many rows, it reads nine.
 ROWS_CHILD = CHILD.replace(
     "from gsparse.files import read_file",
     """

@@ -66,7 +66,7 @@ def exchange_and_solve(control: Communicator, kind: str) -> dict[str, Any]:
     return found
 
 
-def test_products_and_solves(kind: str) -> None:
+def test_products_and_solves_through_gpu_memory_are_right(kind: str) -> None:
     processes = Processes(exchange_and_solve, 2, kind)
     results = [processes.result(rank) for rank in range(2)]
     for result in results:

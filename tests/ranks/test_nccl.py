@@ -56,7 +56,7 @@ def on_gpus(S: Any, b: Any, solve: Callable[..., Any], staged: bool) -> list[Any
 @pytest.mark.parametrize("staged", [False, True], ids=["nccl", "over the host"])
 @pytest.mark.parametrize("name", [*SOLVES, *LEAST_SQUARES])
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_solvers_on_several_gpus(name: str, staged: bool, dtype: type) -> None:
+def test_solvers_return_the_same_on_several_gpus_as_on_one(name: str, staged: bool, dtype: type) -> None:
     S = rectangular(90, 40, dtype) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(12, dtype)
     b, solve = right_hand_side(S, 2 if dtype is complex else None), {**SOLVES, **LEAST_SQUARES}[name]
     alone = solve(GpuSparseMatrix(S, device="gpu:0"), b)
@@ -65,7 +65,7 @@ def test_solvers_on_several_gpus(name: str, staged: bool, dtype: type) -> None:
     check(on_gpus(S, b, solve, staged), alone, 1e-6 if name in LEAST_SQUARES else 1e-8, slack)
 
 
-def test_products_and_adjoints_on_several_gpus() -> None:
+def test_products_and_adjoints_on_several_gpus_match_scipy() -> None:
     S = rectangular(300, 200, complex)
     x, z = right_hand_side(S.T), right_hand_side(S)
     columns = RowPartition.by_rows(200, max(num_gpus(), 2))

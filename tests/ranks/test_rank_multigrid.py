@@ -183,7 +183,9 @@ def test_ranks_may_have_few_rows_or_none(cpu: Device, small_levels: None, bounds
         assert iterations < 20
 
 
-def test_small_matrices_and_those_that_cannot_be_coarsened(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_matrices_are_solved_and_those_that_cannot_be_coarsened_warn(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for S in (poisson(3, 7), sp.eye_array(40, format="csr") * 3.0, sp.csr_array(np.array([[2.0]]))):
         _, iterations, _ = solve(sp.csr_array(S), blocks(S.shape[0], 3), cpu, {})
         assert iterations <= 3

@@ -124,7 +124,7 @@ def worker_state() -> tuple[int, int, int, int]:
 
 
 def use(client: Any) -> None:
-    """Make a matrix, use it in all ways, and close it."""
+    """Make a matrix, solve and multiply in several ways, and close it."""
     with distribute(S, client=client) as A:
         gla.cg(A, B, callback=lambda x: None)
         gla.cg(A, B, progress=True)

@@ -163,7 +163,7 @@ def each(request: pytest.FixtureRequest) -> Device:
 
 
 def exchange_in_a_ring(communicator: Communicator, device: Device, dtype: str, size: int) -> None:
-    """Send different sizes to the next rank, and to the one after it nothing or the last number."""
+    """Send numbers, whose count depends on the rank, to the next rank, and add up equal numbers of all ranks."""
     rank, world_size = communicator.rank, communicator.world_size
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
 
@@ -183,7 +183,7 @@ def exchange_in_a_ring(communicator: Communicator, device: Device, dtype: str, s
 @pytest.mark.parametrize("size", [1, 37, 90])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int64"])
 @pytest.mark.parametrize("kind", [MemoryCommunicator, SharedGpuCommunicator])
-def test_exchanges_and_sums_larger_than_a_box(each: Device, size: int, dtype: str, kind: Any) -> None:
+def test_exchanges_and_sums_larger_than_a_box_are_right(each: Device, size: int, dtype: str, kind: Any) -> None:
     run_on(each, exchange_in_a_ring, 3, each, dtype, size, kind=kind)
 
 
@@ -210,7 +210,7 @@ def test_arrays_of_the_host_may_have_any_number_of_bytes(dtype: str) -> None:
         pytest.param("emulated:32", MemoryCommunicator, marks=pytest.mark.whole),  # emulated threads wait for long
     ],
 )
-def test_a_solve_through_memory(name: str, kind: Any) -> None:
+def test_a_solve_through_memory_converges(name: str, kind: Any) -> None:
     S, device = laplacian(6), make_device(name)
     b, rows = right_hand_side(S), RowPartition.by_nnz(S.indptr, 2)
 

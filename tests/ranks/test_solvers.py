@@ -265,7 +265,7 @@ class CountingCommunicator(SingleCommunicator):
 @pytest.mark.parametrize("name", [*SOLVES, *LEAST_SQUARES])
 @pytest.mark.few(2)
 def test_solvers_return_the_same_when_sums_leave_the_device(device: Device, name: str) -> None:
-    # On GPUs a pass is split at each sum. A single rank adds nothing to the sums, so the result stay the same.
+    # On GPUs a pass is split at each sum. A single rank adds nothing to the sums, so the result stays the same.
     S = rectangular(45, 20) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(6)
     b, solve = right_hand_side(S, 2), {**SOLVES, **LEAST_SQUARES}[name]
     single = solve(GpuSparseMatrix(S, device=device), on_device(device, b))

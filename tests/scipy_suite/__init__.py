@@ -181,8 +181,8 @@ CONVERTED: dict[ModuleType, tuple[str, ...]] = {
     ),
 }
 
-# The graph functions' tests ask what each format does: that CSC is refused, that COO is written in place, that
-# csr_matrix gives csr_matrix.
+# The classes of matrices that are converted. Of graph functions, it is csr_array alone, because their tests ask what
+# each format does: that CSC is refused, that COO is written in place, that csr_matrix gives csr_matrix.
 KINDS: dict[ModuleType, tuple[type, ...]] = {
     scipy.sparse.linalg: (scipy.sparse.sparray, scipy.sparse.spmatrix),
     scipy.sparse.csgraph: (scipy.sparse.csr_array,),

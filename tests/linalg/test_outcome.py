@@ -14,6 +14,7 @@ from gsparse import GpuSparseMatrix
 from gsparse import linalg as gla
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning
+from gsparse.linalg.krylov import solve_loop
 from tests.linalg.problems import convection, laplacian, right_hand_side
 
 S, C = laplacian(9), convection(9)
@@ -119,6 +120,13 @@ def test_the_advice_for_a_laplacian_is_to_subtract_the_mean_of_b(real_device: De
     assert gla.cg(A, b - b.mean(axis=0), rtol=1e-8)[1] == 0
 
 
+@pytest.fixture
+def early_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a solve look after 50 iterations whether it can converge."""
+    monkeypatch.setattr(solve_loop, "_MANY_ITERATIONS", 50)
+
+
+@pytest.mark.usefixtures("early_look")
 @pytest.mark.parametrize("options", [{}, {"single_reduction": True}, {"inner_dtype": "float32"}, {"M": gla.jacobi}])
 def test_cg_does_not_take_ten_iterations_a_row_for_a_system_without_a_solution(
     real_device: Device, options: dict[str, Any]
@@ -133,6 +141,7 @@ def test_cg_does_not_take_ten_iterations_a_row_for_a_system_without_a_solution(
     assert result.advice.endswith("subtract the mean of b.")
 
 
+@pytest.mark.usefixtures("early_look")
 def test_cg_goes_on_as_long_as_one_right_hand_side_may_converge(real_device: Device) -> None:
     A = laplacian_of_a_grid(real_device, 60)
     b = np.zeros((3600, 2))
@@ -142,6 +151,7 @@ def test_cg_goes_on_as_long_as_one_right_hand_side_may_converge(real_device: Dev
     assert result.relative_residual[1] <= 1e-11 < result.relative_residual[0]
 
 
+@pytest.mark.usefixtures("early_look")
 def test_a_loose_tolerance_is_reached_despite_a_mean(real_device: Device) -> None:
     A, b = laplacian_of_a_grid(real_device, 80), np.zeros(6400)
     b[0], b[-1] = 1.0, -1 + 1e-3

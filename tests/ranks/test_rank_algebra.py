@@ -136,15 +136,19 @@ def test_an_entry_that_is_stored_twice_gets_its_value_once(world_size: int) -> N
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_result_is_solved_with_and_updates_multigrid(world_size: int) -> None:
     S, partition = laplacian(12), RowPartition.by_rows(144, world_size)
-    b = np.random.default_rng(0).standard_normal(144)
+    b, D = np.random.default_rng(0).standard_normal(144), sp.diags_array(np.linspace(0, 50, 144), format="csr")
 
-    def work(A: RankMatrix) -> Any:
+    def work(A: RankMatrix, D: RankMatrix) -> Any:
         own = partition.rows(A.communicator.rank)
-        M, changed = amg(A), 3 * A + A.transpose()
-        return cg(changed, b[own], M=M.update(changed), rtol=1e-10)[0]
+        options: dict[str, Any] = {"strength": None, "max_levels": 2, "max_coarse": 20}
+        M, changed = amg(A, **options), 3 * A + D + A.transpose()
+        new = amg(changed, **options)
+        assert not np.allclose(M.matvec(b[own]), new.matvec(b[own]), rtol=0.1)
+        np.testing.assert_allclose(M.update(changed).matvec(b[own]), new.matvec(b[own]), rtol=1e-10)
+        return cg(changed, b[own], M=M, rtol=1e-10)[0]
 
-    x = np.concatenate(run(get_device("cpu"), work, world_size, (S, partition, partition)))
-    assert residual(sp.csr_array(4 * S), x, b) < 1e-8
+    x = np.concatenate(run(get_device("cpu"), work, world_size, (S, partition, partition), (D, partition, partition)))
+    assert residual(sp.csr_array(4 * S + D), x, b) < 1e-8
 
 
 def test_operands_that_do_not_fit_are_refused() -> None:

@@ -134,19 +134,44 @@ def cpu() -> Device:
     ids=str,
 )
 @pytest.mark.few(4)
-def test_options_are_those_of_one_device(cpu: Device, small_levels: None, arguments: dict[str, Any]) -> None:
+def test_options_change_multigrid_and_need_iterations_as_on_one_device(
+    cpu: Device, small_levels: None, arguments: dict[str, Any]
+) -> None:
     S = poisson(14, 7)
+    if arguments == {"symmetry": "symmetric"}:  # the default is "nonsymmetric" for this matrix
+        S = sp.csr_array(S + 1e-9 * sp.triu(S, 1))
+
+    def apply(A: RankMatrix, M: Any) -> tuple[Any, Any]:
+        own = A.rows.rows(A.communicator.rank)
+        return M.matvec(b[own]), amg(A).matvec(b[own])
+
     A, b = GpuSparseMatrix(S, device=cpu), np.random.default_rng(0).standard_normal(S.shape[0])
     solver = bicgstab if arguments.get("symmetry") == "nonsymmetric" else cg
     one = solver(A, b, M=amg(A, **arguments), rtol=RTOL, full_output=True)
-    _, iterations, _ = solve(S, blocks(S.shape[0], 3), cpu, arguments, solver)
+    _, iterations, vectors = solve(S, blocks(S.shape[0], 3), cpu, arguments, solver, work=apply)
     assert iterations <= one.iterations + 3
+    assert all((with_option != default).any() for with_option, default in vectors)
 
 
-def test_several_right_hand_sides_and_float32(cpu: Device, small_levels: None) -> None:
-    S = poisson(12, 7)
-    x, _, _ = solve(S, blocks(S.shape[0], 3), cpu, {}, columns=4)
-    assert x.shape == (S.shape[0], 4)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_several_right_hand_sides_have_the_solutions_of_their_columns(
+    cpu: Device, small_levels: None, dtype: str
+) -> None:
+    S = poisson(12, 7).astype(dtype)
+    partition, X = blocks(S.shape[0], 3), np.random.default_rng(0).standard_normal((S.shape[0], 4)).astype(dtype)
+
+    def on_rank(communicator: Communicator) -> Any:
+        own = partition.rows(communicator.rank)
+        A = RankMatrix(S[own], partition, partition, communicator, cpu)
+        M = amg(A)
+        assert {level.operator.dtype for level in M.levels} == {np.dtype(dtype)}
+        X_own, alone = S[own] @ X, [cg(A, S[own] @ x, M=M, rtol=1e-5)[0] for x in X.T]
+        result = cg(A, X_own, M=M, rtol=1e-5, full_output=True)
+        assert (result.info, result.x.dtype) == (0, np.dtype(dtype))
+        np.testing.assert_allclose(result.x, np.stack(alone, axis=1), atol=1e-3)
+        return result.x
+
+    np.testing.assert_allclose(np.concatenate(run_ranks(on_rank, 3)), X, atol=1e-3)
 
 
 def test_the_product_is_hermitian_and_its_adjoint_is_the_adjoint(cpu: Device, small_levels: None) -> None:
@@ -218,27 +243,34 @@ def test_levels_are_listed_for_all_ranks(cpu: Device, small_levels: None) -> Non
         assert nbytes > 0
 
 
-def test_an_update_equals_a_new_set_up_where_aggregates_are_the_same(cpu: Device, small_levels: None) -> None:
+@pytest.mark.parametrize(
+    "arguments", [{"strength": None, "max_levels": 2}, {}], ids=["the same aggregates", "other aggregates"]
+)
+def test_an_update_makes_multigrid_of_the_new_values(
+    cpu: Device, small_levels: None, arguments: dict[str, Any]
+) -> None:
     S, b = poisson(12, 7), np.random.default_rng(0).standard_normal(12**3)
     partition = blocks(S.shape[0], 3)
-    scaled = sp.csr_array(S * 2.0)
+    changed = sp.csr_array(S + sp.diags_array(np.linspace(0, 20, S.shape[0])))
 
     def on_rank(communicator: Communicator) -> Any:
         own = partition.rows(communicator.rank)
-        A, B = (RankMatrix(part[own], partition, partition, communicator, cpu) for part in (S, scaled))
-        M = amg(A)
-        updated = M.update(B)
-        assert updated is M
-        new = amg(B)
+        A, B = (RankMatrix(part[own], partition, partition, communicator, cpu) for part in (S, changed))
+        M, new = amg(A, **arguments), amg(B, **arguments)
+        old = cg(B, b[own], M=M, rtol=RTOL, full_output=True).iterations
+        assert M.update(B) is M
         other = S[own].copy()
         other[0, own.start] = 0
         other.eliminate_zeros()
         with pytest.raises(StructureError, match="use amg"):
             M.update(RankMatrix(other, partition, partition, communicator, cpu))
-        return [cg(B, b[own], M=which, rtol=RTOL, full_output=True).x for which in (updated, new)]
+        if arguments:  # the aggregates follow from the structure
+            np.testing.assert_array_equal(M.matvec(b[own]), new.matvec(b[own]))
+        return old, *(cg(B, b[own], M=which, rtol=RTOL, full_output=True).iterations for which in (M, new))
 
-    for updated, new in run_ranks(on_rank, 3):
-        assert np.allclose(updated, new, rtol=1e-12, atol=0)
+    for before, updated, new in run_ranks(on_rank, 3):
+        assert updated == new
+        assert before > 4 * new
 
 
 def test_errors_name_what_to_do(cpu: Device) -> None:
@@ -268,14 +300,18 @@ def test_other_preconditioners_are_those_of_the_diagonal_block(cpu: Device) -> N
     from gsparse.linalg import ic0, jacobi
 
     S, partition = poisson(8, 7), blocks(512, 2)
+    b = np.random.default_rng(0).standard_normal(512)
 
     def on_rank(communicator: Communicator) -> Any:
         own = partition.rows(communicator.rank)
         A = RankMatrix(S[own], partition, partition, communicator, cpu)
-        b = np.ones(own.stop - own.start)
-        return [cg(A, b, M=make(A), rtol=RTOL)[1] for make in (jacobi, ic0)]
+        block = GpuSparseMatrix(S[own][:, own], device=cpu)
+        for make in (jacobi, ic0):
+            M = make(A)
+            np.testing.assert_allclose(M @ b[own], make(block) @ b[own], rtol=1e-12)
+            assert cg(A, b[own], M=M, rtol=RTOL)[1] == 0
 
-    assert run_ranks(on_rank, 2) == [[0, 0], [0, 0]]
+    run_ranks(on_rank, 2)
 
 
 def test_multigrid_over_ranks_runs_on_each_device(real_device: Device, small_levels: None) -> None:

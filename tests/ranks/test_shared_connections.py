@@ -112,8 +112,10 @@ def test_a_failed_solve_is_followed_by_new_connections_for_all(client: Any, fail
         x, info = gla.cg(A, B, M=M, rtol=1e-8)  # multigrid is made again
         assert info == 0
         assert residual(S, x, B) < 1e-7
+        product = M @ B
         fail_in_a_solve(A if failing == "operand" else twice)
         M.update(twice)
+        np.testing.assert_allclose(M @ B, product / 2, rtol=1e-10)
         assert residual(2 * S, gla.cg(twice, B, M=M, rtol=1e-8)[0], B) < 1e-7
         fail_in_a_solve(A if failing == "operand" else twice)
         with A.with_data(3 * S.data) as thrice:

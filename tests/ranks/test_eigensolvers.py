@@ -14,6 +14,8 @@ import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.distributed import RankMatrix, RowPartition, run_ranks
 from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.linalg.eigen.krylov_space import random_vector
+from gsparse.linalg.eigen.problem import make_problem
 from tests.linalg.problems import convection, laplacian
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
@@ -71,12 +73,16 @@ def test_several_ranks_find_what_one_finds(name: str) -> None:
 def test_random_vectors_are_those_of_one_rank() -> None:
     rows = RowPartition((0, 30, 100, 144))
 
-    def solve(communicator: Communicator) -> Any:
-        A = RankMatrix(S[rows.rows(communicator.rank)], rows, rows, communicator, device="cpu")
-        return A.first_index
+    def vectors(A: Any) -> Any:
+        space = make_problem(A, None, None, "eigsh").space()
+        return [random_vector(space, seed) for seed in (0, 5)]
 
-    assert run_ranks(solve, 3) == [0, 30, 100]
-    assert gla.jacobi(GpuSparseMatrix(S, device="cpu")).first_index == 0
+    def on_rank(communicator: Communicator) -> Any:
+        return vectors(RankMatrix(S[rows.rows(communicator.rank)], rows, rows, communicator, device="cpu"))
+
+    parts = np.concatenate(run_ranks(on_rank, 3), axis=1)
+    np.testing.assert_array_equal(parts, vectors(GpuSparseMatrix(S, device="cpu")))
+    assert len(np.unique(parts)) == parts.size
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -104,15 +110,26 @@ def test_eigensolvers_run_on_the_workers(
         np.testing.assert_allclose(w.real, np.sort(np.linalg.eigvals(NONSYMMETRIC.toarray()).real)[:-3:-1], rtol=1e-7)
 
 
-def test_what_workers_lack_runs_on_the_client(client: Any, workers: list[str]) -> None:
+def test_what_workers_lack_runs_on_the_client(client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply, is_called = products.WorkerProducts.multiply, []
+
+    def count(*args: Any) -> Any:
+        is_called.append(True)
+        return multiply(*args)
+
+    monkeypatch.setattr(products.WorkerProducts, "multiply", count)
     exact = np.linalg.eigvalsh(S.toarray())
     mass = sp.csr_array(sp.diags_array(np.full(144, 2.0)))
     with distribute(S, client=client, workers=workers[:2]) as A:
-        np.testing.assert_allclose(gla.eigsh(A, 3, M=mass, which="LA")[0], exact[-3:] / 2, rtol=1e-10)
-        found = gla.eigsh(A, 3, which="LA", full_output=True)
-        np.testing.assert_allclose(found.eigenvalues, exact[-3:], rtol=1e-10)
-        np.testing.assert_allclose(gla.svds(A, 3, return_singular_vectors=False), exact[-3:], rtol=1e-10)
-        np.testing.assert_allclose(gla.expm_multiply(A, np.ones(144), traceA=576), _exponential(), rtol=1e-9)
+        for call, expected in (
+            (lambda: gla.eigsh(A, 3, M=mass, which="LA")[0], exact[-3:] / 2),
+            (lambda: gla.eigsh(A, 3, which="LA", full_output=True).eigenvalues, exact[-3:]),
+            (lambda: gla.svds(A, 3, return_singular_vectors=False), exact[-3:]),
+            (lambda: gla.expm_multiply(A, np.ones(144), traceA=576), _exponential()),
+        ):
+            is_called.clear()
+            np.testing.assert_allclose(call(), expected, rtol=1e-9)
+            assert is_called
 
 
 def _exponential() -> np.ndarray:

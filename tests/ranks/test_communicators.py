@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -212,10 +213,15 @@ def add_until_killed(communicator: Communicator) -> str:
         communicator.allreduce(values)
 
 
+def exchange_and_add(communicator: Communicator, size: int) -> tuple[list[float], tuple[bytes, int]]:
+    return exchange_all(communicator, size), add(communicator, size)
+
+
 def test_processes_add_and_exchange() -> None:
-    group = Processes(add, 3, 1000)
-    found = [group.result(rank) for rank in range(3)]
-    assert len(set(found)) == 1
+    group = Processes(exchange_and_add, 3, 1000)
+    lengths, sums = zip(*[group.result(rank) for rank in range(3)], strict=True)
+    assert lengths == ([0, 0], [1000, 1000], [2000, 2000])
+    assert sums == tuple(run_ranks(add, 3, 1000))
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -339,22 +345,27 @@ def test_ranks_communicate_over_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext], 
 
 
 def test_a_peer_without_tls_is_refused(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    listeners = [listen("127.0.0.1") for _ in range(2)]
-    addresses = [listener.getsockname() for listener in listeners]
-    errors: list[str] = []
+    listener, silent = listen("127.0.0.1"), listen("127.0.0.1")
+    addresses, errors, heard = [listener.getsockname(), silent.getsockname()], list[str](), b""
 
-    def join(rank: int, **options: Any) -> None:
+    def join() -> None:
         try:
-            SocketCommunicator(rank, addresses, listeners[rank], SECRET, 1.0, **options).close()
+            SocketCommunicator(0, addresses, listener, SECRET, LONG, tls=tls).close()
         except CommunicationError as error:
             errors.append(str(error))
 
-    threads = [threading.Thread(target=join, args=(0,), kwargs={"tls": tls}), threading.Thread(target=join, args=(1,))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-    assert len(errors) == 2
+    thread = threading.Thread(target=join)
+    thread.start()
+    with socket.create_connection(addresses[0]) as peer, suppress(ConnectionError):
+        peer.sendall((1).to_bytes(4, "little") + bytes(32))  # rank 1, and its challenge
+        peer.settimeout(SOON)
+        while part := peer.recv(64):
+            heard += part
+    assert len(heard) < 32  # an alert of TLS at most, and no challenge
+    silent.close()  # so that rank 0 waits no longer
+    thread.join(LONG)
+    assert len(errors) == 1
+    assert "a stranger was refused: [SSL" in errors[0]
 
 
 def test_the_error_names_a_rank_that_cannot_be_reached() -> None:

@@ -145,7 +145,7 @@ def test_a_scheduler_killed_in_a_solve_with_multigrid_is_an_error(tmp_path: Path
                     client.close(timeout=5)
 
 
-def test_many_set_ups_leave_threads_files_and_memory_as_they_were(client: Any) -> None:
+def test_many_set_ups_leave_threads_files_and_matrices_as_they_were(client: Any) -> None:
     def held() -> tuple[int, int]:
         import threading
 
@@ -158,7 +158,7 @@ def test_many_set_ups_leave_threads_files_and_memory_as_they_were(client: Any) -
 
     for _ in range(5):
         cycle()
-    before, at_home = client.run(held), held()
+    before, at_home, matrices = client.run(held), held(), client.run(count_states)
     for _ in range(20):
         cycle()
 
@@ -167,4 +167,5 @@ def test_many_set_ups_leave_threads_files_and_memory_as_they_were(client: Any) -
         return all(now[w][0] <= before[w][0] + 2 and now[w][1] <= before[w][1] + 4 for w in before)
 
     wait_until(is_back)
+    wait_until(lambda: client.run(count_states) == matrices)
     wait_until(lambda: held()[1] <= at_home[1] + 4)

@@ -18,6 +18,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
+from tests.ranks.groups import wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
@@ -227,12 +228,14 @@ def test_a_solve_within_the_callback_of_a_solve_is_refused_at_once(client: Any) 
 @pytest.mark.timed
 def test_a_cluster_can_be_scaled_down_and_up() -> None:
     with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(2)
+        S = laplacian(8)
         for size in (1, 3):
             cluster.scale(size)
-            client.wait_for_workers(size, timeout=300)
-        S = laplacian(8)
-        with distribute(S, client=client) as A:
-            np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
+            wait_until(lambda size=size: len(known_workers(client)) == size, 300)  # type: ignore[misc]
+            with distribute(S, client=client) as A:
+                assert len(A.workers) == size
+                np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
 
 
 @pytest.mark.whole

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import products, row_sources, task_arguments  # noqa: E402
+from gsparse.distributed.client import products, row_sources, solves, task_arguments  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -252,20 +253,23 @@ def test_a_worker_that_runs_out_of_memory_in_set_up_is_an_error(client: Any) -> 
         check(client, A)
 
 
-def test_two_solves_at_once_wait_for_each_other(client: Any) -> None:
+def test_solves_of_several_threads_wait_for_each_other(client: Any) -> None:
     with distribute(S, client=client) as A, distribute(2 * S, client=client) as twice:
         residuals: dict[int, Any] = {}
+        order: list[int] = []  # the number of the solve of each iteration
 
         def solve(number: int) -> None:
             matrix, own = (twice, 2 * S) if number % 2 else (A, S)
-            residuals[number] = residual(own, gla.cg(matrix, B, rtol=1e-10)[0], B)
+            x, _ = gla.cg(matrix, B, rtol=1e-10, callback=lambda x: order.append(number))
+            residuals[number] = residual(own, x, B)
 
         threads = [threading.Thread(target=solve, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(ERROR_DEADLINE)
         assert len(residuals) == 6
+        assert len(list(groupby(order))) == 6
         assert max(residuals.values()) < 1e-9
 
 
@@ -286,16 +290,31 @@ def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
 
 
 @pytest.mark.parametrize("single_reduction", [False, True])
-def test_a_solve_resumes_on_the_workers_that_are_left(client: Any, single_reduction: bool) -> None:
+def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
+    client: Any, monkeypatch: pytest.MonkeyPatch, single_reduction: bool
+) -> None:
+    starts, run = [], solves.run
+
+    def record(*args: Any) -> Any:
+        starts.append(args[4]["x0"])
+        return run(*args)
+
+    def copies(key: str) -> bool:
+        return solution_copies.latest_copy(key) is not None
+
+    monkeypatch.setattr(solves, "run", record)
     with distribute(S, client=client) as A:
         victim = pids(client)[A.workers[1]]
         options = {"on_failure": "resume", "checkpoint_every": 20, "single_reduction": single_reduction}
         solve = start_solve(client, A, maxiter=8_000, **options)
+        wait_until(lambda: all(client.run(copies, A._task_group.key).values()))
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.result
         assert residual(S, x, B) < 1e-12
         assert len(A.workers) == 2
+        assert len(starts) == 2
+        assert residual(S, starts[1], B) < 0.1  # that of zeros is 1
         check(client, A)
 
 
@@ -303,15 +322,18 @@ def test_a_solve_resumes_on_the_workers_that_are_left(client: Any, single_reduct
 def test_solution_copies_survive_the_loss_of_one_rank(columns: int) -> None:
     sizes = (3, 0, 4)
     x = [rank + np.arange(float(columns * size)) for rank, size in enumerate(sizes)]
-    whole = [part.reshape(columns, -1).T if columns > 1 else part for part in x]
+    whole = np.concatenate([part.reshape(columns, -1).T if columns > 1 else part for part in x])
     copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(3)}
     for lost_rank in range(3):
         parts = solution_copies.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
         assert parts is not None
-        np.testing.assert_array_equal(np.concatenate(parts), np.concatenate(whole))
-    # If one rank has a newer copy than the others, the newest copy that all ranks have is used.
-    newer = {**copies, 1: (80, x[1], x[0])}
-    assert solution_copies.assemble(newer, sizes) is not None
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    # If some ranks have a newer copy than the others, the newest one with all parts is used.
+    newer = {rank: (80, x[rank] + 100, x[rank - 1] + 100) for rank in range(3)}
+    for ranks, expected in (((1,), whole), ((0, 1), whole + 100), ((0, 1, 2), whole + 100)):
+        parts = solution_copies.assemble({**copies, **{rank: newer[rank] for rank in ranks}}, sizes)
+        assert parts is not None
+        np.testing.assert_array_equal(np.concatenate(parts), expected)
     assert solution_copies.assemble({0: copies[0], 1: newer[1]}, sizes) is None
     assert solution_copies.assemble({0: copies[0]}, sizes) is None
     assert solution_copies.assemble({}, sizes) is None

@@ -320,17 +320,17 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_solution_copies_survive_the_loss_of_one_rank(columns: int) -> None:
-    sizes = (3, 0, 4)
+    sizes = (3, 0, 4, 2)
     x = [rank + np.arange(float(columns * size)) for rank, size in enumerate(sizes)]
     whole = np.concatenate([part.reshape(columns, -1).T if columns > 1 else part for part in x])
-    copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(3)}
-    for lost_rank in range(3):
+    copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(4)}
+    for lost_rank in range(4):
         parts = solution_copies.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
         assert parts is not None
         np.testing.assert_array_equal(np.concatenate(parts), whole)
     # If some ranks have a newer copy than the others, the newest one with all parts is used.
-    newer = {rank: (80, x[rank] + 100, x[rank - 1] + 100) for rank in range(3)}
-    for ranks, expected in (((1,), whole), ((0, 1), whole + 100), ((0, 1, 2), whole + 100)):
+    newer = {rank: (80, x[rank] + 100, x[rank - 1] + 100) for rank in range(4)}
+    for ranks, expected in (((1,), whole), ((0, 2), whole + 100), ((0, 1, 2), whole + 100)):
         parts = solution_copies.assemble({**copies, **{rank: newer[rank] for rank in ranks}}, sizes)
         assert parts is not None
         np.testing.assert_array_equal(np.concatenate(parts), expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -83,4 +84,4 @@ def test_a_session_that_ends_with_an_open_matrix_prints_no_warning(tmp_path: Pat
     script.write_text(SESSION)
     left = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True)
     assert left.stdout == "100.0\n"
-    assert "lose already computed" not in left.stderr
+    assert not re.search("warning|error|lose", left.stderr, re.IGNORECASE), left.stderr

@@ -181,9 +181,11 @@ def test_communicators_are_freed() -> None:
     for _ in range(30):
         communicator = MpiCommunicator(WORLD)
         communicator.allreduce(np.ones(1))
+        of_mpi = [communicator._comm, communicator._aborts]
         communicator.close()
         communicator.close()
         assert not communicator.is_stuck
+        assert of_mpi == [MPI.COMM_NULL] * 2
 
 
 def test_ranks_of_one_host_are_counted() -> None:
@@ -191,7 +193,7 @@ def test_ranks_of_one_host_are_counted() -> None:
         assert communicator.local_rank() == RANK
 
 
-def test_one_process_alone_needs_no_messages() -> None:
+def test_one_process_alone_solves() -> None:
     S = laplacian(6)
     x, info = gla.cg(from_mpi(MPI.COMM_SELF, S, device="cpu"), np.ones(36), rtol=1e-10)
     assert info == 0 and residual(S, x, np.ones(36)) < 1e-8

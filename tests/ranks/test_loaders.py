@@ -247,14 +247,14 @@ def test_indices_out_of_range_in_other_layouts_are_errors(tmp_path: Path, layout
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_npz_cut_anywhere_is_an_error(tmp_path: Path, compressed: bool) -> None:
+def test_npz_cut_at_many_places_is_an_error(tmp_path: Path, compressed: bool) -> None:
     path = tmp_path / "cut.npz"
-    sp.save_npz(path, sp.random_array((50, 50), density=0.1, rng=np.random.default_rng(0), format="csr"), compressed)
+    sp.save_npz(path, sp.random_array((9, 9), density=0.3, rng=np.random.default_rng(0), format="csr"), compressed)
     content = path.read_bytes()
-    for size in range(0, len(content), 97):
+    for size in range(0, len(content), 5):
         path.write_bytes(content[:size])
         with pytest.raises(FileFormatError, match=r"cut\.npz is truncated"):
-            load_rows(path, 0, 50, (50, 50))
+            load_rows(path, 0, 9, (9, 9))
 
 
 # -------------------------------------------------------------------- callables
@@ -465,7 +465,8 @@ def test_checkpoints_of_several_folders_form_one_matrix(saved: list[Path], tmp_p
     other = tmp_path / "other"
     other.mkdir()
     save_part(other / "rows-00000.npz", sp.eye_array(3, 9, format="csr"), NEW)
-    assert RowLoader([*saved, other / "rows-00000.npz"], (12, 9)).rows(0, 12).nnz == 12
+    rows = RowLoader([*saved, other / "rows-00000.npz"], (12, 9)).rows(0, 12)
+    assert_same(rows, sp.vstack([sp.eye_array(9), sp.eye_array(3, 9)]))
 
 
 @pytest.mark.parametrize("checkpoint", ["", "../" * 5 + "x" * 17, "A" * 32, "0" * 33])

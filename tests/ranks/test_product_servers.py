@@ -273,7 +273,7 @@ def test_closing_ends_the_threads_of_all_clients_and_releases_the_matrix(
         gc.enable()
 
 
-def test_the_system_detects_clients_that_vanish() -> None:
+def test_connections_have_the_option_that_ends_them_two_minutes_after_a_client_vanished() -> None:
     with (
         closing(ProductServer(Rank(), "127.0.0.1", SECRET, None)) as server,  # type: ignore[arg-type]
         closing(ProductClient([server.address], SECRET, LONG, None)) as client,

@@ -218,10 +218,10 @@ def exchange_and_add(communicator: Communicator, size: int) -> tuple[list[float]
 
 
 def test_processes_add_and_exchange() -> None:
-    group = Processes(exchange_and_add, 3, 1000)
-    lengths, sums = zip(*[group.result(rank) for rank in range(3)], strict=True)
-    assert lengths == ([0, 0], [1000, 1000], [2000, 2000])
-    assert sums == tuple(run_ranks(add, 3, 1000))
+    group = Processes(exchange_and_add, 2, 1000)
+    lengths, sums = zip(*[group.result(rank) for rank in range(2)], strict=True)
+    assert lengths == ([0], [1000])
+    assert sums == tuple(run_ranks(add, 2, 1000))
 
 
 @pytest.mark.parametrize("victim", [0, 1])

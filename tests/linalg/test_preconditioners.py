@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix
+from gsparse import GpuSparseMatrix, strict
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
@@ -633,8 +633,9 @@ def test_an_unsorted_matrix_with_duplicates_is_sorted_on_its_device(
     def refuse(self: Any) -> None:
         raise AssertionError("SciPy sorted the matrix on the host")
 
-    monkeypatch.setattr(sp.csr_array, "sum_duplicates", refuse)
-    with SquareMatrix.of(A, "a test", finite=False) as square:
+    for name in ("sum_duplicates", "sort_indices"):
+        monkeypatch.setattr(sp.csr_array, name, refuse)
+    with strict(), SquareMatrix.of(A, "a test", finite=False) as square:
         arrays = square.csr.indptr, square.csr.indices, square.csr.data
         found = [device.download(array) for array in arrays]
     np.testing.assert_array_equal(found[0], want.indptr)

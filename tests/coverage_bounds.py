@@ -24,7 +24,7 @@ def main() -> int:
         totals = json.loads(report.read_text())["totals"]
     bound = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["coverage"]["report"]["fail_under"]
     covered = {kind: totals[f"percent_{kind}_covered"] for kind in ("statements", "branches")}
-    print(covered)
+    print(f"{covered}; each must be at least {bound - _TOLERANCE}, which is fail_under - {_TOLERANCE}")
     return min(covered.values()) < bound - _TOLERANCE
 
 

@@ -167,11 +167,13 @@ def edits(kind: str, seconds: float, seed: int) -> str:
     S = sp.random_array((400, 400), density=0.05, format="csr", rng=np.random.default_rng(seed))
     B, v, rng = GpuSparseMatrix(S, device="cpu"), np.ones(400), np.random.default_rng(seed)
     errors: Counter[str] = Counter()
+    completed: Counter[Callable[[], object]] = Counter()
 
     def caught(call: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
             try:
                 call()
+                completed[call] += 1
             except (ValueError, IndexError) as error:  # the errors of SciPy
                 errors[type(error).__name__] += 1
 
@@ -191,6 +193,8 @@ def edits(kind: str, seconds: float, seed: int) -> str:
         thread.join()
     if unexpected:
         raise Failed(f"{kind}: {unexpected[0]}")
+    if not all(completed[use] for use in uses):
+        raise Failed(f"{kind}: a use of the matrix never succeeded, {dict(errors)}")
     np.testing.assert_allclose(B @ v, sp.csr_array(B) @ v)
     return f"{kind}: {count} edits, refused or failed calls {dict(errors)}"
 

@@ -1,8 +1,8 @@
 """The import graph of the package, read from its sources: ``python -m tests.import_graph`` prints its figures.
 
-All absolute imports count: those at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones.
-If a file calls ``import_module`` by this bare name, each string in it that names a module of gsparse counts as an
-import. In an ``__init__.py``, the string may also be relative to the package.
+All imports count: those at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones. If a file
+calls ``import_module``, each string in it that names a module of gsparse counts as an import. In an ``__init__.py``,
+the string may also be relative to the package.
 """
 
 from __future__ import annotations
@@ -68,16 +68,22 @@ def read_graph() -> Graph:
 def _imports(module: str, path: Path, modules: set[str]) -> Iterator[str]:
     tree = ast.parse(path.read_text())
     is_dynamic = any(
-        isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("import_module", "__import__")
+        isinstance(node, ast.Call)
+        and (getattr(node.func, "id", None) or getattr(node.func, "attr", "")) in ("import_module", "__import__")
         for node in ast.walk(tree)
     )
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module in modules:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in modules else str(node.module)
+        elif isinstance(node, ast.ImportFrom):
+            name = node.module or ""
+            if node.level:
+                parents = package.split(".")[: package.count(".") + 2 - node.level]
+                name = ".".join([*parents, *([name] if name else [])])
+            if name in modules:
+                wholes = (f"{name}.{alias.name}" for alias in node.names)
+                yield from (whole if whole in modules else name for whole in wholes)
         elif is_dynamic and isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = (node.value, f"{module}.{node.value}")
             yield from (name for name in names if name in modules and name != "gsparse")

@@ -19,18 +19,18 @@ def kernel() -> None:
 
 
 class Compiler:
-    """Counts compilations, and waits for `go` in each of them."""
+    """Counts compilations, and waits for `go` in each of them, after it has released `began`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.threads: set[str] = set()
-        self.go, self.began = threading.Event(), threading.Event()
+        self.go, self.began = threading.Event(), threading.Semaphore(0)
         self.fails = False
 
     def __call__(self, source: str, expression: str) -> Any:
         self.calls.append((source, expression))
         self.threads.add(threading.current_thread().name)
-        self.began.set()
+        self.began.release()
         assert self.go.wait(60)
         if self.fails:
             raise ValueError(expression)
@@ -52,13 +52,16 @@ def test_threads_compile_at_the_same_time_and_nobody_waits_for_kernels_that_wait
     compiler = Compiler()
     store = KernelStore(compiler, 1)
     store.begin(NAMES)
-    assert compiler.began.wait(60)
+    assert compiler.began.acquire(timeout=60)
     got: list[Any] = []
     caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), name="caller")
     caller.start()
+    assert compiler.began.acquire(timeout=60)  # while the first thread still compiles
+    assert compiler.calls == [NAMES[0], NAMES[-1]]
     compiler.go.set()
     caller.join(60)
     assert got == [kernel]
+    assert compiler.threads >= {"caller", "gsparse-compiler"}
     assert all(store.get(*key) is kernel for key in NAMES)
     assert sorted(compiler.calls) == sorted(NAMES)
 
@@ -67,7 +70,7 @@ def test_a_kernel_is_waited_for_while_another_thread_compiles_it() -> None:
     compiler = Compiler()
     store = KernelStore(compiler, 1)
     store.begin(NAMES[:1])
-    assert compiler.began.wait(60)
+    assert compiler.began.acquire(timeout=60)
     got: list[Any] = []
     caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[0])))
     caller.start()
@@ -82,11 +85,12 @@ def test_two_callers_may_need_a_kernel_that_waits_in_line() -> None:
     compiler = Compiler()
     store = KernelStore(compiler, 1)
     store.begin(NAMES)
-    assert compiler.began.wait(60)  # the only thread compiles the first kernel
+    assert compiler.began.acquire(timeout=60)  # the only thread compiles the first kernel
     got: list[Any] = []
     callers = [threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), daemon=True) for _ in range(2)]
     for caller in callers:
         caller.start()
+        assert compiler.began.acquire(timeout=60)  # each of them compiles it
     compiler.go.set()
     for caller in callers:
         caller.join(60)
@@ -97,7 +101,7 @@ def test_a_kernel_can_be_compiled_after_a_caller_was_interrupted() -> None:
     compiler = Compiler()
     store = KernelStore(compiler, 1)
     store.begin(NAMES)
-    assert compiler.began.wait(60)
+    assert compiler.began.acquire(timeout=60)
     compile_kernel = store._compile
 
     def interrupted(source: str, expression: str) -> Any:

@@ -66,13 +66,20 @@ def test_a_planted_circle_and_an_upward_import_are_found():
     assert "cli" in ABOVE_INTERFACE
 
 
-def test_dynamic_imports_are_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from importlib import import_module\ndef f():\n    return import_module('gsparse.linalg')\n",
+        "import importlib\ndef f():\n    return importlib.import_module('gsparse.linalg')\n",
+        "from . import linalg\n",
+        "from .linalg import cg\n",
+    ],
+)
+def test_dynamic_and_relative_imports_are_found(tmp_path, monkeypatch, code):
     package = tmp_path / "gsparse"
     (package / "linalg").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "linalg" / "__init__.py").write_text("")
-    (package / "errors.py").write_text(
-        "from importlib import import_module\ndef f():\n    return import_module('gsparse.linalg')\n"
-    )
+    (package / "errors.py").write_text(code)
     monkeypatch.setattr("tests.import_graph.PACKAGE", package)
     assert read_graph()["gsparse.errors"] == {"gsparse.linalg"}

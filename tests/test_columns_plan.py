@@ -80,7 +80,7 @@ def test_a_lane_has_two_accesses_if_enough_threads_remain(lanes: int) -> None:
         panel = Panel(num_columns)
 
         def has_two(num_rows: int) -> bool:
-            return launched(rows_of(7, num_rows), panel, lanes=64).loads == 2
+            return launched(rows_of(7, num_rows), panel, lanes=lanes).loads == 2
 
         return first(has_two, range(1, 10**7)) * num_columns // 2
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -31,6 +33,10 @@ def parameters(function) -> list[tuple[str, inspect._ParameterKind, object]]:
 def test_the_contract_lists_every_family_of_kernels():
     assert {"SPMV", "csr_spmm", "survey", "factorize_ilu0", "scatter_add", "bind_step", "LONG_LENGTH"} <= set(MEMBERS)
     assert len(FUNCTIONS) >= 20
+    files = sorted(Path(contract.__file__).parent.glob("*.py"))
+    families = {name for path in files for name in re.findall(r"^class (\w+Kernels)\(", path.read_text(), re.MULTILINE)}
+    assert families <= {family.__name__ for family in contract.Kernels.__mro__}
+    assert len(families) >= 10
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -137,13 +137,15 @@ def test_kernels_read_no_memory_that_was_lent(device: Device, name: str, rng: np
     """Otherwise a thread that writes to it makes a kernel of another thread read outside of its arrays."""
     S = sp.random_array((30, 20), density=0.2, format="csr", rng=rng)
     A, x = GpuSparseMatrix(S, device=device), np.ones(20)
+    if device.xp is not np:
+        pytest.skip("kernels of a GPU read no memory of the host")
     for is_held in (False, True):
         A @ x
         used_before = A._prepared()[0].csr
         held = getattr(A, name)
         A @ x
         for used in (used_before, A._prepared()[0].csr):
-            assert not np.shares_memory(held, device.download_vector(getattr(used, name))), is_held
+            assert not np.shares_memory(held, getattr(used, name)), is_held
         if not is_held:
             del held
 

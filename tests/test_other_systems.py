@@ -9,7 +9,6 @@ import ast
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,16 +139,47 @@ def test_ranks_of_macos_share_a_file_of_the_temporary_folder(monkeypatch: pytest
 
 def reads_text_without_encoding(call: ast.Call) -> bool:
     """Return whether a call may read or write text in the encoding of the system, which is not UTF-8 on Windows."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name not in ("read_text", "write_text", "open", "fdopen", "NamedTemporaryFile"):
+    is_method = isinstance(call.func, ast.Attribute)
+    name = call.func.attr if is_method else getattr(call.func, "id", "")
+    if any(keyword.arg in ("encoding", "force_zip64") for keyword in call.keywords):
         return False
-    constants: list[Any] = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
-    if name == "read_text":
-        return not call.args and not call.keywords
-    is_text = bool(constants) and all(
-        isinstance(c, str) and "b" not in c and set(c) <= set("rwxat+") for c in constants
-    )
-    return is_text and not any(keyword.arg in ("encoding", "force_zip64") for keyword in call.keywords)
+    if name in ("read_text", "write_text"):
+        return len(call.args) < (1 if name == "read_text" else 2)
+    if name not in ("open", "fdopen", "NamedTemporaryFile", "TemporaryFile"):
+        return False
+    # The mode is an argument among others. `os.open` has none, and without one a method opens a member of an archive.
+    constants = [
+        part.value for part in (*call.args, *(k.value for k in call.keywords)) if isinstance(part, ast.Constant)
+    ]
+    modes = [c for c in constants if isinstance(c, str) and c and set(c) <= set("rwxatb+")]
+    if not modes:
+        return name in ("open", "fdopen") and not (is_method and name == "open" and call.args)
+    return not any("b" in mode for mode in modes)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_text"),
+    [
+        ("open(path)", True),
+        ("path.open()", True),
+        ("open(path, 'w')", True),
+        ("path.open(mode='w')", True),
+        ("path.write_text(text)", True),
+        ("path.read_text(errors='replace')", True),
+        ("os.fdopen(handle)", True),
+        ("open(path, encoding='utf-8')", False),
+        ("path.write_text(text, 'utf-8')", False),
+        ("path.read_text('utf-8')", False),
+        ("path.open('rb')", False),
+        ("os.open(path, os.O_RDONLY)", False),
+        ("archive.open('data.npy')", False),
+        ("NamedTemporaryFile()", False),
+    ],
+)
+def test_planted_calls_without_an_encoding_are_found(code: str, is_text: bool) -> None:
+    (statement,) = ast.parse(code).body
+    assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    assert reads_text_without_encoding(statement.value) == is_text
 
 
 def test_text_is_read_and_written_with_a_named_encoding() -> None:

@@ -486,7 +486,7 @@ def test_advice_names_the_line_that_prepares_a_matrix_again_and_again(device: De
         for factor in (1.0, 2.0, 3.0, 4.0):
             A.with_data(factor * A.device_data)
 
-    assert not [sentence for sentence in advice_on(improved) if "prepared in each" in sentence]
+    assert not [sentence for sentence in advice_on(improved) if "prepares a matrix in each" in sentence]
 
 
 def test_advice_names_the_line_that_asks_for_host_arrays() -> None:

@@ -363,7 +363,7 @@ def assert_refused_with_little_memory(path: Path, shape: tuple[int, int], messag
 
 
 @pytest.mark.parametrize("ending", [".mtx.gz", ".mtx.bz2"])
-def test_a_header_of_comments_takes_neither_memory_nor_time(tmp_path: Path, ending: str) -> None:
+def test_a_header_of_comments_takes_little_memory(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"A{ending}"
     with (gzip.open if ending == ".mtx.gz" else bz2.open)(path, "wb") as file:
         file.write(b"%%MatrixMarket matrix coordinate real general\n")
@@ -877,6 +877,7 @@ def test_the_fuzzer_notices_a_reader_that_crashes(reader: Reader) -> None:
         victim.close()
         code = CHILD.replace("A = read_file(path)", f"import os; {harm}")
         victim.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert victim(".mtx", healthy)[0] == "died", words
+        outcome, reason = victim(".mtx", healthy)
+        assert (outcome, reason.partition(" (")[0]) == ("died", words)
         assert victim(".mtx", healthy)[0] == "matrix"
         victim.close()

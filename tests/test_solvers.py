@@ -428,7 +428,7 @@ def test_cupys_solver_accepts_the_matrix(cupyx_linalg: Any, gpu: Device, name: s
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CUPY_REFUSALS)
-def test_cupys_function_refuses_the_matrix_clearly(
+def test_cupys_function_refuses_the_matrix_with_a_type_or_value_error(
     cupyx_linalg: Any, gpu: Device, name: str, rng: np.random.Generator
 ) -> None:
     A = GpuSparseMatrix(MATRICES["definite"](rng, "float64"), device=gpu)

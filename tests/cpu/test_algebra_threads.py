@@ -107,6 +107,7 @@ def test_results_do_not_depend_on_the_number_of_threads(pair: Any, name: str) ->
 
 @pytest.mark.whole
 def test_a_product_that_cancels_on_several_threads_has_no_zeros(rng: np.random.Generator) -> None:
+    threads.set_num_threads(4)
     ones = np.ones(40_000)
     S = sp.csr_array(sp.hstack([sp.diags_array(ones), sp.diags_array(ones)]))
     T = sp.csr_array(sp.vstack([sp.random_array((40_000, 900), density=0.005, rng=rng)] * 2))

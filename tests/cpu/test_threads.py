@@ -138,6 +138,7 @@ def test_a_part_may_itself_distribute_parts() -> None:
 
     threads.run_parts(lambda part, num_parts: threads.run_parts(inner, cost), cost)
     num_parts = max(seen) + 1
+    assert num_parts >= 3
     assert sorted(seen) == sorted([*range(num_parts)] * num_parts)
 
 
@@ -260,7 +261,7 @@ def test_helpers_start_while_another_thread_holds_the_gil(idle: float, num_threa
 
 
 @NATIVE
-def test_idle_threads_cost_nothing(large: Any) -> None:
+def test_idle_threads_keep_no_core_busy(large: Any) -> None:
     threads.set_num_threads(16)
     for _ in range(10):
         large @ np.ones(5000)

@@ -106,9 +106,9 @@ def test_with_exact_solves_a_saddle_point_needs_three_iterations(device: Device,
     assert np.linalg.norm(b - S @ host(result.x)) <= 1e-9 * np.linalg.norm(b)
 
 
-def test_the_mass_matrix_of_the_pressure_makes_iterations_independent_of_the_mesh(real_device: Device) -> None:
+def test_with_the_mass_matrix_of_the_pressure_iterations_hardly_grow_with_the_mesh(real_device: Device) -> None:
     counts = {"minres": [], "fgmres": []}
-    for n in (8, 16, 24):
+    for n in (16, 24):
         S, fields, mass = stokes(n)
         A, b = matrix(real_device, S), right_hand_side(S)
         for solver, form in ((minres, "diagonal"), (fgmres, "lower")):
@@ -116,8 +116,8 @@ def test_the_mass_matrix_of_the_pressure_makes_iterations_independent_of_the_mes
             result = solver(A, b, M=M, rtol=1e-8, full_output=True)
             assert result.info == 0
             counts[solver.__name__].append(result.iterations)
-    for name, (_, middle, last) in counts.items():
-        assert last <= middle + 6, (name, counts)
+    for name, (first, last) in counts.items():
+        assert last <= first + 6, (name, counts)
     assert counts["fgmres"][-1] <= counts["minres"][-1]
 
 

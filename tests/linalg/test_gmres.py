@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from gsparse import GpuSparseMatrix, set_num_threads
+from gsparse import GpuSparseMatrix, get_num_threads, set_num_threads
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
@@ -169,13 +169,13 @@ def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
 
 def test_gmres_is_the_same_for_any_number_of_threads() -> None:
     S, b = convection(3000), right_side(3000)
-    found = []
+    before, found = get_num_threads(), []
     try:
         for threads in (1, 3):
             set_num_threads(threads)
             found.append(gmres(GpuSparseMatrix(S, device="cpu"), b, maxiter=2)[0])
     finally:
-        set_num_threads(2)
+        set_num_threads(before)
     np.testing.assert_array_equal(*found)
 
 
@@ -227,6 +227,9 @@ def test_flexible_gmres_solves_with_a_matrix_as_preconditioner(device: Device) -
         got = gmres(A, b, M=M, flexible=True, rtol=1e-11, full_output=True, **options)
         assert got.info == 0
         assert np.linalg.norm(S @ got.x - b) <= 1e-11 * np.linalg.norm(b)
+        # The recorded residual is that of A·x = b. GMRES that is not flexible records the one of M·A·x = M·b.
+        first = gmres(A, b, M=M, flexible=True, restart=5, maxiter=1, full_output=True, **options)
+        np.testing.assert_allclose(first.residuals[-1], np.linalg.norm(S @ first.x - b), rtol=1e-5)
 
 
 # --------------------------------------------------------------- conventions
@@ -317,10 +320,11 @@ def test_a_singular_preconditioner_is_not_reported_as_a_success(device: Device) 
 def test_nan_stops_at_once_and_leaves_the_guess(device: Device) -> None:
     S = convection(50)
     S.data[7] = np.nan
-    got = gmres(GpuSparseMatrix(S, device=device), right_side(50), full_output=True)
+    guess = np.arange(50.0)
+    got = gmres(GpuSparseMatrix(S, device=device), right_side(50), guess, full_output=True)
     assert got.info == 500
     assert got.iterations <= 2
-    assert not np.isnan(got.x).any()
+    np.testing.assert_array_equal(got.x, guess)
 
 
 def test_flexible_gmres_refuses_an_unknown_option_in_its_own_name() -> None:

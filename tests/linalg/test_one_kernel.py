@@ -87,6 +87,11 @@ def assert_alike(first: Any, second: Any, rtol: float = 1e-2) -> None:
     np.testing.assert_allclose(first.residuals[short], second.residuals[short], rtol=rtol, equal_nan=True)
 
 
+def assert_kernel_was_bound(launched: list[Any], iterates: bool = True) -> None:
+    """Check that only the first of two solves ran as one kernel, or neither if they make no iteration."""
+    assert [kernel is not None for kernel in launched] == ([True, False] if iterates else [])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("precondition", [None, jacobi])
 @pytest.mark.parametrize("solve", [cg, single, bicgstab])
@@ -103,7 +108,7 @@ def test_the_residuals_are_those_of_the_steps(device, solve, precondition, dtype
 
 
 @pytest.mark.parametrize("precondition", [None, jacobi])
-def test_chebyshev_has_a_kernel_with_an_exchange_for_its_products_only(device, precondition, rng, launched):
+def test_chebyshev_runs_as_one_kernel(device, precondition, rng, launched):
     S, b = system(rng, 90, np.float64)
     eigenvalues = np.linalg.eigvalsh(S.toarray())
     bounds = (eigenvalues[0], eigenvalues[-1]) if precondition is None else (0.1, 2.0)
@@ -117,6 +122,7 @@ def test_a_solve_takes_many_launches(device, rng, launched):
     A = GpuSparseMatrix(S, device=device)
     result = cg(A, b, rtol=1e-10, full_output=True)
     assert result.info == 0
+    assert launched[0] is not None
     assert 3 * 64 < result.iterations <= 600  # launches of 64 iterations
     assert result.residuals.size == result.iterations + 1
     np.testing.assert_allclose(S @ result.x, b, atol=1e-7)
@@ -134,6 +140,7 @@ def test_a_solve_stops_where_the_steps_stop(device, solve, options, rng, launche
     if "x0" in options:
         options = {"x0": rng.standard_normal(70)}
     assert_alike(*solve_both(solve, device, S, b, rtol=1e-9, **options), rtol=1e-6)
+    assert_kernel_was_bound(launched, options.get("maxiter") != 0)
 
 
 @pytest.mark.parametrize("solve", [cg, single, bicgstab])
@@ -154,6 +161,8 @@ def test_breakdowns_are_those_of_the_steps(device, solve, what, rng, launched):
     result, expected = solve_both(solve, device, S, b, rtol=1e-9, maxiter=40)
     assert (result.info, result.reason) == (expected.info, expected.reason)
     assert result.advice == expected.advice
+    if launched or expected.iterations or what == "indefinite":  # the other breakdowns may precede the first iteration
+        assert_kernel_was_bound(launched)
 
 
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
@@ -174,6 +183,7 @@ def test_structures_that_hurt_are_solved_as_by_the_steps(device, num_rows, index
     result, expected = solve_both(bicgstab, device, S, b, rtol=0.0, maxiter=2)
     np.testing.assert_allclose(result.residuals, expected.residuals, rtol=1e-8, atol=1e-12)
     assert result.reason == expected.reason or min(expected.residuals) < 1e-12
+    assert_kernel_was_bound(launched)
 
 
 @pytest.mark.parametrize(

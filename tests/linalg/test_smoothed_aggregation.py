@@ -127,7 +127,7 @@ def test_a_matrix_of_scipy_goes_to_the_device_that_is_asked_for(device: Device) 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_iterations_of_larger_problems_are_at_most_a_third_more_than_with_pyamg(real_device: Device, name: str) -> None:
+def test_larger_problems_take_at_most_half_more_iterations_than_with_pyamg(real_device: Device, name: str) -> None:
     check(name, 160, real_device)
 
 
@@ -188,6 +188,7 @@ def test_levels_in_float32_cost_no_iterations(device: Device) -> None:
     assert abs(wide.iterations - narrow.iterations) <= 1
     assert residual(S, narrow.x, b) < 1e-8
     levels = amg(A, dtype=np.float32, max_coarse=20).levels
+    assert len(levels) >= 2
     assert all(level.operator.dtype == level.prolongation.dtype == np.float32 for level in levels)
 
 
@@ -282,7 +283,19 @@ def test_update_equals_a_set_up_with_the_same_aggregates(real_device: Device, ki
     np.testing.assert_array_equal(host(M.update(A) @ b), before)
     scaled = M.update(A.with_data(A.device_data * 4))
     assert scaled is M
-    np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-5 if kind == "float32" else 1e-10, atol=0)
+    rtol = 1e-5 if kind == "float32" else 1e-10
+    np.testing.assert_allclose(host(M @ b), before / 4, rtol=rtol, atol=0)
+    if kind == "drops":  # the set-up of any other values would make other aggregates
+        return
+    # With a little more on the diagonal, a new set-up makes the same aggregates.
+    is_diagonal = S.indices == np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    B = A.with_data(real_device.upload(S.data * (1 + 0.01 * is_diagonal)))
+    new = amg(B, **options)
+    for one, two in zip(M.aggregates, new.aggregates, strict=True):
+        np.testing.assert_array_equal(host(one), host(two))
+    updated, expected = host(M.update(B) @ b), host(new @ b)
+    np.testing.assert_allclose(updated, expected, rtol=0, atol=10 * rtol * abs(expected).max())
+    assert abs(expected - before).max() > 1e-4 * abs(before).max()
 
 
 @pytest.mark.parametrize("dtype", [None, np.float32])
@@ -426,7 +439,9 @@ def _is_definite(path: Any) -> bool:
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_every_definite_real_matrix_converges_in_fewer_iterations_than_plain_cg(real_device: Device) -> None:
+def test_no_definite_real_matrix_takes_more_iterations_or_fails_more_often_than_with_plain_cg(
+    real_device: Device,
+) -> None:
     solved = []
     for path in sorted(matrix_folder().glob("*.npz")):
         if not _is_definite(path):

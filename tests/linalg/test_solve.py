@@ -310,7 +310,7 @@ def test_superlu_solves_where_the_library_of_the_gpu_fails(size: int, monkeypatc
 
 
 @pytest.mark.usefixtures("iterative")
-def test_a_hidden_indefinite_matrix_is_not_left_to_cg(real_device: Device) -> None:
+def test_an_indefinite_matrix_with_a_positive_diagonal_is_solved(real_device: Device) -> None:
     S = sp.csr_array(laplacian(16) - 1.3 * sp.eye_array(256))  # its diagonal is positive
     b = S @ right_hand_side(S)
     result = solve(GpuSparseMatrix(S, device=real_device), b)

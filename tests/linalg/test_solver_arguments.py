@@ -165,6 +165,7 @@ def test_solvers_round_extended_precision_to_double(name: str) -> None:
 def test_preconditioners_round_extended_precision_to_double(name: str) -> None:
     options: dict[str, Any] = {"block_jacobi": {"block_size": 5}, "fieldsplit": {"fields": [10]}}.get(name, {})
     M = getattr(linalg, name)(GpuSparseMatrix(S.astype(np.longdouble), device="cpu"), **options)
+    assert M.dtype == np.float64
     x, info = linalg.gmres(S, np.ones(N), M=M)
     assert info == 0
     np.testing.assert_allclose(S @ x, 1, rtol=1e-3)

@@ -50,7 +50,8 @@ COMPILE_OPTIONS = (
 )  # fmt: skip
 
 SHARED_MEMORY_LIMIT = 48 << 10  # bytes per block that CUDA grants without a special request (AMD: 64 KiB)
-MAX_GRID = (2**31 - 1, 65535, 65535)  # CUDA's limits; those of HIP are not smaller
+# CUDA's limits; those of HIP are not smaller.
+MAX_GRID, MAX_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 MAX_ERROR_BYTES = 400
 # The number of kernels that are compiled together. Starting the compiler and reading the headers takes 0.6 s, and each
 # kernel adds 0.01 to 0.05 s. A file with more instantiations is compiled in parts, each when a kernel of it is used.
@@ -154,7 +155,8 @@ class EmulatedModule:
         error = ctypes.create_string_buffer(MAX_ERROR_BYTES)
         _keep_fibers_of(library)
         if library.gs_emu_launch(
-            number, _dimensions(name, grid), _dimensions(name, block), shared_mem, self.shared_memory_limit,
+            number, _dimensions(name, grid, MAX_GRID), _dimensions(name, block, MAX_BLOCK), shared_mem,
+            self.shared_memory_limit,
             self.seed if seed is None else seed, self.os_threads,
             (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed)), error, MAX_ERROR_BYTES,
         ):  # fmt: skip
@@ -191,10 +193,10 @@ def _pack(name: str, position: int, value: Any, code: str) -> np.ndarray[Any, An
     return np.array(value.ctypes.data, dtype=np.uintp) if is_array else np.array(value)
 
 
-def _dimensions(name: str, shape: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
-    """Return the three dimensions of a grid or block; refuse any that is 0 or beyond the limits of CUDA's grids."""
+def _dimensions(name: str, shape: Sequence[int], limits: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
+    """Return the three dimensions of a grid or block; refuse any that is 0 or beyond its limit."""
     full = (*shape, 1, 1)[:3]
-    if any(not 0 < size <= most for size, most in zip(full, MAX_GRID, strict=True)):
+    if any(not 0 < size <= most for size, most in zip(full, limits, strict=True)):
         raise EmulationError(f"{name}: a grid or block of {tuple(shape)} is an invalid configuration")
     return (ctypes.c_uint * 3)(*full)
 

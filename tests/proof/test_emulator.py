@@ -138,7 +138,9 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(arguments: tuple[An
         vocabulary(32).get_function("scale<float>")((1,), (4,), arguments)
 
 
-@pytest.mark.parametrize(("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (0,)), ((1,), (1024,))])
+@pytest.mark.parametrize(
+    ("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (0,)), ((1,), (1024,)), ((1,), (1, 1, 128))]
+)
 def test_launches_that_every_gpu_refuses_are_refused(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
     with pytest.raises(EmulationError, match=r"invalid configuration|more threads than GS_LARGEST_BLOCK"):
         vocabulary(32).get_function("scale<float>")(grid, block, GOOD)

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix, get_num_threads
-from gsparse.bench.problems import real_matrix, stencil
+from gsparse.bench.problems import application_matrix, stencil
 from gsparse.bench.timing import GpuClock
 from gsparse.linalg import amg, bicgstab, cg, gmres, jacobi
 
@@ -261,7 +261,7 @@ def measure_accelerated() -> Iterator[Row]:
 def measure_real() -> Iterator[Row]:
     """Count the iterations of plain CG on symmetric matrices from applications. The ratio is one of iterations."""
     for name in DEFINITE:
-        S = sp.csr_array(real_matrix(name), dtype=float)
+        S = sp.csr_array(application_matrix(name), dtype=float)
         b, count = S @ np.ones(S.shape[0]), [0]  # Some matrices are singular, and this b has a solution.
         _, info = la.cg(S, b, maxiter=MAXITER, callback=lambda _, count=count: count.__setitem__(0, count[0] + 1))
         result = cg(GpuSparseMatrix(S), b, maxiter=MAXITER, full_output=True)
@@ -273,7 +273,7 @@ def measure_real() -> Iterator[Row]:
 
 def measure_matrix() -> Iterator[Row]:
     """Time SciPy's and CuPy's solvers with an unchanged GpuSparseMatrix."""
-    for name, S in (("G3_circuit", sp.csr_array(real_matrix("G3_circuit"))), ("7-point 128^3", poisson(128))):
+    for name, S in (("G3_circuit", sp.csr_array(application_matrix("G3_circuit"))), ("7-point 128^3", poisson(128))):
         A, theirs, _ = peers_of(S)
         b = S @ np.ones(S.shape[0])
         device_b = cupy.asarray(b)

@@ -7,7 +7,7 @@ Finite differences turn the equation into a sparse system whose values depend li
     A(values)·u = f,   values = E·k
 
 `gsparse.torch.solve` solves the systems of all sources at once, with conjugate gradients. PyTorch gets the gradient of
-the misfit in `values` by one more solve, and L-BFGS minimises the misfit, plus a penalty for a rough k. One
+the misfit in `values` by one more solve, and L-BFGS minimizes the misfit, plus a penalty for a rough k. One
 preconditioner serves all solves: `M.update` computes its values again. The example needs PyTorch. It runs on the GPU if
 there is one (which PyTorch must support too), else on the CPU.
 

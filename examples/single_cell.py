@@ -1,4 +1,4 @@
-"""Normalise, select and project a table of cells and genes: the first steps of a single-cell analysis.
+"""Normalize, select and project a table of cells and genes: the first steps of a single-cell analysis.
 
 Each row of the matrix is a cell, each column a gene, and each entry says how often the gene was read in the cell. The
 program divides each row by its sum, takes logarithms, keeps the genes that vary most, and projects the cells onto the
@@ -6,8 +6,8 @@ first principal components. Cells of the same kind then lie together. The counts
 has a hundred genes of its own that are read often.
 
 The same function runs with SciPy and with gsparse. With gsparse it runs inside `gsparse.strict()`, which raises an
-error if any operation of the matrix would run on the host. Only the vectors of SciPy's
-`svds` are on the host.
+error if any operation of the matrix would run on the host. Only vectors are on the host: the sums and means of
+rows and columns, and those of SciPy's `svds`.
 
     python examples/single_cell.py
     python examples/single_cell.py --cells 50000 --genes 20000
@@ -28,7 +28,10 @@ import gsparse
 
 
 def counts_of(cells: int, genes: int, kinds: int, seed: int = 0) -> tuple[sp.csr_array, np.ndarray]:
-    """Return random counts, with about 5 % of the entries, and the kind of each cell."""
+    """Return random counts and the kind of each cell.
+
+    About 5 % of all pairs of a cell and a gene have a count that is not zero.
+    """
     rng = np.random.default_rng(seed)
     kind = rng.integers(0, kinds, cells)
     reads = genes // 20
@@ -52,10 +55,11 @@ def components(A: Any, num_genes: int, num_components: int) -> np.ndarray:
     A, mean = A[:, genes], mean[genes]
     transposed = A.T.tocsr()
     # The columns of A minus their means would be dense, so the means are subtracted from the products.
+    # A vector x or y may also come as an array with one column, which `ravel` makes one-dimensional.
     centred = LinearOperator(
         A.shape,
-        matvec=lambda x: A @ x - mean @ x,
-        rmatvec=lambda y: transposed @ y - mean * y.sum(),
+        matvec=lambda x: A @ x.ravel() - mean @ x.ravel(),
+        rmatvec=lambda y: transposed @ y.ravel() - mean * y.sum(),
         dtype=A.dtype,
     )
     left, sizes, _ = svds(centred, k=num_components, rng=np.random.default_rng(0))
@@ -76,12 +80,17 @@ def plot(projected: Any, kind: Any, file: str) -> None:
 def main() -> None:
     """Project the cells with SciPy and with gsparse, and compare the results and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=3000)
-    parser.add_argument("--genes", type=int, default=4000)
-    parser.add_argument("--kinds", type=int, default=5, help="kinds of cells")
+    parser.add_argument("--cells", type=int, default=3000, help="10 for each kind at least (default: %(default)s)")
+    parser.add_argument("--genes", type=int, default=4000, help="100 for each kind at least (default: %(default)s)")
+    parser.add_argument("--kinds", type=int, default=5, help="kinds of cells, two at least (default: %(default)s)")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
     parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
+    if options.kinds < 2:
+        parser.error(f"--kinds must be at least 2, got {options.kinds}")
+    for name, least in (("cells", 10 * options.kinds), ("genes", 100 * options.kinds)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name} must be at least {least} for {options.kinds} kinds, got {getattr(options, name)}")
 
     counts, kind = counts_of(options.cells, options.genes, options.kinds)
     print(f"{counts.shape[0]} cells, {counts.shape[1]} genes, {counts.nnz} counts")

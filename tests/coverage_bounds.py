@@ -12,7 +12,8 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-# Percent that may be missing, because whether some branches run depends on timing or on the presence of real matrices.
+# Percent that may be missing, because whether some branches run depends on timing, or on whether the
+# matrices from applications are there.
 _TOLERANCE = 1
 
 

@@ -248,7 +248,7 @@ def _slice_positions(slices: Any, run: int) -> list[Any]:
     long = slices.long_rows
     for row, begin, end in () if long is None else zip(*map(host, (long.rows, long.begins, long.ends)), strict=True):
         assert positions[row] is None
-        assert begin % run == 0 and begin >= slices.num_places
+        assert begin % run == 0 and begin >= slices.num_slice_positions
         positions[row] = np.arange(begin, end)
     assert all(p is not None for p in positions)
     return positions

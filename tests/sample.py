@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     OpenBLAS uses one thread in each of them, because its threads would wait for each other on the processors of the
     other processes: an eigenvalue problem of order 900 took 11 s instead of 1.5 s. For the quick choice, numba
-    optimises less and compiles up to a fifth faster.
+    optimizes less and compiles up to a fifth faster.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if is_quick(config):

@@ -115,10 +115,13 @@ def on_device(device: Device, array: Any) -> Any:
 
 
 def matrix_folder() -> Path:
-    """Return the folder of the 71 real matrices, $GSPARSE_MATRICES or ../shared/matrices, or skip if it is absent."""
+    """Return the folder of the 71 matrices from applications, or skip if it is absent.
+
+    It is $GSPARSE_MATRICES, or ../shared/matrices.
+    """
     folder = Path(os.environ.get("GSPARSE_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
     if not folder.is_dir():
-        pytest.skip(f"no real matrices here: {folder} is absent (set GSPARSE_MATRICES)")
+        pytest.skip(f"no matrices from applications here: {folder} is absent (set GSPARSE_MATRICES)")
     return folder
 
 

@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
-def test_code_of_another_level_of_optimisation_is_stored_elsewhere(
+def test_code_of_another_level_of_optimization_is_stored_elsewhere(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NUMBA_OPT", raising=False)

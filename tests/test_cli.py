@@ -190,7 +190,7 @@ def test_a_residual_above_rtol_from_rounding_or_least_squares_is_explained(
 ) -> None:
     command = ["solve", files / "tall.mtx", "--device", "cpu", "--rhs", files / "b.npy"]
     np.save(files / "b.npy", np.arange(N) % 2)
-    assert "x minimises norm(b - A·x)" in call(capsys, *command)[1]
+    assert "x minimizes norm(b - A·x)" in call(capsys, *command)[1]
     _, text, _ = call(capsys, *command, "--method", "lsmr")
     assert "found a least-squares solution" in text and "above --rtol" not in text
     exact = linalg.cg
@@ -230,7 +230,7 @@ def test_solve_seconds_exclude_compilation(
     monkeypatch.setattr(linalg, method, compiling_first)
     command = ["solve", files / "line.mtx", "--device", "cpu", "--method", method]
     report = call_json(capsys, *command)
-    assert report["seconds"] < 0.5 <= report["setup_seconds"]
+    assert report["seconds"] < 0.5 <= report["warm_up_seconds"]
     compiled.clear()
     ready = re.search(r"compiled or loaded kernels in (\S+) s", call(capsys, *command)[1])
     assert ready and float(ready[1]) >= 0.5
@@ -329,7 +329,7 @@ def test_workers_solve_as_a_single_process_does(files: Path) -> None:
     completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert completed.returncode == 0, completed.stderr
     report = json.loads(completed.stdout)
-    assert (report["device"], report["method"], report["converged"]) == ("2 workers", "cg", True)
+    assert (report["device"], report["method"], report["converged"]) == ("2 workers (cpu)", "cg", True)
     np.testing.assert_allclose(np.load(files / "x.npy"), 1.0, rtol=1e-6)
 
 
@@ -824,7 +824,7 @@ def test_characters_outside_the_output_encoding_become_question_marks(
     for command, *options in (("info",), ("solve", "--method", "cg")):
         assert cli.main([command, str(files / "line.mtx"), "--device", "cpu", *options]) == 0
     text = written.getvalue().decode(encoding)
-    assert "; ? 0." in text  # in place of η, the variation of the row lengths
+    assert re.search(r"^\? [a-z]", text, re.MULTILINE)  # in place of the arrow at the chosen format
     assert re.search(r"residual \S+ \? \S+", text)  # in place of the arrow
 
 

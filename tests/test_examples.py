@@ -109,6 +109,18 @@ def test_the_assertions_of_a_guide_hold(guide: Path, monkeypatch: pytest.MonkeyP
     run(guide)
 
 
+@pytest.mark.whole
+def test_single_cell_needs_a_hundred_genes_for_each_kind_and_may_have_fewer_cells_than_genes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run(FOLDER / "single_cell.py", "--cells", "300", "--genes", "1500", "--device", "cpu")
+    assert re.search(r"300 cells.*differ by (0\.0e\+00|\d\.\de-1\d)", printed, re.DOTALL), printed
+    monkeypatch.setattr(sys, "argv", ["single_cell.py", "--genes", "400"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(FOLDER / "single_cell.py"), run_name="__main__")
+    assert "--genes must be at least 500 for 5 kinds, got 400" in capsys.readouterr().err
+
+
 def run(script: Path, *arguments: str) -> str:
     """Run a script and return its output, or skip if a package that it needs is not installed."""
     for package in NEEDED.get(script.name, []):

@@ -57,7 +57,7 @@ SLICES = Slices(
     rows=None,
     long_rows=None,
     long_length=64,
-    num_places=64,
+    num_slice_positions=64,
     num_positions=96,
 )
 TILES = Tiles(

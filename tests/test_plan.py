@@ -186,7 +186,7 @@ def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats)
 @pytest.mark.parametrize("format", KERNELS)
 def test_a_requested_format_is_used(format: str) -> None:
     plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True, blocks=True, hubs=True), format=format)
-    assert (plan.format, plan.reason) == (format, "asked for")
+    assert (plan.format, plan.reason) == (format, "named by the caller")
     assert plan.chosen.format == format
     assert [line.split()[1] for line in str(plan).splitlines() if "→" in line] == [format]
 
@@ -360,7 +360,7 @@ def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, m
     assert head == f"{plan.format} on gpu:0: {plan.reason}"
     assert rows.startswith(f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to ")
     assert f"mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty" in rows
-    assert rows.endswith(f"η {stats.efficiency:.2f}")
+    assert rows.endswith(f"lane efficiency {stats.efficiency:.2f}")
     assert titles.split("  ")[1].strip() == "format"
     assert all(title in titles for title in ("columns", "values", "MB per product", "padding", "predicted µs"))
     assert [line.replace("→", "").split()[0] for line in table] == [c.format for c in plan.candidates]
@@ -383,7 +383,7 @@ def test_the_table_shows_measured_times() -> None:
     assert measured["csr_scalar"] == f"{next(c for c in plan.candidates if c.format == 'csr_scalar').seconds * 1e6:.1f}"
 
 
-# ---------------------------------------------------------------------------------------------------- of real matrices
+# ---------------------------------------------------------------------------------------- of matrices from applications
 
 
 def test_row_statistics_are_those_of_the_rows(device: Device) -> None:

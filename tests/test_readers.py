@@ -387,17 +387,17 @@ TRAPS: dict[str, tuple[str, str]] = {
     "values behind an array without rows": (MTX.format("array real general", "0 3\n1.0"), "has no values"),
     "a symmetric array that is not square": (
         MTX.format("array real symmetric", "2 3\n1\n2\n3"),
-        r"symmetric.*\(2, 3\)",
+        r"symmetric.*\(2, 3\) is not square",
     ),
     "a petabyte of entries": (
         MTX.format("coordinate real general", "2 3 1000000000000000\n1 3 4"),
-        "it has .* at most",
+        "too short for more than",
     ),
     "a petabyte of rows": (
         MTX.format("coordinate real general", "9000000000000000 3 1\n1 3 4"),
         "leave empty rows out",
     ),
-    "a terabyte of values": (MTX.format("array real general", "1000000 1000000\n1"), "Truncated"),
+    "a terabyte of values": (MTX.format("array real general", "1000000 1000000\n1"), "too short for more than"),
     "an array of a pattern": (MTX.format("array pattern general", "1 1\n1"), "pattern"),
     "null bytes": (MTX.format("coordinate real general", "2 2 2\n1 1 3\0\0\0\n2 2 1"), "null bytes"),
 }
@@ -542,7 +542,7 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
     "a whole number beyond int64": (
         ".hb", IUA.replace("(26I3)", "(3I20)").replace("  3  1  4", f"{3:20d}{1:20d}{2**63:20d}").encode(),
         f"{2**63} is not a 64-bit integer"),
-    "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, its shape is \(4, 3\)"),
+    "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, .* \(4, 3\) is not square"),
 }  # fmt: skip
 
 

@@ -236,7 +236,7 @@ def test_pages_agree_on_which_formats_are_refused() -> None:
     guide = " ".join((ROOT / GUIDE).read_text().replace("\n# ", " ").split())
     for text in (USER_PAGES["docs/user_guide.rst"], guide):
         assert f"``row_pattern`` stores {limit} distinct rows" in text
-        assert "A format that can store the matrix is accepted, also if its products are slow." in text
+        assert "All formats that can store the matrix are accepted, also if their products are slow." in text
     assert f"stores each distinct pattern once, {limit} of them" in USER_PAGES["docs/glossary.rst"]
 
 

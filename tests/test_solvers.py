@@ -275,7 +275,7 @@ def test_function_accepts_the_matrix_and_returns_scipys_result(
     assert_resident(A, S)
 
 
-# ------------------------------------------------------------------------- grids and real matrices
+# ------------------------------------------------------------------------- grids and matrices from applications
 
 
 def steps_of(A: Any, b: Any, **options: Any) -> tuple[Any, int]:
@@ -304,7 +304,7 @@ DEFINITE = {"1138_bus": 1e-2, "bcsstk16": 1e-2, "nh2010": 1e-3}
 
 
 @pytest.mark.parametrize("name", DEFINITE)
-def test_cg_takes_as_many_steps_as_scipy_on_a_real_matrix(real_device: Device, name: str) -> None:
+def test_cg_takes_as_many_steps_as_scipy_on_an_application_matrix(real_device: Device, name: str) -> None:
     with (matrix_folder() / "MATRICES.tsv").open() as table:
         facts = {row["name"]: row for row in csv.DictReader(table, delimiter="\t")}[name]
     assert facts["symmetry"] == "symmetric"

@@ -239,7 +239,7 @@ def test_names_that_sort_before_auto_are_names_like_others() -> None:
 def test_csr_takes_a_schedule(device: Device, schedule: str, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(100, 5), 80, rng)
     A = GpuSparseMatrix(S, device=device, format="csr", schedule=schedule)
-    assert (A.plan.format, A.plan.reason) == (SCHEDULES[schedule], "asked for")
+    assert (A.plan.format, A.plan.reason) == (SCHEDULES[schedule], "named by the caller")
     assert GpuSparseMatrix(S, device=device, format=SCHEDULES[schedule]).plan == A.plan
     assert GpuSparseMatrix(S, device=device, format=SCHEDULES[schedule], schedule=schedule).plan == A.plan
 
@@ -302,7 +302,7 @@ def test_a_format_is_refused_only_if_it_cannot_store_the_matrix(irregular: Any, 
     all_different = from_lengths(np.full(3000, 4), 3000, rng)
     A = GpuSparseMatrix(all_different, device="cpu", format="row_pattern")
     assert A.stored.num_patterns == 3000  # as many as there are rows: no gain, but it was asked for
-    assert A.plan.reason == "asked for"
+    assert A.plan.reason == "named by the caller"
     with pytest.raises(FormatError, match=f"at most {MAX_PATTERNS} distinct rows .*: use blocked_ellpack, or leave"):
         GpuSparseMatrix(irregular, device="cpu", format="row_pattern")
 

@@ -10,8 +10,8 @@ This page shows what to change in code for these libraries, what stays the same,
 #
 # From SciPy: one line
 # --------------------
-# The matrix below is -Δ on a cube, times h², with seven entries per row. `GpuSparseMatrix` takes any sparse array or
-# matrix of SciPy. It *is* a ``scipy.sparse.csr_array``, so every function that accepts one accepts it, with the same
+# The matrix below is -Δ on a cube, times h², with up to seven entries per row. `GpuSparseMatrix` takes any sparse array
+# or matrix of SciPy. It *is* a ``scipy.sparse.csr_array``, so every function that accepts one accepts it, with the same
 # result.
 
 import numpy as np
@@ -54,14 +54,16 @@ assert A.sum(0).shape == (n**3,) and sp.csr_matrix(S).sum(0).shape == (1, n**3)
 
 # %%
 # SciPy's solvers accept the matrix. Their vectors stay on the host, so every iteration copies a vector to the GPU and
-# one back, which soon takes most of the time. There are two ways to keep the vectors on the device: SciPy's own
-# function with `A.accelerated() <GpuSparseMatrix.accelerated>`, and the function of the same name in `gsparse.linalg`.
+# one back, which soon takes most of the time. There are two ways to avoid these copies. The function of the same name
+# in `gsparse.linalg` keeps all vectors on the device. And with `A.accelerated() <GpuSparseMatrix.accelerated>` in place
+# of ``A``, SciPy's own function needs one to three iterations, because each of them applies a whole solve on the device
+# as its preconditioner.
 
 from gsparse.linalg import cg
 
 x, info = sla.cg(A, b, rtol=1e-8)
 assert info == 0
-x, info = sla.cg(A.accelerated(), b, rtol=1e-8)  # SciPy's preconditioner is the solve on the device
+x, info = sla.cg(A.accelerated(), b, rtol=1e-8)  # SciPy's iterations, with solves on the device
 assert info == 0
 x, info = cg(A, b, rtol=1e-8)
 assert info == 0
@@ -133,7 +135,7 @@ assert np.all(abs(A.T @ b - A @ b) <= 2 * bound)
 # =============================================  ==================================================================
 # ``cupyx.scipy.sparse.csr_matrix(S)``           ``GpuSparseMatrix(S)``
 # ``A @ x``                                      ``A @ x``, or ``A.matvec(x, out=y)`` without an allocation
-# ``A.data`` on the device                       ``A.device_data`` (read it; it is not on loan)
+# ``A.data`` on the device                       ``A.device_data`` (do not write: others may share it)
 # ``A.get()``                                    ``A`` is a SciPy array already
 # ``cupyx.scipy.sparse.linalg.cg(A, b)``         ``gsparse.linalg.cg(A, b)``
 # ``spilu``                                      ``gsparse.linalg.ilu0``, whose factors are a preconditioner

@@ -41,11 +41,11 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
 # %%
 # ``print(A.plan)`` shows the choice, its reason, the row statistics, and a line for each format that fits: how columns
 # and values would be stored, the bytes that one product reads and writes, the number of stored positions for each
-# entry, and the predicted time. η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all
-# rows have the same length. "27 rows" means that the matrix has only 27 different rows, which are stored once. "uint8
-# of 178" would mean that it has 178 different values, and that each entry stores the number of its value in one byte.
-# The format with the fewest bytes need not be the fastest: a product also has to decode what it reads, which takes time
-# where the bytes come from a cache.
+# entry, and the predicted time. The lane efficiency is the share of a warp's lanes that work if each lane has a row. It
+# is 1 if all rows have the same length. "27 rows" means that the matrix has only 27 different rows, which are stored
+# once. "uint8 of 178" would mean that it has 178 different values, and that each entry stores the number of its value
+# in one byte. The format with the fewest bytes need not be the fastest: a product also has to decode what it reads,
+# which takes time where the bytes come from a cache.
 
 A = GpuSparseMatrix(grid)
 print(A.plan)
@@ -58,7 +58,8 @@ assert A.plan.stats.nnz == grid.nnz and A.plan.stats.max_length == 7
 plans = {"grid": A.plan, "random": GpuSparseMatrix(random).plan, "graph": GpuSparseMatrix(graph).plan}
 for name, plan in plans.items():
     stats = plan.stats
-    print(f"{name:7} rows of {stats.min_length} to {stats.max_length}, η {stats.efficiency:.2f}: {plan.format}")
+    rows = f"rows of {stats.min_length} to {stats.max_length}"
+    print(f"{name:7} {rows}, lane efficiency {stats.efficiency:.2f}: {plan.format}")
 assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans["graph"].stats.efficiency
 
 # %%
@@ -148,12 +149,12 @@ axes = roofline(tuned)
 # The names in a plan's table are accepted too: ``format="csr_vector"`` has the same effect as the next line.
 
 requested = GpuSparseMatrix(grid, format="csr", schedule="vector")
-assert requested.plan.format == "csr_vector" and requested.plan.reason == "asked for"
+assert requested.plan.format == "csr_vector" and requested.plan.reason == "named by the caller"
 assert GpuSparseMatrix(grid, format="csr").plan.format.startswith("csr_")
 
 # %%
 # A name that does not exist is refused, as is a format that cannot store the matrix: ``row_pattern`` stores up to 4,096
-# distinct rows. A format that can store the matrix is accepted, also if its products are slow.
+# distinct rows. All formats that can store the matrix are accepted, also if their products are slow.
 
 for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"format": "row_pattern"})):
     try:

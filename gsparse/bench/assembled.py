@@ -18,9 +18,9 @@ import scipy.sparse as sp
 
 from gsparse._version import install_command
 
-__all__ = ["ASSEMBLED", "ENTRIES", "Discretisation", "assemble", "assembled_names", "parse_name"]
+__all__ = ["ASSEMBLED", "ENTRIES", "Discretization", "assemble", "assembled_names", "parse_name"]
 
-# Entries that the matrices of one discretisation have, approximately.
+# Entries that the matrices of one discretization have, approximately.
 ENTRIES = ("3e4", "3e5", "3e6")
 
 _SEED = 20261125
@@ -29,8 +29,8 @@ _DISPLACEMENT = 0.2
 
 
 @dataclass(frozen=True)
-class Discretisation:
-    """A differential operator, and the finite elements in which it is discretised.
+class Discretization:
+    """A differential operator, and the finite elements in which it is discretized.
 
     Attributes
     ----------
@@ -51,12 +51,12 @@ class Discretisation:
 
 
 ASSEMBLED = {
-    "P1 triangles": Discretisation("MeshTri", "ElementTriP1", 2, 7),
-    "P2 triangles": Discretisation("MeshTri", "ElementTriP2", 2, 46),
-    "P1 tetrahedra": Discretisation("MeshTet", "ElementTetP1", 3, 15),
-    "Q1 hexahedra": Discretisation("MeshHex", "ElementHex1", 3, 27),
-    "elasticity, P1 tetrahedra": Discretisation("MeshTet", "ElementTetP1", 3, 135, is_vector=True),
-    "elasticity, Q1 hexahedra": Discretisation("MeshHex", "ElementHex1", 3, 243, is_vector=True),
+    "P1 triangles": Discretization("MeshTri", "ElementTriP1", 2, 7),
+    "P2 triangles": Discretization("MeshTri", "ElementTriP2", 2, 46),
+    "P1 tetrahedra": Discretization("MeshTet", "ElementTetP1", 3, 15),
+    "Q1 hexahedra": Discretization("MeshHex", "ElementHex1", 3, 27),
+    "elasticity, P1 tetrahedra": Discretization("MeshTet", "ElementTetP1", 3, 135, is_vector=True),
+    "elasticity, Q1 hexahedra": Discretization("MeshHex", "ElementHex1", 3, 243, is_vector=True),
 }
 _DISPLACED = ", displaced nodes"
 
@@ -76,7 +76,7 @@ def assembled_names() -> Iterator[str]:
 
 
 def parse_name(name: str) -> tuple[str, float, bool] | None:
-    """Return the discretisation, the number of entries and whether nodes are displaced; None for another name.
+    """Return the discretization, the number of entries and whether nodes are displaced; None for another name.
 
     Examples
     --------
@@ -84,9 +84,9 @@ def parse_name(name: str) -> tuple[str, float, bool] | None:
     (('P1 triangles', 30000.0, True), None)
     """
     plain = name.removesuffix(_DISPLACED)
-    discretisation, _, entries = plain.rpartition(" ")
+    discretization, _, entries = plain.rpartition(" ")
     try:
-        return (discretisation, float(entries), plain != name) if discretisation in ASSEMBLED else None
+        return (discretization, float(entries), plain != name) if discretization in ASSEMBLED else None
     except ValueError:
         return None
 
@@ -124,8 +124,8 @@ def assemble(name: str, entries: float, *, displaced: bool = False) -> sp.csr_ar
     return matrix
 
 
-def _operator(discretisation: Discretisation) -> Any:
-    if not discretisation.is_vector:
+def _operator(discretization: Discretization) -> Any:
+    if not discretization.is_vector:
         return import_module("skfem.models.poisson").laplace
     elasticity = import_module("skfem.models.elasticity")
     return elasticity.linear_elasticity(*elasticity.lame_parameters(1.0, 0.3))

@@ -1,4 +1,4 @@
-"""Discretised differential equations and graphs, made on the host, on which multigrid is tested and measured."""
+"""Discretized differential equations and graphs, made on the host, on which multigrid is tested and measured."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ __all__ = [
     "Arrays",
     "Problem",
     "all_problems",
+    "application_matrix",
     "banded",
     "find_problem",
     "from_lengths",
     "matrix_folder",
     "read_matrix",
-    "real_matrix",
     "rmat",
     "shuffled_blocks",
     "stencil",
@@ -222,8 +222,8 @@ def read_matrix(path: Path, name: str | None = None) -> sp.csr_array:
     return S
 
 
-def real_matrix(name: str) -> sp.csr_array:
-    """Load a matrix from `matrix_folder`. The entries of a pattern matrix are ones."""
+def application_matrix(name: str) -> sp.csr_array:
+    """Load a matrix from an application, in `matrix_folder`. The entries of a pattern matrix are ones."""
     return read_matrix(matrix_folder() / f"{name}.npz")
 
 
@@ -239,14 +239,14 @@ def find_problem(name: str) -> Problem:
         return Problem(name, MODEL_PROBLEMS[name])
     assembled = parse_name(name)
     if assembled is not None:
-        discretisation, entries, displaced = assembled
-        return Problem(name, lambda xp: _from_host(assemble(discretisation, entries, displaced=displaced), xp))
+        discretization, entries, displaced = assembled
+        return Problem(name, lambda xp: _from_host(assemble(discretization, entries, displaced=displaced), xp))
     path = Path(name)
     if not path.is_file():
         path = matrix_folder() / f"{name}.npz"
     if path.is_file():
         return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path), xp))
-    known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _real_files())]
+    known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _application_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""
     folder = f", nor a matrix in {matrix_folder()}" if matrix_folder().is_dir() else ""
@@ -260,12 +260,12 @@ def all_problems(min_entries: int = MIN_ENTRIES) -> Iterator[Problem]:
     """Yield every model problem, and every matrix in `matrix_folder` with at least `min_entries` entries."""
     for name, make in MODEL_PROBLEMS.items():
         yield Problem(name, make)
-    for path in _real_files():
+    for path in _application_files():
         if _stored_entries(path) >= min_entries:
             yield find_problem(str(path))
 
 
-def _real_files() -> list[Path]:
+def _application_files() -> list[Path]:
     return sorted(matrix_folder().glob("*.npz")) if matrix_folder().is_dir() else []
 
 

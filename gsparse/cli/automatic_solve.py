@@ -37,7 +37,7 @@ def solve_automatically(options: argparse.Namespace, S: sp.csr_array, b: Any) ->
         "entries": S.nnz,
         "tried": [attempt.method for attempt in result.attempts],
         "outcomes": [attempt.outcome for attempt in result.attempts],
-        "setup_seconds": 0.0,
+        "warm_up_seconds": 0.0,
         "precond_seconds": 0.0,
         "device": A.device.name,
         "method": method,

@@ -89,7 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes += f"(default: {_BLOCK_SIZE} for block_jacobi, else 1)"
     method.add_argument("--block-size", type=int, metavar="N", help=sizes)
     tested_by_scipys = ", ".join(sorted(_RELATIVE_TO_MATRIX))
-    meaning = f"of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; default: 1e-8)"
+    meaning = (
+        f"tolerance of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; "
+        "default: 1e-8)"
+    )
     method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
     method.add_argument("--maxiter", type=int, metavar="N", help="maximum number of iterations (default: the method's)")
     add_device(method)
@@ -114,16 +117,16 @@ def run(options: argparse.Namespace) -> int:
     options.precond = options.precond or "none"
     methods, why = choose_methods(options, S)
     report: dict[str, Any] = {"file": options.file, "shape": S.shape, "entries": S.nnz, "tried": []}
-    report["setup_seconds"] = 0.0
+    report["warm_up_seconds"] = 0.0
     with open_matrix(options, S) as A:
         M, report["precond_seconds"] = make_preconditioner(options, A)
         for method in methods:
             result, warm_up_seconds = solve_with(method, A, b, M, options)
-            report["setup_seconds"] += warm_up_seconds
+            report["warm_up_seconds"] += warm_up_seconds
             report["tried"].append(method)
             if result.info == 0:
                 break
-        device = f"{options.workers} workers" if options.workers else A.device.name
+        device = describe_workers(A) if options.workers else A.device.name
     norm = float(np.linalg.norm(b))
     residual = float(np.linalg.norm(S @ result.x - b)) / (norm or 1.0)
     report |= {"device": device, "method": method, "why": why, "precond": options.precond, "rtol": options.rtol}
@@ -193,8 +196,8 @@ def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
             raise UsageError(f"--rhs: {message}") from error
         if stored.shape == S.shape and S.shape[1] > 1 and options.rhs_name is None:
             raise UsageError(
-                f"--rhs {options.rhs.name}: it has the shape of the matrix, {S.shape}; for a .mat file, name "
-                "the variable with --rhs-name"
+                f"--rhs {options.rhs.name}: it has the shape of the matrix, {S.shape}; give the file of b, and in a "
+                ".mat file name its variable with --rhs-name"
             )
         b = stored.toarray()
     if b.dtype.kind not in "biufc":
@@ -215,7 +218,7 @@ def choose_methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[
     if options.method:
         if options.method in SQUARE and S.shape[0] != S.shape[1]:
             raise UsageError(f"{options.method} needs a square matrix, this one is {describe(S)}: use lsqr or lsmr")
-        return (options.method,), "asked for"
+        return (options.method,), "named by --method"
     if S.shape[0] != S.shape[1]:
         if options.precond != "none":
             raise UsageError("--precond goes with square matrices: least squares is solved without a preconditioner")
@@ -245,6 +248,12 @@ def open_matrix(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
         cluster = LocalGpuCluster(options.workers, device=device)
     with cluster, cluster.get_client() as client, distribute(S, client=client, device=device) as A:
         yield A
+
+
+def describe_workers(A: Any) -> str:
+    """Return the number of workers of a distributed matrix with their devices, such as "2 workers (gpu:0, gpu:1)"."""
+    devices = sorted({metadata.device for metadata in A._rank_metadata})
+    return f"{len(A.workers)} workers ({', '.join(devices)})"
 
 
 def make_preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
@@ -328,7 +337,7 @@ def _text(report: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
             if report["precond"] != "none"
             else ""
         ),
-        f"compiled or loaded kernels in {report['setup_seconds']:.3g} s, not included in the solve's time",
+        f"compiled or loaded kernels in {report['warm_up_seconds']:.3g} s, not included in the solve's time",
         str(result),
         *explain_residual(report),
     ]

@@ -46,7 +46,7 @@ def gpu_code_folder() -> Path:
 def cpu_code_folder() -> Path:
     """Return the folder for compiled CPU kernels: NUMBA_CACHE_DIR, or a cache folder for the present sources.
 
-    Each level of optimisation (NUMBA_OPT, 3 by default) has a folder of its own.
+    Each level of optimization (NUMBA_OPT, 3 by default) has a folder of its own.
     """
     level = os.environ.get("NUMBA_OPT") or "3"
     return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "cpu" / f"{_digest()}-O{level}")

@@ -8,9 +8,10 @@ used again and again (``python asv_bench/measure_calls.py`` prints the differenc
                  |   |   |   |
     values     | x | y | alpha | n |     the arguments, in any order
 
-The driver knows the size of each argument, and copies them all before it returns. Meanwhile it does not hold Python's
-lock, so another thread may launch the same kernel. Therefore this memory serves one launch at a time: a launch takes it
-from a list and puts it back, which are atomic operations, and makes a new one if the list is empty.
+The driver knows the size of each argument, and copies them all before it returns. During the call the global
+interpreter lock (GIL) is released, so another thread may launch the same kernel. Therefore this memory serves one
+launch at a time: a launch takes it from a list and puts it back, which are atomic operations, and makes a new one if
+the list is empty.
 
 `launchKernel` is private to CuPy, and only this file knows it. On HIP it calls hipModuleLaunchKernel with the same
 arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. A CuPy without it launches kernels itself, which
@@ -79,7 +80,7 @@ class DriverKernel:
         self._kernel, self._launch, self._function = kernel, launch, kernel.kernel.ptr
         self._current_stream = partial(cupy.cuda.get_current_stream, index)
         self._formats = {**_FORMATS, cupy.ndarray: _ADDRESS, type(None): _ADDRESS}
-        # How calls pack arguments, and memory for them. The first call decides, because all calls pass the same types.
+        # The packing of arguments, which the first call chooses for all (they pass the same types), and memory for it.
         self._of_calls: tuple[_Packing, _Pool] | None = None
         # What is raised if the driver refuses a launch, or if arguments cannot be packed here.
         self._refusals = (cupy.cuda.driver.CUDADriverError, struct.error, AttributeError, KeyError, TypeError)

@@ -113,7 +113,7 @@ def _check_whole_numbers(line: str) -> None:
 
 def _add_other_triangle(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
     if lower.shape[0] != lower.shape[1]:
-        raise ValueError(f"its type says that it is symmetric, its shape is {lower.shape}")
+        raise ValueError(f"its type says that it is symmetric, but its shape {lower.shape} is not square")
     entries = lower.tocoo()
     off = entries.row != entries.col
     row, col = np.concatenate([entries.row, entries.col[off]]), np.concatenate([entries.col, entries.row[off]])

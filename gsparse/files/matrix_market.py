@@ -48,8 +48,8 @@ _HEADER = 1 << 20
 # Number of bytes that the parser gets at a time. Files of 30 MB were read fastest with about half a megabyte.
 _CHUNK = 1 << 19
 
-# Numbers, and those of a line after the row and the column: their patterns, and words for them. Exponents may be
-# Fortran's (1.0D3). Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
+# What a whole number and a number look like (`_PATTERNS`). Exponents may be Fortran's (1.0D3). Possessive quantifiers
+# (`++`, `?+`) never backtrack, which makes the search twice as fast.
 _WHOLE = rb"[+-]?+[0-9]++"
 _EXPONENT = rb"(?:[eEdD][+-]?+[0-9]++)?+"
 _REAL = rb"[+-]?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
@@ -57,6 +57,7 @@ _REAL = rb"[+-]?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?
     _EXPONENT,
 )
 _PATTERNS = {WHOLE: _WHOLE, REAL: _REAL}
+# For each field, the numbers that a line has after its position, and the words for them in error messages.
 _VALUES = {
     "pattern": ([], "nothing else"),
     "integer": ([WHOLE], "a whole number"),
@@ -65,6 +66,7 @@ _VALUES = {
     "double": ([REAL], "a number"),
     "complex": ([REAL, REAL], "two numbers"),
 }
+# For each layout, the numbers that are the position, at the beginning of a line, and the words for them.
 _POSITION = {"coordinate": ([WHOLE, WHOLE], "a row, a column and "), "array": ([], "")}
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
 
@@ -110,6 +112,8 @@ def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
     ------
     ValueError
         If the header is malformed, or says that the file has more lines than it can have.
+    NotImplementedError
+        If the file holds a vector.
     OSError
     """
     ending = path.suffix.lower()
@@ -125,6 +129,8 @@ def parse(stream: IO[bytes]) -> Any:
     Raises
     ------
     ValueError, OverflowError
+    NotImplementedError
+        If the file holds a vector.
     """
     header = _read_header(stream)
     num_bytes = stream.tell()
@@ -237,13 +243,13 @@ def _read_header(stream: IO[bytes]) -> MatrixMarketHeader:
 
 def _check(header: MatrixMarketHeader, text_bytes: int) -> None:
     if header.symmetry != "general" and header.num_rows != header.num_cols:
-        raise ValueError(f"it says that it is {header.symmetry}, and of shape {header.shape}")
+        raise ValueError(f"it says that it is {header.symmetry}, but its shape {header.shape} is not square")
     if header.layout == "array" and header.field == "pattern":
         raise ValueError("an array cannot be a pattern")
     max_lines = text_bytes // _LINE_BYTES[header.layout] + 1
     if header.num_lines > max_lines:
         raise ValueError(
-            f"Truncated file: it says that it has {header.num_lines:,} entries, and has {max_lines:,} at most"
+            f"it says that it has {header.num_lines:,} entries, and is too short for more than {max_lines:,}"
         )
 
 

@@ -43,7 +43,7 @@ class Slices:
     ----------
     num_rows : int
     slice_size : int
-        C, the number of rows in a slice: the lanes of a warp, or 1 for dense blocks on a CPU.
+        C, the number of rows in a slice: the lanes of a warp, or 1 for dense blocks on a CPU, where nothing is padded.
     sorting_scope : int
         σ, the number of consecutive rows within which rows were sorted by length; 1 if rows keep their order.
     slice_offsets : array of int64, shape (num_slices + 1,)
@@ -53,7 +53,7 @@ class Slices:
     long_rows : LongRows or None
     long_length : int
         Rows with more entries than this are long rows. `NO_LIMIT` if `long_rows` is None.
-    num_places : int
+    num_slice_positions : int
         Number of positions in the slices, which is the position where the long rows begin.
     num_positions : int
         Number of all positions, those of the long rows included.
@@ -66,7 +66,7 @@ class Slices:
     rows: Array | None
     long_rows: LongRows | None
     long_length: int
-    num_places: int
+    num_slice_positions: int
     num_positions: int
 
     @property
@@ -216,7 +216,7 @@ BLOCKED_ELLPACK = StorageFormat(
     name="blocked_ellpack",
     layout="blocked_ellpack",
     fits=fits_slices,
-    requirement=f"it needs at most {MAX_INT32} rows, or at most as many entries in each row, which int32 can count",
+    requirement=f"it needs at most {MAX_INT32} rows, or rows of at most {MAX_INT32} entries: it counts in int32",
     describe=_describe,
     build=_build,
     structure_arrays=("slices", "slice_columns"),

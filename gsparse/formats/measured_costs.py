@@ -6,14 +6,14 @@ one of its matrix counts little, and then small changes that let the choices los
 the cache take additional time. It is about the same for all formats, so the model has no term for it.
 
 GPU
-    One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 real matrices and 13
-    model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of 72 for assembled
-    matrices.
+    One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 matrices from
+    applications and 13 model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of
+    72 for assembled matrices.
 CPU
     Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled
-    matrices, seven real matrices and six model problems. `stream` of row_pattern is set by hand to that of the other
-    formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the first machine vary by
-    that much.
+    matrices, seven matrices from applications and six model problems. `stream` of row_pattern is set by hand to
+    that of the other formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the
+    first machine vary by that much.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class RowStats:
 
     @property
     def efficiency(self) -> float:
-        """The fraction of lanes that do useful work (η) when each lane of a warp computes one row."""
+        """The fraction of lanes that do useful work when each lane of a warp computes one row (lane efficiency)."""
         return self.nnz / self.blocked_stored if self.blocked_stored else 1.0
 
 

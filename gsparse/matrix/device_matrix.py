@@ -112,7 +112,7 @@ class DeviceMatrix:
         schedule: str | None = None,
         threads_per_block: int | None = None,
         expected_products: int | None = None,
-        compress: bool | None = None,
+        compress: bool | Literal["columns", "values"] | None = None,
         tune: bool | Literal["lazy"] | None = None,
         symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
@@ -191,7 +191,7 @@ class DeviceMatrix:
         Returns
         -------
         GpuSparseMatrix
-            The matrix itself. In-place operations on it raise a ValueError from now on.
+            The matrix itself. Operations that would change its entries in place raise a ValueError from now on.
         """
         self._arrays.freeze()
         return self
@@ -244,7 +244,7 @@ class DeviceMatrix:
         Parameters
         ----------
         axes : None or (1, 0)
-            What NumPy's `transpose` takes; the axes of a matrix have one other order.
+            Both mean the same. The argument exists because NumPy's `transpose` has it.
         copy : bool
             Whether a write to one matrix leaves the other unchanged.
 
@@ -286,7 +286,8 @@ class DeviceMatrix:
         Parameters
         ----------
         copy : bool
-            Whether a real matrix, which is its own conjugate, comes back as a copy.
+            Whether to return a copy of a real matrix, and not the matrix itself. A complex matrix always gives a new
+            one, which shares the arrays of the device.
 
         Returns
         -------

@@ -77,7 +77,7 @@ def _are_canonical(matrix: MatrixLike) -> bool:
 
 
 def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: str) -> property:
-    """Return SciPy's property `name`: what was assigned to it, for as long as no entry moves, or else what is true."""
+    """Return SciPy's property `name`: the value that was assigned to it, until an entry moves, else what is true."""
 
     def read(self: MatrixLike) -> bool:
         if self.dtype.char in HOST_ONLY:
@@ -174,6 +174,7 @@ def _check_format(self: MatrixLike, full_check: bool = True) -> None:
     try:
         self._arrays.current(self._stored_shape)
     except StructureError:
+        # SciPy's check names the first fault. If it finds none, the error of the device is raised.
         write_on_host(self, "check_format", full_check)
         raise
 

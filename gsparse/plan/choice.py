@@ -30,9 +30,10 @@ __all__ = [
     "threads_per_row",
 ]
 
-# csr_vector: the number of entries per thread (an H200 is fastest with 4 to 8), and the number of threads that fill a
-# device.
+# csr_vector: the number of threads of a row is its typical length divided by this number of entries, rounded down to a
+# power of two (an H200 was fastest with 4 to 8 entries per thread).
 _ENTRIES_PER_THREAD = 6.0
+# The number of threads that fill a device.
 _DEVICE_THREADS = 2**17
 
 # Number of products that a matrix is expected to serve, over which the time of a conversion is spread.
@@ -112,7 +113,7 @@ class Plan:
             f"{self.format} on {self.device}: {self.reason}",
             f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to "
             f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
-            f"η {stats.efficiency:.2f}",
+            f"lane efficiency {stats.efficiency:.2f}",
             f"{'':2}{'format':<16}{'columns':>11}{'values':>16}{'MB per product':>16}{'padding':>9}{'predicted µs':>14}"
             f"{'measured µs' if is_measured else '':>13}".rstrip(),
         ]
@@ -130,8 +131,9 @@ class Plan:
 def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) -> int:
     """Return the number of threads that share a row: a power of two from 2 to the lanes of a warp.
 
-    Each thread has about six entries, and loads all of them at once. If the matrix has few rows, a row has as many
-    threads as are needed to fill the device, but at most one for each entry.
+    Each thread has 6 to 12 entries: fewer in rows of less than twelve, more only if all lanes of a warp share the row.
+    If the matrix has few rows, a row has as many threads as are needed to fill the device, but at most one for each
+    entry.
 
     Parameters
     ----------
@@ -208,7 +210,7 @@ def make_plan(
     if not ranked:
         raise find_format(allowed[0]).refusal()
     if len(ranked) == 1:
-        return Plan(ranked[0].format, "asked for", stats, candidates, device)
+        return Plan(ranked[0].format, "named by the caller", stats, candidates, device)
     return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
 
 

@@ -56,10 +56,11 @@ def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N,)
         An array of NumPy, or of CuPy on A's GPU. An array of PyTorch, JAX or Numba is read in place, and the result is
-        an array of the same library. A vector that is not contiguous, or whose dtype is not the compute dtype, is
-        copied first.
+        an array of the same library. A vector that is not contiguous is copied first, as is one whose dtype is not that
+        in which kernels compute: the floating-point dtype of the result, or int64 for integers and booleans.
     alpha, beta : scalar, optional
-        If beta is 0, `out` is never read, so a NaN in it has no effect.
+        A beta that is not 0 needs `out`, whose contents are read. If beta is 0, they are not, so a NaN in them has no
+        effect.
     out : array, shape (M,), optional
         A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. If the
         arrays are on the device and kernels compute in the result dtype (floating and complex ones, int64), nothing is
@@ -102,7 +103,7 @@ def spmm(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N, k)
-        An array as for `spmv`. On the device, neither a row-major nor a column-major array is copied.
+        X, an array as for `spmv`. On the device, neither a row-major nor a column-major array is copied.
     alpha, beta : scalar, optional
         As for `spmv`.
     out : array, shape (M, k), optional
@@ -268,7 +269,7 @@ def _run(
     conjugate: bool,
     types: _Types,
     x: Array,
-    factors: tuple[Any, Any] | None,
+    scalars: tuple[Any, Any] | None,
     out: Array | None,
     stats: Stats,
 ) -> Array:
@@ -276,8 +277,8 @@ def _run(
 
     Parameters
     ----------
-    factors : (scalar, scalar) or None
-        alpha and beta; None for the plain product, whose factors are ready in the dtype of the kernels.
+    scalars : (scalar, scalar) or None
+        alpha and beta; None for the plain product, whose scalars are ready in the dtype of the kernels.
     stats : Stats
         Of the matrix; a profile shows its name.
     """
@@ -286,16 +287,16 @@ def _run(
     device_x = _compute_array(device, x, compute)
     direct = out is not None and out.dtype == compute and device.owns(out)
     y: Array = out if direct else device.empty((prepared.csr.num_rows, *x.shape[1:]), compute)
-    if factors is not None and not direct and not is_zero(factors[1]):
+    if scalars is not None and not direct and not is_zero(scalars[1]):
         y[...] = _compute_array(device, out, compute)
     launch = partial(_launch, prepared, stats)
     if x.ndim == 1:
-        launch(prepared.product(types.storage, compute), device_x, y, factors, types, conjugate)
+        launch(prepared.product(types.storage, compute), device_x, y, scalars, types, conjugate)
     elif x.shape[1] == 1 and device_x.flags.c_contiguous and y.flags.c_contiguous:
         vectors = device_x.reshape(-1), y.reshape(-1)
-        launch(prepared.product(types.storage, compute), *vectors, factors, types, conjugate)
+        launch(prepared.product(types.storage, compute), *vectors, scalars, types, conjugate)
     else:
-        launch(prepared.columns(types.storage, compute), device_x, y, factors, types, conjugate)
+        launch(prepared.columns(types.storage, compute), device_x, y, scalars, types, conjugate)
     if y is out:
         return out
     if compute != types.result:
@@ -309,14 +310,14 @@ def _launch(
     product: Product | ColumnsProduct,
     x: Array,
     y: Array,
-    factors: tuple[Any, Any] | None,
+    scalars: tuple[Any, Any] | None,
     types: _Types,
     conjugate: bool,
 ) -> None:
-    if factors is None:
+    if scalars is None:
         alpha, beta = product.scalars
     else:
-        alpha, beta = _kernel_scalar(factors[0], types), _kernel_scalar(factors[1], types)
+        alpha, beta = _kernel_scalar(scalars[0], types), _kernel_scalar(scalars[1], types)
     with NO_CONTEXT if recording.recorder is None else _span(product, prepared, stats, x, y):
         product.multiply(x, y, alpha, beta, conjugate)
 
@@ -343,7 +344,7 @@ def _parse_vector(x: Any) -> DenseInput:
 
 
 def _kernel_scalar(scalar: Any, types: _Types) -> Any:
-    """Return a factor in the compute dtype. The cast goes through the result dtype, so that uint64 wraps around."""
+    """Return alpha or beta in the compute dtype, cast through the result dtype, so that uint64 wraps around."""
     compute = cast(np.dtype[Any], types.compute)
     return compute.type(scalar) if compute == types.result else types.result.type(scalar).astype(compute)
 

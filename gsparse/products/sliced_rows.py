@@ -75,12 +75,12 @@ def natural_slices(structure: SlicedStructure) -> Slices:
 
 def _cut(structure: SlicedStructure, limit: int, sort: bool) -> Slices:
     device, kernels, indptr = structure.device, kernels_of(structure.device), structure.csr.indptr
-    rows, offsets, places = kernels.cut_slices(device, indptr, structure.survey, limit, sort)
-    long_rows, end = None, places
+    rows, offsets, num_positions = kernels.cut_slices(device, indptr, structure.survey, limit, sort)
+    long_rows, end = None, num_positions
     if limit != NO_LIMIT:
-        long_rows, end = kernels.long_rows(device, indptr, structure.survey, limit, places)
+        long_rows, end = kernels.long_rows(device, indptr, structure.survey, limit, num_positions)
     scope = kernels.SORTING_SCOPE if sort else 1
-    return Slices(structure.csr.num_rows, device.lanes, scope, offsets, rows, long_rows, limit, places, end)
+    return Slices(structure.csr.num_rows, device.lanes, scope, offsets, rows, long_rows, limit, num_positions, end)
 
 
 def slice_column_dtype(structure: SlicedStructure) -> np.dtype[Any]:

@@ -68,12 +68,12 @@ def make_long_rows(indptr: Any, limit: int, first: int | None) -> tuple[LongRows
 
 def make_slices(csr: Csr, *, ordered: bool = False, long_length: int = NO_LIMIT) -> Slices:
     survey = cpu.survey(DEVICE, csr.indptr, csr.indices, False)
-    rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, ordered)
-    long_rows, end = None, places
+    rows, offsets, num_positions = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, ordered)
+    long_rows, end = None, num_positions
     if long_length != NO_LIMIT:
-        long_rows, end = make_long_rows(csr.indptr, long_length, places)
+        long_rows, end = make_long_rows(csr.indptr, long_length, num_positions)
     scope = cpu.SORTING_SCOPE if ordered else 1
-    return Slices(csr.num_rows, RUN, scope, offsets, rows, long_rows, long_length, places, end)
+    return Slices(csr.num_rows, RUN, scope, offsets, rows, long_rows, long_length, num_positions, end)
 
 
 def lay_values_out(values: Values, lay_out: Any) -> Values:

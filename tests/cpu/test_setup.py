@@ -77,21 +77,21 @@ def test_row_order_and_slices_match_a_slow_reference(long_length: int, index_dty
         csr = cases.make_csr(lengths, num_cols, "float64", index_dtype)
         lens, survey = np.array(lengths, np.int64), cpu.survey(DEVICE, csr.indptr, csr.indices, False)
         expected = RUN * slice_widths(np.where(lens > long_length, 0, lens))
-        rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, False)
+        rows, offsets, num_positions = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, False)
         assert offsets.dtype == np.int64
         np.testing.assert_array_equal(offsets, np.concatenate([[0], np.cumsum(expected)]))
-        assert places == expected.sum()
+        assert num_positions == expected.sum()
         assert (rows is None) is (long_length == NO_LIMIT)
         if rows is not None:
             numbers = np.full(rows.size, -1)
             numbers[: lens.size] = np.where(lens > long_length, -1, np.arange(lens.size))
             np.testing.assert_array_equal(rows, numbers)
-        rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, True)
+        rows, offsets, num_positions = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, True)
         assert rows.dtype == np.int32
         np.testing.assert_array_equal(rows, expected_order(csr, long_length))
         sorted_widths = np.where(rows < 0, 0, np.append(lens, 0)[rows]).reshape(-1, RUN).max(axis=1, initial=0)
         np.testing.assert_array_equal(offsets, np.concatenate([[0], RUN * np.cumsum(sorted_widths)]))
-        assert places == offsets[-1]
+        assert num_positions == offsets[-1]
 
 
 @pytest.mark.parametrize("dtype", ITEMS)

@@ -1,4 +1,4 @@
-"""Incomplete factorisations on the graph of nodes equal a dense reference, and refuse what they cannot factorise."""
+"""Incomplete factorizations on the graph of nodes equal a dense reference, and refuse what they cannot factorize."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_entries_of_the_factors_are_those_of_blocks_that_are_filled(real_dev
     assert ", 34 entries" in repr(ilu0(matrix(real_device, S), block_size=3))
 
 
-def test_unsorted_and_repeated_entries_and_wide_indices_are_factorised(device: Device) -> None:
+def test_unsorted_and_repeated_entries_and_wide_indices_are_factorized(device: Device) -> None:
     S = random_matrix(24, "float64").tocoo()
     order = np.random.default_rng(1).permutation(2 * S.nnz)
     data, rows, columns = (np.concatenate([part, part])[order] for part in (S.data / 2, S.row, S.col))
@@ -106,7 +106,7 @@ def test_unsorted_and_repeated_entries_and_wide_indices_are_factorised(device: D
 
 
 @pytest.mark.few(2)
-def test_wide_levels_are_factorised_by_many_thread_blocks(device: Device) -> None:
+def test_wide_levels_are_factorized_by_many_thread_blocks(device: Device) -> None:
     nodes, size, rng = 900, 3, np.random.default_rng(2)
     # Two levels: each node of the second half depends on one of the first half.
     graph = sp.csr_array(sp.eye_array(nodes) + sp.eye_array(nodes, k=-nodes // 2))

@@ -181,6 +181,14 @@ def test_cg_reports_that_a_matrix_is_indefinite(device: Device) -> None:
     assert "minres" in result.advice
 
 
+def test_a_breakdown_of_cg_names_what_helps_with_an_indefinite_matrix(real_device: Device) -> None:
+    A = matrix(real_device, sp.csr_array(np.diag([1.0, 2.0, -3.0])))
+    result = cg(A, np.ones(3), full_output=True)
+    assert result.info < 0
+    assert "A is not positive definite, or is singular: use minres, or gsparse.linalg.solve(A, b)" in result.advice
+    assert gsparse.linalg.minres(A, np.ones(3))[1] == 0
+
+
 def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
     T = sp.csr_array(
         S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel())
@@ -266,7 +274,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.few(4)
-def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Device, name: str) -> None:
+def test_cg_takes_as_many_iterations_as_scipy_on_application_matrices(real_device: Device, name: str) -> None:
     T = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
     T = sp.csr_array(T.real if T.dtype.kind == "c" else T, dtype=float)
     b, count = T @ np.ones(T.shape[0]), Count()

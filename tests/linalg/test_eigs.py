@@ -122,7 +122,7 @@ def test_oppart_chooses_eigenvalues_by_a_part_of_the_inverse(real_device: Device
     assert_same_values(w, exact(S, 4, "LM", None, 0.2 + 0.4j, part), 1e-9)
 
 
-def test_generalised_eigenpairs_are_those_of_lapack(real_device: Device) -> None:
+def test_generalized_eigenpairs_are_those_of_lapack(real_device: Device) -> None:
     S = general()
     A, B = (GpuSparseMatrix(part, device=real_device) for part in (S, MASS))
     w, v = eigs(A, 4, M=B)

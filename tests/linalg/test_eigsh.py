@@ -202,12 +202,12 @@ def test_tiny_problems_with_a_shift_or_its_inverse_are_solved_as_dense_ones(
         assert_pairs(S, found.eigenvalues, found.eigenvectors, M, inner=inner)
 
 
-# ---------------------------------------------------------------- generalised problems and transforms
+# ---------------------------------------------------------------- generalized problems and transforms
 
 
 @pytest.mark.parametrize("which", ["LM", "SA", "BE"])
 @pytest.mark.parametrize("M", [MASS, sp.csr_array(sp.diags_array(np.linspace(1, 2, SIZE)))], ids=["mass", "diagonal"])
-def test_generalised_eigenpairs_are_those_of_lapack(real_device: Device, which: str, M: Any) -> None:
+def test_generalized_eigenpairs_are_those_of_lapack(real_device: Device, which: str, M: Any) -> None:
     S = hermitian()
     A, B = GpuSparseMatrix(S, device=real_device), GpuSparseMatrix(M, device=real_device)
     w, v = eigsh(A, 4, M=B, which=which)

@@ -79,7 +79,7 @@ def test_minres_is_no_success_if_only_a_symmetric_matrix_would_have_passed_the_t
     assert result.relative_residual > 1e-3
     assert result.info == result.iterations > 0
     assert "converged" not in str(result) and "A is not symmetric: use gmres or bicgstab" in str(result)
-    with pytest.warns(ConvergenceWarning, match="its test holds for Hermitian operators only"):
+    with pytest.warns(ConvergenceWarning, match="the stopping test of this method holds for Hermitian operators only"):
         assert gla.minres(A, b, rtol=1e-6)[1] == result.info
 
 

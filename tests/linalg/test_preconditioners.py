@@ -520,6 +520,8 @@ def test_options_are_checked() -> None:
         (lambda: ilu0(SPD, solve="exact"), "solve must be one of 'levels', 'jacobi', got 'exact'"),
         (lambda: ic0(SPD, sweeps=0), "sweeps must be at least 1"),
         (lambda: ic0(SPD, shift=-1.0), "shift must not be negative"),
+        (lambda: sor(SPD, 2), "omega must be a number between 0 and 2, got 2"),
+        (lambda: sor(SPD, "x"), "omega must be a number between 0 and 2, got 'x'"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ValueError, match=match):
             call()

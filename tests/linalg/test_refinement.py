@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,7 +14,8 @@ from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError
 from gsparse.linalg import cg
 from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
-from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.cg import _run as run_cg
+from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.progress import ConvergenceMonitor
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
@@ -58,11 +61,19 @@ def test_right_hand_sides_are_refined_side_by_side(device: Device) -> None:
 
 
 @pytest.mark.whole
-def test_complex_systems_iterate_in_complex64(real_device: Device) -> None:
+def test_complex_systems_iterate_in_complex64(real_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     C = laplacian(8, complex)
     b = right_hand_side(C)
+    dtypes: list[np.dtype[Any]] = []
+
+    def recorded(system: LinearSystem, *arguments: Any) -> Any:
+        dtypes.append(system.dtype)
+        return run_cg(system, *arguments)
+
+    monkeypatch.setattr("gsparse.linalg.krylov.cg._run", recorded)
     x, info = cg(GpuSparseMatrix(C, device=real_device), b, rtol=1e-11, inner_dtype=np.float32)
     assert info == 0
+    assert len(dtypes) >= 2 and set(dtypes) == {np.dtype(np.complex64)}
     assert x.dtype == np.complex128
     assert residual(C, x, b) < 1.1e-11
 
@@ -77,13 +88,20 @@ def test_a_system_that_overflows_float32_is_solved_in_its_own_dtype(real_device:
 
 
 def test_a_preconditioner_and_a_guess_are_used(real_device: Device) -> None:
-    M = sp.csr_array(sp.diags_array(1 / S.diagonal()))
-    A = GpuSparseMatrix(S, device=real_device)
+    scale = sp.diags_array(np.geomspace(1, 100, S.shape[0]))
+    D = sp.csr_array(scale @ S @ scale)
+    M = sp.csr_array(sp.diags_array(1 / D.diagonal()))
+    A = GpuSparseMatrix(D, device=real_device)
     exact = np.linspace(1, 2, S.shape[0])
-    result = cg(A, S @ exact, exact, M=M, inner_dtype=np.float32, full_output=True)
+    result = cg(A, D @ exact, exact, M=M, inner_dtype=np.float32, full_output=True)
     assert (result.info, result.iterations) == (0, 0)
-    result = cg(A, S @ exact, "Mb", M=M, rtol=1e-12, inner_dtype=np.float32, full_output=True)
-    np.testing.assert_allclose(result.x, exact, rtol=1e-9)
+    plain, with_M, with_guess = (
+        cg(A, D @ exact, guess, M=preconditioner, rtol=1e-12, inner_dtype=np.float32, full_output=True)
+        for guess, preconditioner in ((None, None), (None, M), ("Mb", M))
+    )
+    assert with_M.iterations < plain.iterations / 2
+    np.testing.assert_allclose(with_guess.residuals[0], np.linalg.norm(D @ exact - D @ (M @ (D @ exact))))
+    np.testing.assert_allclose(with_guess.x, exact, rtol=1e-9)
 
 
 def test_a_callback_sees_each_correction(real_device: Device) -> None:
@@ -100,12 +118,13 @@ def test_maxiter_bounds_inner_iterations(real_device: Device) -> None:
 
 def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
     A = GpuSparseMatrix(S, device=real_device)
-    x, info = cg(A, 0 * B, np.ones(B.size), inner_dtype=np.float32)
-    assert info == 0
-    assert not x.any()
+    zero = cg(A, 0 * B, np.ones(B.size), inner_dtype=np.float32, full_output=True)
+    assert (zero.info, zero.iterations) == (0, 0)
+    assert not zero.x.any()
+    nan = cg(A, np.full(B.size, np.nan), inner_dtype=np.float32, full_output=True)
+    assert nan.info < 0 and nan.iterations == 0
     with pytest.warns(ConvergenceWarning):
-        _, info = cg(A, np.full(B.size, np.nan), inner_dtype=np.float32)
-    assert info < 0
+        cg(A, np.full(B.size, np.nan), inner_dtype=np.float32)
 
 
 def test_refinement_works_with_other_methods(real_device: Device) -> None:

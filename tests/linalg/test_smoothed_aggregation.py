@@ -439,7 +439,7 @@ def _is_definite(path: Any) -> bool:
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_no_definite_real_matrix_takes_more_iterations_or_fails_more_often_than_with_plain_cg(
+def test_no_definite_application_matrix_takes_more_iterations_or_fails_more_often_than_with_plain_cg(
     real_device: Device,
 ) -> None:
     solved = []
@@ -491,7 +491,8 @@ def test_misuse_is_refused() -> None:
     for options, error, match in (
         ({"strength": "evolution"}, ValueError, "strength must be None, 'classical', 'symmetric'"),
         ({"strength": ("classical", {"norm": 1})}, ValueError, "has the option 'theta'"),
-        ({"strength": ("classical", {"theta": 2})}, ValueError, "theta must be between 0 and 1"),
+        ({"strength": ("classical", {"theta": 2})}, ValueError, "theta must be a number between 0 and 1, got 2"),
+        ({"strength": ("classical", {"theta": "x"})}, ValueError, "theta must be a number between 0 and 1, got 'x'"),
         ({"strength": []}, ValueError, "an empty list"),
         ({"symmetry": "hermit"}, ValueError, "symmetry must be None or one of"),
         ({"block_size": 5}, ValueError, "block_size must divide the number of rows, 36"),

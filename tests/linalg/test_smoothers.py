@@ -40,7 +40,7 @@ def advection(n: int) -> Any:
 
 
 def upwind(n: int) -> Any:
-    """Return convection along the diagonal of a grid with little diffusion, discretised upwind."""
+    """Return convection along the diagonal of a grid with little diffusion, discretized upwind."""
     line, eye = sp.diags_array([-1.01, 1.02, -0.01], offsets=[-1, 0, 1], shape=(n, n)), sp.eye_array(n)
     return sp.csr_matrix(sp.kron(line, eye) + sp.kron(eye, line))
 

@@ -437,13 +437,13 @@ def test_the_choice_is_a_function_of_the_properties() -> None:
         assert methods_for(singular)[0].name != "direct"
 
 
-# ------------------------------------------------------------------------------------------------- real matrices
+# ------------------------------------------------------------------------------------------- matrices from applications
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore::gsparse.errors.ConvergenceWarning")
-def test_real_matrices_are_solved_or_said_not_to_be(real_device: Device) -> None:
+def test_application_matrices_are_solved_or_said_not_to_be(real_device: Device) -> None:
     lines, solved, tried = [], 0, 0
     for path in sorted(matrix_folder().glob("*.npz")):
         S = sp.csr_array(sp.load_npz(path))

@@ -238,7 +238,7 @@ def test_lobpcg_runs_on_the_workers(
             assert max(np.linalg.norm(S @ vectors - vectors * values, axis=0).max(), norms[-1].max()) < 1e-7
         second = gla.lobpcg(A, X[:, 1:], Y=np.asarray(single[1])[:, :1], **options)
         np.testing.assert_allclose(second[0], single[0][1:], rtol=1e-10)
-        with pytest.warns(UserWarning, match="not reaching"):
+        with pytest.warns(UserWarning, match="above the tolerance"):
             gla.lobpcg(A, X, tol=1e-12, maxiter=2)
         with pytest.raises(ShapeError, match="does not fit"):
             gla.lobpcg(A, X[1:])

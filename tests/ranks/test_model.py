@@ -108,7 +108,7 @@ def test_records_without_a_time_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("cut", "world_size"), [("slabs", 4), ("boxes", 64)])
-def test_the_partitions_of_the_example_have_the_ghosts_of_the_real_matrix(cut: str, world_size: int) -> None:
+def test_the_partitions_of_the_example_have_the_ghosts_of_the_matrix_itself(cut: str, world_size: int) -> None:
     work = runpy.run_path(str(EXAMPLES / "thousand_gpus.py"))[cut](16**3, world_size)
     S = sp.csr_array(LaplacianNd((16,) * 3).tosparse())
     side = 16 // round(world_size ** (1 / 3))

@@ -16,7 +16,7 @@ from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.worker.solve_tasks import SolveSpec
 from gsparse.linalg.eigen import problem
-from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small
+from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small, unconverged
 from gsparse.linalg.registry import METHODS
 
 __all__ = ["eigenpairs_on_workers"]
@@ -114,5 +114,4 @@ def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
     """Issue the warning of `lobpcg` in this process: the workers have only written it to their logs."""
     tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
     if not np.max(norms) <= tol:
-        text = f"Exited with accuracies {norms}, not reaching the requested tolerance {tol}."
-        warnings.warn(text, UserWarning, stacklevel=6)
+        warnings.warn(unconverged(norms, tol), UserWarning, stacklevel=6)

@@ -74,7 +74,7 @@ class HandOut:
 
 
 def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Callable[P, R]:
-    """Compile a kernel whose sums LLVM may vectorise; their order is then another, but always the same."""
+    """Compile a kernel whose sums LLVM may vectorize; their order is then another, but always the same."""
     return compiled(function, allocates=allocates, fastmath={"reassoc", "contract", "nsz"})
 
 

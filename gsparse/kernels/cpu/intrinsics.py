@@ -155,7 +155,7 @@ def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
     """Return the address of a function that `call_part` calls: it calls ``kernel(part, num_parts, *args)``.
 
     The function takes `args` from the address that `call_part` passes. It is put together here and not compiled by
-    numba from Python, because that would optimise each kernel once more: 0.15 s of compile time for each.
+    numba from Python, because that would optimize each kernel once more: 0.15 s of compile time for each.
     """
     called = kernel.get_call_type(typing, (types.int64, types.int64, *args), {})
 

@@ -1,4 +1,4 @@
-"""Eight numbers side by side in vector registers, for compiled loops that LLVM does not vectorise by itself.
+"""Eight numbers side by side in vector registers, for compiled loops that LLVM does not vectorize by itself.
 
 A lane is one element of a vector register. A loop over the rows of a slice has one row in each lane, and takes one
 entry of each row at a time:
@@ -8,7 +8,7 @@ entry of each row at a time:
     gather              x[c0]    x[c1]    x[c2]            x[c7]      `gather` reads eight scattered ones
     sums                s0       s1       s2               s7
 
-LLVM vectorises neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
+LLVM vectorizes neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
 nor a sum that is kept in eight scalars. On slices of the 7-point matrix on 24³ points, which stays in the cache,
 scalars take 0.8 ns per entry, and these lanes 0.4. A gather is made of scalar loads, because the gather instructions of
 AMD's CPUs are slower.

@@ -30,38 +30,38 @@ def cut_slices(
     num_slices = -(-num_rows // device.lanes)
     rows = short_rows = None
     if sort:
-        rows, places = _sort(device, indptr, counts, long_length, num_slices * device.lanes)
-        positions_of_parts = np.int32(1), places
-        num_places = int(device.download(places[counts.num_parts :])[0])  # synchronizes
+        rows, positions = _sort(device, indptr, counts, long_length, num_slices * device.lanes)
+        positions_of_parts = np.int32(1), positions
+        num_positions = int(device.download(positions[counts.num_parts :])[0])  # synchronizes
     else:
         short_rows = None if long_length == NO_LIMIT else device.empty(num_slices * device.lanes, np.int32)
-        counter = "places" if long_length == NO_LIMIT else "split_places"
-        positions_of_parts, num_places = (counts.stride, counts.of(counter)), counts.total(counter)
+        counter = "slice_positions" if long_length == NO_LIMIT else "short_positions"
+        positions_of_parts, num_positions = (counts.stride, counts.of(counter)), counts.total(counter)
     offsets = (device.empty if num_slices else device.xp.zeros)(num_slices + 1, np.int64)
     sizes = (np.int64(num_rows), np.int64(num_slices), np.int64(counts.part_rows), np.int64(long_length))
     args = (*sizes, *positions_of_parts, rows, indptr, offsets, short_rows)
     launch_blocks(device, SOURCE, expression("place_slices", indptr.dtype), counts.num_parts, THREADS, args)
-    return rows if sort else short_rows, offsets, num_places
+    return rows if sort else short_rows, offsets, num_positions
 
 
 def _sort(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
     """Sort the rows of each scope by decreasing length; return them and the number of positions of each part."""
     num_rows = indptr.size - 1
-    rows, places = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
+    rows, positions = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
     sizes = (np.int32(num_rows), np.int32(num_places), np.int64(long_length))
-    args = (*sizes, indptr, np.int64(counts.part_rows), np.int32(counts.num_parts), rows, places.view(np.uint64))
+    args = (*sizes, indptr, np.int64(counts.part_rows), np.int32(counts.num_parts), rows, positions.view(np.uint64))
     name, blocks = expression("sort_rows", indptr.dtype), -(-num_rows // SORTING_SCOPE)
     launch_blocks(device, SOURCE, name, blocks, _SORT_THREADS, args)
-    return rows, places
+    return rows, positions
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
     """Copy items, one for each entry of CSR, to the positions of slices and long rows."""
     long_rows, out = slices.long_rows, device.empty(slices.num_positions, items.dtype)
-    places = slices.num_slices * device.lanes
-    sizes = (np.int64(slices.num_rows), np.int64(places), np.int64(slices.long_length))
+    num_places = slices.num_slices * device.lanes
+    sizes = (np.int64(slices.num_rows), np.int64(num_places), np.int64(slices.long_length))
     layout = (slices.rows, slices.slice_offsets, np.int64(device.lanes), np.int32(0))
-    _lay_out(device, indptr, items, padding, out, (*sizes, *layout), places)
+    _lay_out(device, indptr, items, padding, out, (*sizes, *layout), num_places)
     if long_rows is not None:
         name = expression("lay_out_long", _item_type(items), indptr.dtype)
         args = (np.int32(long_rows.num_chunks), records(device, long_rows), indptr, *_items(items, padding, out))
@@ -78,10 +78,10 @@ def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pit
 
 
 def _lay_out(
-    device: Device, indptr: Array, items: Array, padding: Any, out: Array, layout: tuple[Any, ...], places: int
+    device: Device, indptr: Array, items: Array, padding: Any, out: Array, layout: tuple[Any, ...], num_places: int
 ) -> None:
     name = expression("lay_out", _item_type(items), indptr.dtype)
-    launch_threads(device, SOURCE, name, places, THREADS, (*layout, indptr, *_items(items, padding, out)))
+    launch_threads(device, SOURCE, name, num_places, THREADS, (*layout, indptr, *_items(items, padding, out)))
 
 
 def _item_type(items: Array) -> np.dtype[Any]:

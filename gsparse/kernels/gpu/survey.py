@@ -55,7 +55,7 @@ _FACTS = (
     "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
     "max_column", "num_unsorted", "run_span", "contradicted",
 )  # fmt: skip
-_COUNTERS = ("places", "split_places", "long_places", "blocks", "split_rows", "carries")
+_COUNTERS = ("slice_positions", "short_positions", "long_positions", "blocks", "split_rows", "carries")
 # The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (block_sizes.cuh).
 _ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
 _LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
@@ -117,8 +117,8 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
     return Survey(
         **facts,
         may_consist_of_blocks=may_consist_of_blocks,
-        blocked_stored=counts.total("places"),
-        split_stored=counts.total("split_places"),
+        blocked_stored=counts.total("slice_positions"),
+        split_stored=counts.total("short_positions"),
         num_long=counts.above(LONG_LENGTH)[0],
         counts=counts,
     )
@@ -154,7 +154,7 @@ def long_rows(
     options = np.int32(_LIMITS.index(limit)), np.int64(-1 if first is None else first)
     args = (*options, indptr, counts.parts, rows, begins, ends, first_chunk, chunk_rows)
     _place(device, "place_long_rows", indptr, counts, *args)
-    end = 0 if first is None else first + counts.total("long_places")
+    end = 0 if first is None else first + counts.total("long_positions")
     return LongRows(rows, begins, ends, first_chunk, chunk_rows, CHUNK_SIZE, limit), end
 
 

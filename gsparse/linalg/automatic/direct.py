@@ -30,7 +30,7 @@ _REFINEMENTS = 3
 
 
 def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) -> npt.NDArray[Any]:
-    """Solve A·X = B with a factorization, or minimise the norm of B − A·X. Synchronizes.
+    """Solve A·X = B with a factorization, or minimize the norm of B − A·X. Synchronizes.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class LinearProblem:
     residuals : ndarray, shape (columns,)
         The norms of its true residuals.
     least_squares : bool
-        Whether a solution that minimises the residual is accepted as well.
+        Whether a solution that minimizes the residual is accepted as well.
     """
 
     A: Operator

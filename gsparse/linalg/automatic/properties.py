@@ -52,7 +52,7 @@ class MatrixProperties:
         Whether it is twice as large, in all rows.
     is_m_matrix : bool
         Whether the diagonal is positive and dominant, and nearly all other entries are negative, as in the
-        discretisation of a diffusion.
+        discretization of a diffusion.
     has_constant_null_space : bool
         Whether A times a constant vector is zero.
     num_empty_rows : int

@@ -74,7 +74,7 @@ def solve(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
-        The matrix or operator, SciPy's or CuPy's. If it is rectangular, norm(b - A·x) is minimised. Integers are
+        The matrix or operator, SciPy's or CuPy's. If it is rectangular, norm(b - A·x) is minimized. Integers are
         converted to float64.
     b : array, shape (M,) or (M, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time.
@@ -110,7 +110,7 @@ def solve(
     -----
     ConvergenceWarning
         If no method reached the tolerance. This includes a singular A with a b that is not in its range: x then
-        minimises the residual, if a method has found that x.
+        minimizes the residual, if a method has found that x.
 
     Examples
     --------
@@ -284,8 +284,8 @@ def _verdict(problem: LinearProblem, attempts: list[SolveAttempt], removed: floa
         return 0, "converged", ""
     if _is_least_squares(problem):
         if problem.least_squares:
-            return 0, "converged: x minimises norm(b - A·x)", ""
-        reason = "A is singular and b is not in its range: x minimises norm(b - A·x)"
+            return 0, "converged: x minimizes norm(b - A·x)", ""
+        reason = "A is singular and b is not in its range: x minimizes norm(b - A·x)"
         return failed, reason, "Check b, or the equations that make A singular."
     largest_residual = float(problem.relative_residuals.max())
     reason = f"no method reached rtol={problem.rtol:.1e}, the residual is {largest_residual:.1e}"

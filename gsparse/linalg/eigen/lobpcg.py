@@ -37,12 +37,13 @@ from gsparse.linalg.eigen.rayleigh_ritz import (
 from gsparse.linalg.operators import Operator, device_for
 from gsparse.linalg.registry import register
 
-__all__ = ["default_tolerance", "is_small", "lobpcg"]
+__all__ = ["default_tolerance", "is_small", "lobpcg", "unconverged"]
 
 Host = npt.NDArray[Any]
 
 # With fewer rows per column of X than this, a dense solver is faster, and the basis might have more vectors than rows.
 _MIN_ROWS_PER_COLUMN = 5
+_MORE = "raise maxiter, or pass a preconditioner M"
 
 
 def is_small(rows: int, constraints: int, columns: int) -> bool:
@@ -53,6 +54,14 @@ def is_small(rows: int, constraints: int, columns: int) -> bool:
 def default_tolerance(rows: int, dtype: np.dtype[Any]) -> float:
     """Return the default tolerance for the norms of the residuals."""
     return float(np.sqrt(np.finfo(dtype).eps) * rows)
+
+
+def unconverged(norms: Host, tol: float, event: str = "Exited", remedy: str = _MORE) -> str:
+    """Return the text of the warning that the returned block has not reached the tolerance."""
+    return (
+        f"{event}: the returned eigenpairs, the best ones found, have residual norms {norms}, above the tolerance "
+        f"{tol:.3g}; {remedy}."
+    )
 
 
 @register("eigensolver", vectors=(1,), start="X")
@@ -90,7 +99,8 @@ def lobpcg(
     Y : array, shape (n, m), optional
         Constraints: the eigenvectors are sought in the B-orthogonal complement of these columns.
     tol : float, optional
-        The norm that each residual A·x - λ·B·x has to reach; n·sqrt(eps) by default.
+        The norm that each residual A·x - λ·B·x has to reach; n·sqrt(eps) by default, and if `tol` is not
+        positive, as in SciPy.
     maxiter : int, optional
         Maximum number of iterations; 20 by default.
     largest : bool, optional
@@ -133,7 +143,7 @@ def lobpcg(
 
     Notes
     -----
-    The iterates are the same as SciPy's, except for rounding. The basis of each iteration is orthonormalised with the
+    The iterates are the same as SciPy's, except for rounding. The basis of each iteration is orthonormalized with the
     eigenvectors of its Gram matrix [2]_, and linearly dependent directions are dropped, so an ill-conditioned block
     does not end the iteration. Converged columns are soft-locked: they are left out of the search directions, but stay
     in the basis.
@@ -243,8 +253,12 @@ class _LobpcgLoop:
             if norms.mean() < smallest:
                 best, best_X, smallest = maxiter + 1, X, norms.mean()
                 self.residuals.append(norms)
-        self._warn(norms, f"Exited at iteration {number}", f"; iteration {best} is used, with {smallest}")
-        return self._finish(best, best_X, fixed, B_fixed)
+        values, X, norms = self._finish(best, best_X, fixed, B_fixed)
+        if not norms.max() <= self.tol:
+            remedy = _MORE if number == maxiter else "raise tol, because rounding errors leave nothing to improve"
+            text = unconverged(norms, self.tol, f"Exited at iteration {number}", remedy)
+            warnings.warn(text, UserWarning, stacklevel=4)
+        return values, X
 
     def _constraints(self, Y: Array | None) -> tuple[Array | None, Array | None]:
         if Y is None:
@@ -261,7 +275,7 @@ class _LobpcgLoop:
         values, coefficients = self.problem.ritz(gram, mass, X.shape[1])
         return values, self.problem.combine(coefficients, X, AX, BX)
 
-    def _finish(self, best: int, X: Array, fixed: Array | None, B_fixed: Array | None) -> tuple[Host, Array]:
+    def _finish(self, best: int, X: Array, fixed: Array | None, B_fixed: Array | None) -> tuple[Host, Array, Host]:
         """Project the best block and solve its Rayleigh-Ritz problem once more, to remove rounding errors."""
         if fixed is not None and B_fixed is not None:
             X = self.problem.project_out(X, fixed, B_fixed)
@@ -270,15 +284,8 @@ class _LobpcgLoop:
         del self.values[best + 1 :], self.residuals[best + 1 :]
         self.values.append(values)
         self.residuals.append(norms)
-        self._warn(norms, "Exited postprocessing", stacklevel=6)
         self._print("final", values, norms)
-        return values, X
-
-    def _warn(self, norms: Host, event: str, details: str = "", stacklevel: int = 5) -> None:
-        """Warn if a residual has not reached the tolerance."""
-        if not norms.max() <= self.tol:
-            text = f"{event} with accuracies {norms}, not reaching the requested tolerance {self.tol}{details}."
-            warnings.warn(text, UserWarning, stacklevel=stacklevel)
+        return values, X, norms
 
     def _print(self, title: str, values: Host, norms: Host) -> None:
         if self.verbosity:

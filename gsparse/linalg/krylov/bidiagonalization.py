@@ -1,6 +1,6 @@
 """The common part of LSQR and LSMR: Golub–Kahan bidiagonalization, stopping tests and SciPy's statistics.
 
-The vectors u and v are not normalised, which saves passes: the program's u is beta·u of the paper, and its v is
+The vectors u and v are not normalized, which saves passes: the program's u is beta·u of the paper, and its v is
 alpha·v. The bidiagonalization then is, with the new scalars on the left of each line:
 
     beta = norm(u):      u = A·v / alpha - alpha/beta·u          (pass `left`;  q = A·v)

@@ -42,6 +42,11 @@ from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResul
 
 __all__ = ["PROGRAM", "cg"]
 
+_BREAKDOWN_ADVICE = (
+    "A is not positive definite, or is singular: use minres, or gsparse.linalg.solve(A, b), which finds out whether "
+    "b has a solution."
+)
+
 # The end of both direction passes: record the residual, and decide whether to stop.
 _DECIDE = """
     record(sqrt(rr))
@@ -108,7 +113,8 @@ def cg(
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
         The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
-        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
+        iterations run on the device, on a GPU in CUDA graphs or in one kernel, and do not wait for the host unless
+        `callback` or M needs it. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     x0 : array or "Mb", optional
@@ -123,8 +129,8 @@ def cg(
     callback : callable, optional
         Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     inner_dtype : dtype, optional
-        With float32, iterate in float32 and refine the solution in b's dtype (`gsparse.linalg.krylov.refinement`). The
-        callback is then called after each correction.
+        With float32, iterate in float32 (complex64 for a complex system) and refine the solution in the dtype of A and
+        b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction.
     single_reduction : bool, optional
         Add up all inner products of an iteration at once, over the rows and over the ranks. With a distributed matrix,
         the ranks then wait for each other once per iteration instead of twice, or three times with a preconditioner.
@@ -213,8 +219,8 @@ def _solve(
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
-    singular = "A may be singular, and b without a solution: gsparse.linalg.solve(A, b) finds that out."
-    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: singular}, infos=BREAKDOWN_INFO)
+    advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: _BREAKDOWN_ADVICE}
+    return loop.result(advice=advice, infos=BREAKDOWN_INFO)
 
 
 def _run(system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor) -> SolveLoop:

@@ -126,7 +126,8 @@ def chebyshev(
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
         The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
-        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
+        iterations run on the device, on a GPU in CUDA graphs or in one kernel, and do not wait for the host unless
+        `callback` or M needs it. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time.
     x0 : array or "Mb", optional

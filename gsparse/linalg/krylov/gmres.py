@@ -1,6 +1,6 @@
 """Restarted GMRES (Saad and Schultz 1986) and flexible GMRES (Saad 1993).
 
-A cycle builds an orthonormal basis V of a Krylov space of B = M·A and minimises the residual over it. Iteration j of a
+A cycle builds an orthonormal basis V of a Krylov space of B = M·A and minimizes the residual over it. Iteration j of a
 cycle, counted from 0 (`gsparse.kernels.basis` derives it):
 
     pass             equations                                                             vectors read and written
@@ -126,9 +126,9 @@ def gmres(
     basis_dtype: npt.DTypeLike | None = None,
     flexible: bool = False,
 ) -> Any:
-    """Solve A·x = b for any square A by generalised minimal residuals, with vectors that stay on the device.
+    """Solve A·x = b for any square A by generalized minimal residuals, with vectors that stay on the device.
 
-    Every basis vector is orthogonalised twice, but an iteration reads the basis only twice (`gsparse.kernels.basis`).
+    Every basis vector is orthogonalized twice, but an iteration reads the basis only twice (`gsparse.kernels.basis`).
     Whole cycles run without waiting for the host. A cycle needs the memory of `restart` vectors.
 
     Parameters
@@ -164,7 +164,7 @@ def gmres(
         more cycle.
     flexible : bool, optional
         Allow M to differ from iteration to iteration, for example because it is a solver. The preconditioned vectors
-        are kept too, and a cycle minimises the residual itself.
+        are kept too, and a cycle minimizes the residual itself.
 
     Returns
     -------

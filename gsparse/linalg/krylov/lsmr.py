@@ -1,14 +1,15 @@
 """LSMR (Fong and Saunders 2011): least squares by bidiagonalization, in two passes over vectors per iteration.
 
     pass      equations                                                               vectors read and written
-    left      u = A·v / alpha - alpha/beta·u;  <u, u>                                 3 of the length of A's rows
-    right     x += zeta/(rho·rhobar)·hbar;  h = v/alpha - thetanew/rho·h;             9 of the length of A's columns
+    left      u = A·v / alpha - alpha/beta·u;  <u, u>                                 3 of length M
+    right     x += zeta/(rho·rhobar)·hbar;  h = v/alpha - thetanew/rho·h;             9 of length N
               hbar = h - thetabar·rho/(rhoold·rhobar)·hbar;
               v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <x, x>, <x, hbar>, <hbar, hbar>
 
-`gsparse.linalg.krylov.bidiagonalization` explains u and v. The scalars have the names of SciPy's `lsmr`. The update of
-x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right` of the next iteration, or at
-last by `finish`; norm(x) is computed from the products with hbar as if it had been applied.
+A has M rows and N columns. `gsparse.linalg.krylov.bidiagonalization` explains u and v. The scalars have the names of
+SciPy's `lsmr`. The update of x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right`
+of the next iteration, or at last by `finish`; norm(x) is computed from the products with hbar as if it had been
+applied.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """LSQR (Paige and Saunders 1982): least squares by bidiagonalization, in two passes over vectors per iteration.
 
     pass      equations                                              vectors read and written
-    left      u = A·v / alpha - alpha/beta·u;  <u, u>                3 of the length of A's rows
-    right     w = v/alpha - theta/rho·w;  x += phi/rho·w;            7 of the length of A's columns
+    left      u = A·v / alpha - alpha/beta·u;  <u, u>                3 of length M
+    right     w = v/alpha - theta/rho·w;  x += phi/rho·w;            7 of length N
               v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <w, w>
 
-`gsparse.linalg.krylov.bidiagonalization` explains u and v. The plane rotations that give theta, rho and phi are scalars
-with the names of SciPy's `lsqr`; damping is one more rotation. The estimate of the variances, if wanted, moves two more
-vectors.
+A has M rows and N columns. `gsparse.linalg.krylov.bidiagonalization` explains u and v. The plane rotations that give
+theta, rho and phi are scalars with the names of SciPy's `lsqr`; damping is one more rotation. The estimate of the
+variances, if wanted, moves two more vectors.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def lsqr(
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
         The matrix or operator, SciPy's or CuPy's, of any rank. With a GpuSparseMatrix, or a sparse array, which is
-        converted to one, iterations run as CUDA graphs and never wait for the host. A LinearOperator is called twice
-        per iteration (`matvec` and `rmatvec`).
+        converted to one, iterations run on the device, on a GPU in CUDA graphs, and do not wait for the host. A
+        LinearOperator is called twice per iteration (`matvec` and `rmatvec`).
     b : array, shape (M,) or (M, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     damp : float, optional

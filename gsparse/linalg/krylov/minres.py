@@ -1,6 +1,6 @@
 """Minimum residuals (Paige and Saunders 1975), in two passes over vectors per iteration, three with a preconditioner.
 
-Lanczos vectors are not normalised: r2 is the last one and r1 the one before it; with a preconditioner y = M·r2 and
+Lanczos vectors are not normalized: r2 is the last one and r1 the one before it; with a preconditioner y = M·r2 and
 v = M·r1, otherwise y = r2 and v = r1. beta = sqrt(<r2, y>) is an off-diagonal element of the tridiagonal matrix of
 Lanczos, and alpha a diagonal one. An iteration begins with the product q = A·y of the iteration before; A stands for
 A - shift·I:
@@ -192,7 +192,8 @@ def minres(
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
         The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
-        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
+        iterations run on the device, on a GPU in CUDA graphs, and do not wait for the host unless `callback` or M
+        needs it. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     x0 : array or "Mb", optional

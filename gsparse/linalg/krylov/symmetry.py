@@ -30,13 +30,15 @@ __all__ = [
 _NUM_PROBES = 3
 # Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.
 _SCALE = float(np.sqrt(12))
-# An A that multiplies a vector of ones by less than this many rounding errors has rows that add up to zero.
+# The rows of A count as adding up to zero if norm(A·ones) is at most this many times eps·norm(A·v), where v is random.
 _NOISE = 100
 _NO_SOLUTION = "stopped: no x reaches the tolerance"
+_FALSE_SUCCESS = "stopped, but not at a solution: the stopping test of this method holds for Hermitian operators only"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
-# The test takes three products with each operator: at most a tenth of the time of a solve of this many iterations.
+# The test takes three to five products with A, and three with M: at most a sixth of the time of a solve of this many
+# iterations.
 _MIN_ITERATIONS = 30
 
 
@@ -61,7 +63,7 @@ def without_false_success(result: SolveResult, system: LinearSystem) -> SolveRes
     advised = with_symmetry_advice(failed, system)
     if advised is failed:
         return result
-    return replace(advised, reason="stopped without a solution: its test holds for Hermitian operators only")
+    return replace(advised, reason=_FALSE_SUCCESS)
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
@@ -85,8 +87,8 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
 def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, atol: float) -> SolveResult:
     """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
 
-    It names operators that are not Hermitian, or says that A is singular and b has a mean. The conditions of
-    `with_symmetry_advice` hold here too.
+    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. The
+    conditions of `with_symmetry_advice` hold here too.
     """
     advised = with_symmetry_advice(result, system)
     if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
@@ -97,9 +99,9 @@ def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, a
 def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> bool:
     """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
 
-    This is so if the rows of a Hermitian A add up to zero, and b has a mean: the mean of A·x is zero for every x. It
-    must be called within `LinearSystem.solving`, and takes two products. The answer is false for ranks that share the
-    vectors, because these products would come between exchanges that their iterations have queued.
+    This is so if the rows of a Hermitian A add up to zero and the mean of b is not zero, because the mean of A·x is
+    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. The answer is false for
+    ranks that share the vectors, because these products would come between exchanges that their iterations have queued.
     """
     return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -107,7 +108,7 @@ def _parse_strength(strength: Any) -> Strength:
         )
     if not isinstance(options, Mapping) or {*options} - {"theta"}:
         raise ValueError(f"the strength {name!r} has the option 'theta', got {options!r}")
-    theta = float(options.get("theta", _THETAS[name]))
-    if not 0 <= theta <= 1:
-        raise ValueError(f"theta must be between 0 and 1, got {theta}")
-    return Strength(name, theta, name == "classical")
+    theta = options.get("theta", _THETAS[name])
+    if not (isinstance(theta, Real) and 0 <= float(theta) <= 1):
+        raise ValueError(f"theta must be a number between 0 and 1, got {theta!r}")
+    return Strength(name, float(theta), name == "classical")

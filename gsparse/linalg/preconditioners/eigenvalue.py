@@ -1,7 +1,7 @@
 """Estimates of the largest eigenvalue of D⁻¹A: Gershgorin's bound, and Ritz values.
 
 The Ritz values of a Hermitian A come from Lanczos's method; for other matrices, see `spectral_radius`. The method runs
-for D⁻¹A, in the inner product of D, without normalising the vectors (Saad, "Numerical Methods for Large Eigenvalue
+for D⁻¹A, in the inner product of D, without normalizing the vectors (Saad, "Numerical Methods for Large Eigenvalue
 Problems", section 6.3), in two passes over vectors per iteration:
 
     pass       equations                                 scalars                           vectors read and written

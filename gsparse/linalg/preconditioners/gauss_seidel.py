@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
@@ -72,18 +74,19 @@ def describe_sweeps(directions: tuple[Direction, ...]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class GaussSeidel(Smoother):
-    """Sweeps x_i += W_i·(b_i − (A·x)_i), each with the newest x, where W_i is the inverse of a diagonal block.
+    """Sweeps x_i += ω·W_i·(b_i − (A·x)_i), each with the newest x, where W_i is the inverse of a diagonal block.
 
     Attributes
     ----------
     matrix : OrderedMatrix
     weights : array, shape (num_blocks, size, size)
-        W times ω, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
+        ω·W_i, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
     directions : tuple of bool
         Whether each sweep goes backward.
     is_exact : bool
         Whether ω is 1. A second visit to a row, before others have changed, then leaves its element of x as it is.
-    name : str
+    name, replaces : str
+        As in `Smoother`.
     """
 
     matrix: OrderedMatrix
@@ -109,7 +112,7 @@ def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, .
 
 
 class _BoundGaussSeidel(BoundSmoother):
-    """Sweeps that are bound to vectors of one dtype. Each reads the matrix in CSR, x, b and W, and writes x."""
+    """Sweeps that are bound to vectors of one dtype. Each reads A in CSR, x, b and the weights, and writes x."""
 
     def __init__(self, smoother: GaussSeidel, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
         super().__init__(passes, operator, adjoint)
@@ -279,7 +282,7 @@ def sor(
     ShapeError, TypeError
         As for `gauss_seidel`.
     ValueError
-        As for `gauss_seidel`, or if `omega` is not between 0 and 2.
+        As for `gauss_seidel`, or if `omega` is not a number between 0 and 2.
 
     References
     ----------
@@ -293,8 +296,8 @@ def sor(
     >>> (sor(S, 0.5, sweep="forward") @ numpy.ones(2)).tolist()
     [0.25, 0.09375]
     """
-    if not 0 < omega < 2:
-        raise ValueError(f"omega must be between 0 and 2, got {omega}")
+    if np.ndim(omega) or np.asarray(omega).dtype.kind not in "biuf" or not 0 < omega < 2:
+        raise ValueError(f"omega must be a number between 0 and 2, got {omega!r}")
     return _precondition(A, "sor", float(omega), sweep, iterations, ordering, block_size)
 
 

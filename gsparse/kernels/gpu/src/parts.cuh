@@ -18,13 +18,13 @@ typedef unsigned long long Count;
 
 // What is counted in a part.
 enum {
-  GS_PLACES,        // positions of slices (blocked ELLPACK in natural order)
-  GS_SPLIT_PLACES,  // the same if long rows are kept apart
-  GS_LONG_PLACES,   // positions of the long rows
-  GS_BLOCKS,        // row blocks that begin (csr_adaptive)
-  GS_SPLIT_ROWS,    // rows that tiles split (csr_split)
-  GS_CARRIES,       // carries of these rows
-  GS_LONG           // from here on, for each limit 16, 32, ..., 1024: the rows longer than that, and their chunks
+  GS_SLICE_POSITIONS,  // positions of slices (blocked ELLPACK in natural order)
+  GS_SHORT_POSITIONS,  // the same without the long rows, which are stored separately
+  GS_LONG_POSITIONS,   // positions of the long rows
+  GS_BLOCKS,           // row blocks that begin (csr_adaptive)
+  GS_SPLIT_ROWS,       // rows that tiles split (csr_split)
+  GS_CARRIES,          // carries of these rows
+  GS_LONG              // from here on, for each limit 16, 32, ..., 1024: the rows longer than that, and their chunks
 };
 enum { GS_FIRST_LIMIT = 16, GS_LIMITS = 7, GS_COUNTS = GS_LONG + 2 * GS_LIMITS };
 

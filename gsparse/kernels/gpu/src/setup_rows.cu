@@ -22,7 +22,7 @@ GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, lo
   const long long limit = static_cast<long long>(GS_FIRST_LIMIT) << which;
   long long place = gs_before(parts + counter, GS_COUNTS, sums);
   long long chunk = gs_before(parts + counter + 1, GS_COUNTS, sums);
-  long long position = first + gs_before(parts + GS_LONG_PLACES, GS_COUNTS, sums);
+  long long position = first + gs_before(parts + GS_LONG_POSITIONS, GS_COUNTS, sums);
   for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
     const long long row = at + threadIdx.x;
     const long long length = row < num_rows ? gs_row_length(indptr, row) : 0;
@@ -121,10 +121,10 @@ enum { GS_SCOPE = 1024 };
 
 // Sort the rows of each scope by decreasing length, and equal ones in order, by a bitonic sort of (length, row) in
 // shared memory (GS_SCOPE keys). Long rows, and places past the last row, come last, as -1. The number of positions of
-// the slices is added up for each part of the rows, and after these for all of them; `places` is 0 at first.
+// the slices is added up for each part of the rows, and after these for all of them; `counts` is 0 at first.
 template <class Index>
 GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const Index *__restrict__ indptr,
-                    long long part_rows, int num_parts, int *__restrict__ rows, Count *__restrict__ places) {
+                    long long part_rows, int num_parts, int *__restrict__ rows, Count *__restrict__ counts) {
   GS_SHARED(Count, keys, GS_SCOPE);
   const Count excluded = 1ull << 63;  // a key above those of all rows that take part
   const long long first = static_cast<long long>(blockIdx.x) * GS_SCOPE;
@@ -151,8 +151,8 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
     positions = GS_WARP * (0x7fffffffll - static_cast<long long>(keys[slice] >> 16));
   positions = gs_group_sum<GS_WARP>(positions);
   if (threadIdx.x % GS_WARP || !positions) return;
-  atomicAdd(places + first / part_rows, Count(positions));
-  atomicAdd(places + num_parts, Count(positions));
+  atomicAdd(counts + first / part_rows, Count(positions));
+  atomicAdd(counts + num_parts, Count(positions));
 }
 
 // Write where each slice begins. A warp owns a slice, which has as many positions as its rows times the longest of

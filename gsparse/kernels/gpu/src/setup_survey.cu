@@ -125,8 +125,8 @@ __device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const I
     const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
     if (!owned) continue;
     if (row % GS_WARP == 0) {  // only the first lane has the maximum of the slice
-      counts[GS_PLACES] += GS_WARP * width;
-      counts[GS_SPLIT_PLACES] += GS_WARP * short_width;
+      counts[GS_SLICE_POSITIONS] += GS_WARP * width;
+      counts[GS_SHORT_POSITIONS] += GS_WARP * short_width;
     }
     if (length < shortest) shortest = length;
     if (length > longest) longest = length;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const I
     squares += length * length;
     falls += length < 0;
     long_entries += is_long ? length : 0;
-    counts[GS_LONG_PLACES] += is_long ? gs_whole_runs(length) : 0;
+    counts[GS_LONG_POSITIONS] += is_long ? gs_whole_runs(length) : 0;
     counts[GS_BLOCKS] += gs_begins_block(indptr, row, rows.block_work);
     const long long carries = gs_carries(indptr, row, rows.tile_work);
     counts[GS_SPLIT_ROWS] += carries > 0;

@@ -9,8 +9,9 @@
 //
 // The lanes of a warp read neighbouring codes, columns and values (coalesced). Where a row has several lanes, their sums
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
-// arrives last adds them up in the order of the slices, so that the sum is always the same.
-// Shared memory: num_hubs elements, as many as fit if two blocks share a multiprocessor.
+// arrives last adds them up in an order that is always the same, and so is the sum.
+// Shared memory: num_hubs elements: 64 KiB, or less where two such blocks would not fit on a multiprocessor
+// (gsparse/kernels/gpu/hubs.py says why).
 #include "entries.cuh"
 
 // Threads of a block, and blocks that a multiprocessor runs at once.
@@ -20,7 +21,7 @@ enum { GS_HUB_THREADS = 640, GS_HUB_BLOCKS = 2 };
 // column itself (int).
 template <class T> struct HubVector {
   const T *hubs;      // in shared memory: the elements of codes 0 to num_hubs - 1
-  const T *frequent;  // the elements of all codes
+  const T *elements;  // those of all codes
   const T *x;
   int num_hubs;
 
@@ -29,7 +30,7 @@ template <class T> struct HubVector {
 
   // Return the element for a code that is not padding.
   __device__ __forceinline__ T element(unsigned short code) const {
-    return code < num_hubs ? hubs[code] : gs_load(frequent + code);
+    return code < num_hubs ? hubs[code] : gs_load(elements + code);
   }
   __device__ __forceinline__ T element(int column) const { return gs_load(x + column); }
 };
@@ -112,6 +113,8 @@ template <class T> struct LongSlices {
   }
 };
 
+// The arguments from `rows` to `rare_offsets` are arrays of HubSlices (gsparse/formats/hub_columns.py), where `all_lanes`
+// is called `lanes`: the number of lanes of each row of a slice. `elements` are those of x at the frequent columns.
 template <class Value, class T, int ONCE>
 GS_KERNEL_FOR(GS_HUB_THREADS, GS_HUB_BLOCKS)
 hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs, const int *__restrict__ rows,

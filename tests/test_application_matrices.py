@@ -1,4 +1,4 @@
-"""Products with A, A.T and A.H are right for every real matrix, in every format that fits, on every device."""
+"""Products with A, A.T and A.H are right for matrices from applications, in every format that fits, on every device."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder.glob("*.npz"))
 
 
-def test_the_real_matrices_are_here() -> None:
+def test_the_matrices_from_applications_are_here() -> None:
     matrix_folder()
     assert len(names()) == 71
 
 
 @pytest.mark.parametrize("name", names())
-def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name: str, rng: np.random.Generator) -> None:
+def test_a_matrix_from_an_application_multiplies_right_in_every_format(
+    real_device: Device, name: str, rng: np.random.Generator
+) -> None:
     S = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
     if S.dtype.kind in "biu":
         S = S.astype(float)

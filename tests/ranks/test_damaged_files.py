@@ -77,7 +77,11 @@ CRASHING_FILES = {
     "BSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("bsr"), "non-decreasing"),
     "CSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csr"), "never decrease"),
     "a petabyte of entries": (".mtx", BANNER.encode() + b"2 3 1000000000000000\n1 3 4\n", "too short for more than"),
-    "a petabyte of values": (".mtx", b"%%MatrixMarket matrix array real general\n9000 900000000000\n1\n", "too short for more than"),
+    "a petabyte of values": (
+        ".mtx",
+        b"%%MatrixMarket matrix array real general\n9000 900000000000\n1\n",
+        "too short for more than",
+    ),
 }
 
 

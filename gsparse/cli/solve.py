@@ -252,8 +252,7 @@ def open_matrix(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
 
 def describe_workers(A: Any) -> str:
     """Return the number of workers of a distributed matrix with their devices, such as "2 workers (gpu:0, gpu:1)"."""
-    devices = sorted({metadata.device for metadata in A._rank_metadata})
-    return f"{len(A.workers)} workers ({', '.join(devices)})"
+    return f"{len(A.workers)} workers ({', '.join(sorted(set(A.devices)))})"
 
 
 def make_preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:

@@ -6,7 +6,7 @@ That of solvers also handles right-hand sides without columns.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from operator import index
@@ -42,7 +42,7 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
 
     @wraps(solver)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+        arguments = _by_name(parameters, args, kwargs)
         _check(solver.__name__, parameters, arguments)
         if _has_no_columns(arguments.get("b")):
             return _solve_no_columns(solver, vectors, arguments, len(args))
@@ -57,7 +57,7 @@ def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, 
         names = [parameter for parameter in ("rtol", "atol", "btol") if parameter in parameters]
         raise TypeError(f"{name}() takes no argument 'tol', as in SciPy: use {' and '.join(names)} instead")
     for argument, value in arguments.items():
-        if value is None and argument in parameters and parameters[argument].default is None:
+        if _is_left_out(parameters, argument, value):
             continue
         if argument in _COUNTS:
             _check_count(argument, value, _COUNTS[argument])
@@ -67,16 +67,26 @@ def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, 
 
 def with_checked_integers(function: F, accepted: Signature) -> F:
     """Return a function that first refuses values other than integers where its annotations say ``int``."""
-    integers = {name for name, p in accepted.parameters.items() if p.annotation in ("int", "int | None", int)}
+    parameters = accepted.parameters
+    integers = {name for name, parameter in parameters.items() if parameter.annotation in ("int", "int | None")}
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name, value in {**dict(zip(accepted.parameters, args, strict=False)), **kwargs}.items():
-            if name in integers and not (value is None and accepted.parameters[name].default is None):
+        for name, value in _by_name(parameters, args, kwargs).items():
+            if name in integers and not _is_left_out(parameters, name, value):
                 _parse_integer(name, value)
         return function(*args, **kwargs)
 
     return cast(F, call)
+
+
+def _by_name(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(parameters, args, strict=False)), **kwargs}
+
+
+def _is_left_out(parameters: Mapping[str, Parameter], argument: str, value: Any) -> bool:
+    """Return whether an argument is None, and None is its default."""
+    return value is None and argument in parameters and parameters[argument].default is None
 
 
 def _parse_integer(argument: str, value: Any) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,22 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
             np.testing.assert_array_equal(device.download(received[0]), device.download(sent[1]))
             np.testing.assert_array_equal(device.download(received[1]), device.download(sent[0]))
         assert one.disagreeing_rank is None
+
+
+def test_boxes_that_have_added_up_are_freed_without_a_search_for_cycles() -> None:
+    device = make_device("cpu")
+    boxes, sums = boxes_of(device, 2), [np.ones(4), np.ones(4)]
+    assert boxes[0].sum(sums[0]) == [1]
+    assert boxes[1].sum(sums[1]) == boxes[0].sum(sums[0]) == []
+    np.testing.assert_array_equal(sums, 2)
+    references = [weakref.ref(mailboxes) for mailboxes in boxes]
+    gc.collect()
+    gc.disable()
+    try:
+        boxes.clear()
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_messages_to_several_ranks_are_of_different_sizes(device: Device) -> None:

@@ -124,6 +124,11 @@ class DistributedMatrix(DistributedEntries):
         return self._task_group.workers
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices of the ranks, such as "gpu:0"."""
+        return tuple(metadata.device for metadata in self._rank_metadata)
+
+    @property
     def permutation(self) -> HostArray | None:
         """The order of rows and columns in the blocks; None if it is that of the matrix.
 

@@ -6,7 +6,6 @@ workers.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from dataclasses import dataclass, field
 from socket import socket
@@ -220,10 +219,6 @@ def release_matrix(key: str) -> None:
     if state is not None:
         state.server.close()
         leave_connections(state.connections, key)
-        # Objects of a matrix refer to each other, so their memory, also that of a GPU, is only freed when Python looks
-        # for such cycles. A worker that has little to do may not look for a long time.
-        del state
-        gc.collect()
 
 
 class MatrixReference:

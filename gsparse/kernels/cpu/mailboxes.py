@@ -109,5 +109,6 @@ class Mailboxes(mailboxes.Mailboxes):
         with np.errstate(all="ignore"):  # a GPU has no warnings: a solve that has broken down continues with inf
             for part in self._parts[1:]:
                 values += part
-        self._parts = []
+        # The call refers to these boxes, whose memory would otherwise stay in use until Python looks for cycles.
+        self._parts, self._collect_parts = [], list
         return []

@@ -127,16 +127,8 @@ def eigs(
     ------
     scipy.sparse.linalg.ArpackNoConvergence
         If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
-    RuntimeError
-        If A - sigma·M, or M without sigma, is singular.
-    ValueError
-        If arguments have no allowed values or do not fit together, if products are not finite, or if no solver with
-        A - sigma·M or M reaches its tolerance.
-    TypeError
-        If A or M is no matrix or operator, or k is too large and A is not dense.
-    ShapeError
-        If A is not square, or M or v0 does not fit A.
-    DtypeError, DeviceError, DeviceMemoryError
+    RuntimeError, ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        As for `eigsh`.
 
     Notes
     -----

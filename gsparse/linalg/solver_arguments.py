@@ -36,7 +36,7 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
     accepted : Signature, optional
         The arguments that it accepts, if it passes its options on to another function.
     vectors : sequence of int
-        Positions of vectors in the tuple that the solver returns, other than x at its begin.
+        Positions of vectors in the tuple that the solver returns, other than x at its beginning.
     """
     parameters = (accepted or signature(solver)).parameters
 

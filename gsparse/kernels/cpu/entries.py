@@ -28,6 +28,7 @@ from gsparse.kernels.cpu.lanes import (
     gather,
     gather_first,
     gather_or_first,
+    keep_first,
     keep_padding,
     lane_sum,
     load,
@@ -200,23 +201,28 @@ def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
 
 @inlined
 def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Sum consecutive positions in `LANES` partial sums; positions before and after whole groups are added singly.
+    """Sum consecutive positions in `LANES` partial sums: position `begin` + i belongs to sum i modulo `LANES`.
 
     With bases, groups begin at multiples of `LANES`, so that no group has positions of two runs.
     """
-    first = begin
+    k, lanes = begin, splat(zero)
     if entries.bases is not None:
-        first = min(-(-begin // LANES) * LANES, end)
-    total = zero
-    for k in range(begin, first):
-        total = add_entry(total, k, entries, x)
-    if end - first >= LANES:
-        lanes = splat(zero)
-        stop = end - (end - first) % LANES
-        for k in range(first, stop, LANES):
-            lanes = add(lanes, lanes_product(k, base_at(entries.bases, k), entries, x, zero))
-        total = total + lane_sum(lanes)
-        first = stop
-    for k in range(first, end):
-        total = add_entry(total, k, entries, x)
-    return total
+        k = min(-(-begin // LANES) * LANES, end)
+        if begin < k:
+            lanes = _first_product(begin, k - begin, entries, x, zero)
+    while k + LANES <= end:
+        lanes = add(lanes, lanes_product(k, base_at(entries.bases, k), entries, x, zero))
+        k += LANES
+    if k < end:
+        lanes = add(lanes, _first_product(k, end - k, entries, x, zero))
+    return lane_sum(lanes)
+
+
+@inlined
+def _first_product(k: Any, count: Any, entries: Entries, x: Array, zero: Any) -> Any:
+    """Return the products of `count` entries from position `k` on with `x`, fewer than `LANES`, followed by zeros."""
+    value = lanes_first_value(entries.values, entries.table, k, count, zero, entries.conjugate)
+    count = np.uint64(count)
+    gathered = gather_first(x, entries.columns, np.uint64(k), base_at(entries.bases, k), count)
+    # x may be inf or NaN in the lanes that are not wanted.
+    return keep_first(multiply(value, gathered), count)

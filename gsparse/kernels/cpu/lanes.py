@@ -35,7 +35,6 @@ from gsparse.kernels.cpu.vectors import (
     first_mask,
     gather_lanes,
     join_parts,
-    lane_indices,
     load_codes,
     masked_call,
     num_parts,
@@ -56,6 +55,7 @@ __all__ = [
     "gather",
     "gather_first",
     "gather_or_first",
+    "keep_first",
     "keep_padding",
     "lane_sum",
     "load",
@@ -149,7 +149,7 @@ def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
     """Return ``array[base + codes[k : k + LANES]]``. No code may be padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return gather_lanes(context, builder, array, args[0], lane_indices(context, builder, codes, args[1:]))
+        return gather_lanes(context, builder, (array, codes), args[:2], *args[2:])
 
     return Lanes(array.dtype)(array, codes, types.uint64, types.uint64), codegen
 
@@ -159,8 +159,7 @@ def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count:
     """Return ``array[base + codes[k : k + count]]``, followed by arbitrary values; no other code is read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        columns = lane_indices(context, builder, codes, args[1:4], count=args[4])
-        return gather_lanes(context, builder, array, args[0], columns)
+        return gather_lanes(context, builder, (array, codes), args[:2], *args[2:4], count=args[4])
 
     return Lanes(array.dtype)(array, codes, types.uint64, types.uint64, types.uint64), codegen
 
@@ -170,9 +169,7 @@ def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> 
     """Gather elements as `gather` does, but read ``array[0]`` where the code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return gather_lanes(
-            context, builder, array, args[0], lane_indices(context, builder, codes, args[1:], padded=True)
-        )
+        return gather_lanes(context, builder, (array, codes), args[:2], *args[2:], padded=True)
 
     return Lanes(array.dtype)(array, codes, types.uint64, types.uint64), codegen
 
@@ -216,6 +213,18 @@ def same_as_first(context: Any, codes: Any, k: Any) -> Any:
         return builder.icmp_unsigned("==", bits, ir.Constant(bits.type, -1))
 
     return types.boolean(codes, types.uint64), codegen
+
+
+@intrinsic
+def keep_first(context: Any, lanes: Any, count: Any) -> Any:
+    """Return the first `count` lanes, and zero in the others, whatever they hold."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kept = first_mask(builder, args[1], 1)
+        vectors = unpack(builder, args[0])
+        return pack(builder, [builder.select(kept, vector, ir.Constant(vector.type, None)) for vector in vectors])
+
+    return lanes(lanes, types.uint64), codegen
 
 
 # ---- arithmetic

@@ -26,6 +26,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import Entries, add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
 from gsparse.kernels.cpu.rows import Arguments, first_row, write
+from gsparse.kernels.cpu.vectors import HAS_GATHERS
 
 __all__ = ["BLOCK_WORK", "TILE_WORK", "csr_adaptive", "csr_scalar", "csr_split", "csr_vector"]
 
@@ -36,7 +37,7 @@ TILE_WORK = 2048
 
 # Mean length of the rows of a block or tile, in entries, from which on they are summed in lanes and no longer one entry
 # after the other.
-_LANES_LENGTH = 16
+_LANES_LENGTH = 0 if HAS_GATHERS else 16
 
 
 class Stretch(NamedTuple):

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numba.extending
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 from numba.core.datamodel import models
 
 __all__ = [
+    "HAS_GATHERS",
     "I32",
     "I64",
     "LANES",
@@ -23,7 +26,6 @@ __all__ = [
     "first_mask",
     "gather_lanes",
     "join_parts",
-    "lane_indices",
     "llvm_type",
     "load_codes",
     "masked_call",
@@ -40,6 +42,19 @@ __all__ = [
 ]
 
 LANES = 8
+
+
+def _has_gathers() -> bool:
+    name = numba.config.CPU_NAME or get_host_cpu_name()
+    features = numba.config.CPU_FEATURES
+    if features is None:
+        features = get_host_cpu_features().flatten()
+    return "+avx512vl" in features and not name.startswith("znver")
+
+
+# Whether the CPU loads the elements of all lanes faster with one instruction than one by one. That is so on Intel's
+# CPUs with AVX-512. Those of AMD take longer for that instruction.
+HAS_GATHERS = _has_gathers()
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -160,50 +175,91 @@ def first_mask(builder: Any, count: Any, parts: int) -> Any:
 
 
 def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[Any]) -> Any:
-    """Call LLVM's masked load or store."""
+    """Call LLVM's masked load, store or gather."""
     scalar = vector.element
     suffix = {ir.FloatType: "f32", ir.DoubleType: "f64"}.get(type(scalar)) or f"i{scalar.width}"
     function_type = ir.FunctionType(result, [arg.type for arg in args])
-    symbol = f"llvm.masked.{name}.v{vector.count}{suffix}.p0"
+    pointers = f"v{vector.count}p0" if name == "gather" else "p0"
+    symbol = f"llvm.masked.{name}.v{vector.count}{suffix}.{pointers}"
     function = builder.module.globals.get(symbol) or ir.Function(builder.module, function_type, symbol)
     return builder.call(function, args)
 
 
-def lane_indices(
-    context: Any, builder: Any, codes_type: Any, args: list[Any], *, padded: bool = False, count: Any = None
-) -> list[Any]:
-    """Return the index of each lane, base plus code. With `padded`, lanes whose code is padding have index 0.
+def gather_lanes(
+    context: Any,
+    builder: Any,
+    types_: tuple[Any, Any],
+    arrays: tuple[Any, Any],
+    k: Any,
+    base: Any,
+    *,
+    padded: bool = False,
+    count: Any = None,
+) -> Any:
+    """Load ``array[base + codes[k + i]]`` into lane i, for arrays ``(array, codes)`` of the types `types_`.
 
-    With `count`, only that many codes are read, and the other lanes have the index of the first one.
+    With `padded`, lanes whose code is padding receive ``array[0]``. With `count`, only that many codes are read, and
+    the other lanes receive arbitrary elements.
     """
-    codes, k, base = args
-    result = []
+    dtype = types_[0].dtype
+    gathers = HAS_GATHERS and isinstance(dtype, types.Float)
+    gather = _gather_at_once if gathers else _gather_one_by_one
+    return pack(builder, gather(context, builder, types_, arrays, k, base, padded, count))
+
+
+def _gather_one_by_one(
+    context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
+) -> Vectors:
+    """Gather with scalar loads; beyond `count`, each lane reads the element of the first one."""
+    parts = num_parts(types_[0].dtype)
+    vector = ir.VectorType(llvm_type(real_type(types_[0].dtype)), LANES)
+    vectors: Vectors = [ir.Constant(vector, ir.Undefined)] * parts
     for lane in range(LANES):
         place = ir.Constant(I64, lane)
         if count is not None:
             place = builder.select(builder.icmp_unsigned("<", place, count), place, ir.Constant(I64, 0))
-        position = builder.add(k, place)
-        code = builder.load(pointer_to(context, builder, codes_type, codes, position))
-        wide = code if code.type == I64 else builder.zext(code, I64)
-        index = builder.add(wide, base)
+        code = builder.load(pointer_to(context, builder, types_[1], arrays[1], builder.add(k, place)))
+        index = builder.add(_index(builder, code, I64), base)
         if padded:
             padding = builder.icmp_unsigned("==", code, ir.Constant(code.type, -1))
             index = builder.select(padding, ir.Constant(I64, 0), index)
-        result.append(index)
-    return result
-
-
-def gather_lanes(context: Any, builder: Any, array_type: Any, array: Any, indices: list[Any]) -> Any:
-    """Load one element for each lane."""
-    parts = num_parts(array_type.dtype)
-    vector = ir.VectorType(llvm_type(real_type(array_type.dtype)), LANES)
-    vectors: Vectors = [ir.Constant(vector, ir.Undefined)] * parts
-    for lane, index in enumerate(indices):
-        pointer = pointer_to(context, builder, array_type, array, index)
+        pointer = pointer_to(context, builder, types_[0], arrays[0], index)
         for i in range(parts):
             element = builder.load(builder.gep(pointer, [ir.Constant(I64, i)]))
             vectors[i] = builder.insert_element(vectors[i], element, ir.Constant(I32, lane))
-    return pack(builder, vectors)
+    return vectors
+
+
+def _gather_at_once(
+    context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
+) -> Vectors:
+    """Gather with LLVM's masked gather, an instruction of the CPU; lanes beyond `count` are zero."""
+    wide = ir.VectorType(I64, LANES)
+    mask = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [1] * LANES)
+    pointer, align = as_vector(builder, pointer_to(context, builder, types_[1], arrays[1], k), LANES)
+    if count is None:
+        codes = builder.load(pointer, align=align)
+    else:
+        vector, mask = pointer.type.pointee, first_mask(builder, count, 1)
+        masked = [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
+        codes = masked_call(builder, "load", vector, vector, masked)
+    indices = builder.add(_index(builder, codes, wide), splat_vector(builder, base))
+    if padded:
+        padding = builder.icmp_unsigned("==", codes, ir.Constant(codes.type, [-1] * LANES))
+        indices = builder.select(padding, ir.Constant(wide, None), indices)
+    scalar = llvm_type(types_[0].dtype)
+    size = types_[0].dtype.bitwidth // 8
+    first = builder.ptrtoint(pointer_to(context, builder, types_[0], arrays[0], ir.Constant(I64, 0)), I64)
+    offsets = builder.mul(indices, ir.Constant(wide, [size] * LANES))
+    addresses = builder.add(offsets, splat_vector(builder, first))
+    pointers = builder.inttoptr(addresses, ir.VectorType(scalar.as_pointer(), LANES))
+    elements = ir.VectorType(scalar, LANES)
+    masked = [pointers, ir.Constant(I32, size), mask, ir.Constant(elements, None)]
+    return [masked_call(builder, "gather", elements, elements, masked)]
+
+
+def _index(builder: Any, codes: Any, wide: Any) -> Any:
+    return codes if codes.type == wide else builder.zext(codes, wide)
 
 
 def load_codes(context: Any, builder: Any, codes_type: Any, codes: Any, k: Any, count: int) -> Any:

@@ -28,16 +28,18 @@ from gsparse.device.locks import make_lock
 
 __all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elements", "run_parts", "set_num_threads"]
 
-# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Time of a product in µs with
-# one thread / with two threads, on a virtual machine with two CPUs. The helper thread is awake if products follow one
-# another closely. Otherwise it sleeps, and has to be woken:
+# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads: if the threads sleep, and if
+# they are awake, because another product has just ended. Time of a product in µs with one thread / with two threads, on
+# a virtual machine with two CPUs:
 #   cost             8 000      40 000     96 000    160 000    256 000    870 912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
 # A helper that is awake saves time from a cost of 10 000 on. A sleeping one saves time from 160 000 on, because one CPU
-# has to interrupt the other. At the chosen limit, the gain in the first case equals the loss in the second. With more
-# threads, the cost for each of them can be the same, because threads that have been woken wake the others.
-_SHARE_COST = 40_000
+# has to interrupt the other; as it is awake for the next product, it is woken from 40 000 on. With more threads, the
+# cost for each of them can be the same, because threads that have been woken wake the others. On 16 CPUs, products of
+# 145 000 to 480 000 entries that followed one another took 31 to 59 µs with 40 000 for each thread and 25 to 46 with
+# 10 000.
+_ASLEEP_COST, _AWAKE_COST = 40_000, 10_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
 # Threads wake one after the other, because each acquires the GIL. Polling instead of sleeping would not be
@@ -244,7 +246,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     function : callable
         A loop that releases the GIL. Parts run in parallel and in any order. If the function has an attribute
         `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts on other threads and returns True, or runs
-        none of them and returns False.
+        none of them and returns False. ``hand_out.count_awake()`` returns how many of these threads do not sleep.
     cost : int
         The entries plus rows of the product, which decide the number of threads.
     *args
@@ -269,11 +271,15 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
 
 def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
     """Return whether `run_parts` makes one part of this work, however many threads there are."""
-    return _max_threads(getattr(function, "hand_out", None), cost) < 2
+    hand_out = getattr(function, "hand_out", None)
+    return (isqrt(cost // _WAKE_COST) if hand_out is None else cost // _AWAKE_COST) < 2
 
 
-def _max_threads(hand_out: Callable[..., bool] | None, cost: int) -> int:
-    return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
+def _max_threads(hand_out: Any, cost: int) -> int:
+    if hand_out is None:
+        return isqrt(cost // _WAKE_COST)
+    awake: int = hand_out.count_awake()
+    return max(cost // _ASLEEP_COST, min(cost // _AWAKE_COST, 1 + 2 * awake))  # each of them may wake another one
 
 
 def map_elements(

@@ -10,10 +10,11 @@ GPU
     applications and 13 model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of
     72 for assembled matrices.
 CPU
-    Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled
-    matrices, seven matrices from applications and six model problems. `stream` of row_pattern is set by hand to
-    that of the other formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the
-    first machine vary by that much.
+    Three cores of an Intel Xeon (Emerald Rapids) with one and two threads, float64: the assembled matrices, 31 matrices
+    from applications and twelve model problems, seven larger ones with two threads, and all but the assembled and the
+    larger ones once more without gathers in hardware (`gsparse.kernels.cpu.vectors`). One set of constants serves both
+    kinds of CPU. The choices are within 5 % of the best storage in 103 of 141 cases with gathers and in 72 of 86
+    without. Constants for one kind alone reach 129 of 141, but lose 12 % on the other kind.
 """
 
 from __future__ import annotations
@@ -40,13 +41,11 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             table=1.24e-12,
         ),
         "cpu": KernelModel(
-            fixed=5.91 * MICROSECOND,
-            byte=1.33e-11,
-            stream=6.54e-11,
-            position=3.95e-10,
-            row=7.55e-10,
-            coded=1.51e-10,
-            table=1.55e-10,
+            fixed=11.9 * MICROSECOND,
+            byte=1.09e-11,
+            stream=1.53e-11,
+            position=3.48e-10,
+            row=3.37e-09,
         ),
     },
     "csr_vector": {
@@ -63,15 +62,14 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             table=6.44e-13,
         ),
         "cpu": KernelModel(
-            fixed=6.42 * MICROSECOND,
-            byte=1.13e-11,
-            stream=5.57e-11,
-            position=2.49e-10,
-            row=2.23e-09,
-            stride=5.48e-12,
-            chunk=1.2e-08,
-            coded=1.9e-10,
-            table=4.73e-11,
+            fixed=12.2 * MICROSECOND,
+            byte=7.18e-12,
+            stream=1.86e-11,
+            position=2.94e-10,
+            row=1.76e-09,
+            chunk=2.9e-08,
+            coded=3.63e-10,
+            table=4.06e-10,
         ),
     },
     "csr_adaptive": {
@@ -88,13 +86,14 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             setup=20.0,
         ),
         "cpu": KernelModel(
-            fixed=9.92 * MICROSECOND,
-            byte=1.28e-11,
-            stream=6.02e-11,
-            position=3.62e-10,
-            row=9.03e-10,
-            coded=2.48e-10,
-            table=1.57e-10,
+            fixed=9.93 * MICROSECOND,
+            byte=5.55e-12,
+            stream=7.95e-11,
+            position=3.37e-10,
+            row=4.8e-09,
+            chunk=5.7e-08,
+            coded=1.65e-10,
+            table=1.44e-09,
             setup=2.0,
         ),
     },
@@ -112,14 +111,13 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             setup=20.0,
         ),
         "cpu": KernelModel(
-            fixed=8.38 * MICROSECOND,
+            fixed=10.9 * MICROSECOND,
             byte=1.02e-11,
-            stream=5.87e-11,
-            position=3.26e-10,
-            row=1.41e-09,
-            stride=6.12e-12,
-            coded=2.07e-10,
-            table=4.35e-10,
+            stream=2.03e-11,
+            position=3.53e-10,
+            row=3.88e-09,
+            coded=1.65e-10,
+            table=2.06e-09,
             setup=2.0,
         ),
     },
@@ -136,15 +134,13 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             setup=6.0,
         ),
         "cpu": KernelModel(
-            fixed=6.38 * MICROSECOND,
-            byte=1.7e-11,
-            stream=5.71e-11,
-            position=2.93e-10,
-            row=1.9e-10,
-            stride=7.72e-12,
-            coded=2.98e-10,
-            narrow=1.75e-10,
-            table=2.81e-10,
+            fixed=8.45 * MICROSECOND,
+            byte=1.12e-11,
+            stream=2.77e-11,
+            position=3.59e-10,
+            stride=8.31e-13,
+            coded=2.73e-10,
+            narrow=7.79e-11,
             setup=20.0,
         ),
     },
@@ -162,15 +158,15 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             setup=8.0,
         ),
         "cpu": KernelModel(
-            fixed=9.13 * MICROSECOND,
-            byte=9.7e-12,
-            stream=7.61e-11,
-            position=2.26e-10,
-            row=4.15e-10,
-            stride=1.19e-11,
-            sorted=3.75e-09,
-            coded=2.91e-10,
-            narrow=1.61e-10,
+            fixed=12.1 * MICROSECOND,
+            byte=4.23e-12,
+            stream=2.7e-11,
+            position=3.26e-10,
+            row=1.13e-10,
+            chunk=3.91e-08,
+            sorted=8.1e-10,
+            coded=2.1e-10,
+            narrow=1.61e-11,
             setup=20.0,
         ),
     },
@@ -187,13 +183,14 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
             setup=20.0,
         ),
         "cpu": KernelModel(
-            fixed=7.93 * MICROSECOND,
-            byte=1.08e-11,
-            stream=6e-11,
-            position=1.82e-10,
-            stride=4.96e-12,
-            coded=7.72e-10,
-            run_entry=1.11e-09,
+            fixed=9.72 * MICROSECOND,
+            byte=1e-11,
+            stream=3.81e-11,
+            row=3.86e-10,
+            stride=6.95e-12,
+            coded=1.5e-10,
+            run=1.65e-09,
+            run_entry=1.06e-09,
             setup=60.0,
         ),
     },
@@ -203,8 +200,8 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
 # 27-point cubes with 2 to 8 unknowns a node, elasticity on tetrahedra and hexahedra, and armadillo13k_elast_P1, 39
 # matrices in float64 and float32. Of 77 choices, 64 are within 5 % of the best format. The set-up is that of matrices
 # of 5 million entries and more (21 to 37 products); those of 300 000 take 100 to 350, because the conversion is a dozen
-# launches. On a CPU they are estimates: products read memory as those of csr_scalar do, but the rows of a block share
-# the instructions for its column.
+# launches. On a CPU, products read memory as those of csr_scalar do, but the rows of a block share the instructions for
+# its column. The other constants were chosen for the 25 matrices of these kinds with up to 4 million entries.
 MEASURED_COSTS["bsr"] = {
     "gpu": KernelModel(
         fixed=3.9 * MICROSECOND,
@@ -217,16 +214,20 @@ MEASURED_COSTS["bsr"] = {
         table=1.5e-12,
         setup=30.0,
     ),
-    "cpu": replace(MEASURED_COSTS["csr_scalar"]["cpu"], fixed=6 * MICROSECOND, position=2e-10, setup=20.0),
+    "cpu": replace(
+        MEASURED_COSTS["csr_scalar"]["cpu"], fixed=9 * MICROSECOND, position=1.8e-10, row=9e-09, coded=1e-09, setup=30.0
+    ),
 }
 
 # The constants of hub columns on a GPU are set by hand, to about 0.6 of the times of csr_vector: this ratio was
 # measured for R-MAT graphs of 2**18 to 2**23 rows (H200). The constants of neither format count the gathers from x,
-# which take longest there. On a CPU, hub columns are never faster than sorted slices. Their constants are those of
-# sorted slices, with ten times the time per row.
+# which take longest there. On a CPU they were measured with the other formats: hub columns were the fastest for an
+# R-MAT graph of 2**21 rows alone.
 MEASURED_COSTS["hub_columns"] = {
     "gpu": KernelModel(
         fixed=6 * MICROSECOND, byte=6.1e-14, stream=1.4e-13, position=5e-13, coded=4e-13, table=2e-12, setup=100.0
     ),
-    "cpu": replace(MEASURED_COSTS["blocked_ellpack"]["cpu"], row=4.2e-09, setup=40.0),
+    "cpu": KernelModel(
+        fixed=20.8 * MICROSECOND, byte=8.13e-12, stream=5.15e-11, position=4.64e-10, row=3.04e-09, setup=40.0
+    ),
 }

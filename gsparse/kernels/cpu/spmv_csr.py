@@ -26,7 +26,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import Entries, add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
 from gsparse.kernels.cpu.rows import Arguments, first_row, write
-from gsparse.kernels.cpu.vectors import HAS_GATHERS
 
 __all__ = ["BLOCK_WORK", "TILE_WORK", "csr_adaptive", "csr_scalar", "csr_split", "csr_vector"]
 
@@ -34,10 +33,6 @@ __all__ = ["BLOCK_WORK", "TILE_WORK", "csr_adaptive", "csr_scalar", "csr_split",
 # block is summed in chunks.
 BLOCK_WORK = 1024
 TILE_WORK = 2048
-
-# Mean length of the rows of a block or tile, in entries, from which on they are summed in lanes and no longer one entry
-# after the other.
-_LANES_LENGTH = 0 if HAS_GATHERS else 16
 
 
 class Stretch(NamedTuple):
@@ -183,11 +178,7 @@ def _csr_adaptive(
         begin, stop = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(last)])
         if last - row == 1 and stop - begin > long_length:
             continue  # a long row, whose chunks are summed above
-        stretch = Stretch(row, last, begin, stop)
-        if stop - begin >= _LANES_LENGTH * (last - row):
-            _sum_in_lanes(stretch, indptr, entries, arguments)
-        else:
-            _sum_one_by_one(stretch, indptr, entries, arguments)
+        _sum_in_lanes(Stretch(row, last, begin, stop), indptr, entries, arguments)
 
 
 @compiled
@@ -198,11 +189,7 @@ def _csr_split(part: int, num_parts: int, tiles: TileRows, entries: Entries, arg
     for tile in range(part * num_tiles // num_parts, (part + 1) * num_tiles // num_parts):
         row, last = np.int64(first_rows[np.uint64(tile)]), np.int64(first_rows[np.uint64(tile + 1)])
         begin, stop = tile * size - row, min((tile + 1) * size - last, nnz)
-        stretch = Stretch(row, last, begin, stop)
-        if stop - begin >= _LANES_LENGTH * (last - row):
-            carries[np.uint64(tile)] = _sum_in_lanes(stretch, indptr, entries, arguments)
-        else:
-            carries[np.uint64(tile)] = _sum_one_by_one(stretch, indptr, entries, arguments)
+        carries[np.uint64(tile)] = _sum_in_lanes(Stretch(row, last, begin, stop), indptr, entries, arguments)
 
 
 @compiled

@@ -45,10 +45,9 @@ LANES = 8
 
 
 def _has_gathers() -> bool:
-    name = numba.config.CPU_NAME or get_host_cpu_name()
-    features = numba.config.CPU_FEATURES
-    if features is None:
-        features = get_host_cpu_features().flatten()
+    config: Any = numba.config  # which may name another CPU than this one
+    features = get_host_cpu_features().flatten() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    name = config.CPU_NAME or get_host_cpu_name()
     return "+avx512vl" in features and not name.startswith("znver")
 
 

@@ -27,10 +27,10 @@ MICROSECOND = 1e-6
 LOADS_PER_ROUND = 4
 # Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
 TABLE_BYTES = 65_536
-# The terms of `KernelModel` that count instructions. On a CPU, the threads divide this work among them. The time of
-# memory traffic is not divided, because all threads use the same memory.
+# The terms of `KernelModel` that count instructions, and bytes from a cache or memory. On a CPU, the threads divide
+# this work. The additional time of bytes from memory is not divided, because all threads use one memory.
 SHARED_TERMS = frozenset(
-    ("position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
+    ("byte", "position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
 )
 # Number of entries in a chunk of a long row on a GPU. The constants of CPUs were fitted with the same number, although
 # their chunks are larger.

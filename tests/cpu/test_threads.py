@@ -260,6 +260,30 @@ def test_helpers_start_while_another_thread_holds_the_gil(idle: float, num_threa
     assert met > 0
 
 
+@pytest.mark.parametrize(
+    ("cost", "awake", "num_threads"),
+    [(30_000, 0, 1), (100_000, 0, 2), (100_000, 1, 3), (100_000, 15, 10), (10**6, 0, 16), (9_999, 15, 1)],
+)
+def test_threads_that_are_awake_share_small_products(cost: int, awake: int, num_threads: int) -> None:
+    used = [1]
+
+    class Recorder:
+        def __call__(self, helpers: int, num_parts: int, args: Any) -> bool:
+            used[0] = 1 + helpers
+            return True
+
+        def count_awake(self) -> int:
+            return awake
+
+    def function(part: int, num_parts: int) -> None:
+        pass
+
+    function.hand_out = Recorder()  # type: ignore[attr-defined]
+    threads.set_num_threads(16)
+    threads.run_parts(function, cost)
+    assert used == [num_threads]
+
+
 @NATIVE
 def test_idle_threads_keep_no_core_busy(large: Any) -> None:
     threads.set_num_threads(16)

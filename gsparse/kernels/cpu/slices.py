@@ -1,8 +1,9 @@
 """Set-up of padded formats: the order of rows, the bounds of slices, and items laid out in slices.
 
-The contract is in `gsparse.kernels.set_up`. NumPy sorts rows and measures slices: its sort takes less time than one that
-numba compiles, and need not be compiled. A part of a loop owns consecutive slices, about the same number of positions
-for each part, or the same number of long rows, or of rows of ELLPACK.
+The contract is in `gsparse.kernels.set_up`. NumPy sorts rows and measures slices. Its sort takes less time than one
+that numba compiles: 64 and 150 ms for two million rows. To compile that one took two seconds. A part of a loop owns
+consecutive slices, about the same number of positions for each part, or the same number of long rows, or of rows of
+ELLPACK.
 """
 
 from __future__ import annotations

@@ -278,6 +278,8 @@ def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
 def _max_threads(hand_out: Any, cost: int) -> int:
     if hand_out is None:
         return isqrt(cost // _WAKE_COST)
+    if cost < 2 * _AWAKE_COST:
+        return 1
     awake: int = hand_out.count_awake()
     return max(cost // _ASLEEP_COST, min(cost // _AWAKE_COST, 1 + 2 * awake))  # each of them may wake another one
 

@@ -258,7 +258,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         The error that a part raised. Parts that had not begun by then may not run.
     """
     hand_out = getattr(function, "hand_out", None)
-    num_threads = min(_pool.num_threads, _max_threads(hand_out, cost))
+    num_threads = min(_pool.num_threads, _wanted_threads(hand_out, cost))
     if num_threads < 2:
         function(0, 1, *args)
         return
@@ -271,17 +271,21 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
 
 def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
     """Return whether `run_parts` makes one part of this work, however many threads there are."""
-    hand_out = getattr(function, "hand_out", None)
-    return (isqrt(cost // _WAKE_COST) if hand_out is None else cost // _AWAKE_COST) < 2
+    return _most_threads(getattr(function, "hand_out", None), cost) < 2
 
 
-def _max_threads(hand_out: Any, cost: int) -> int:
-    if hand_out is None:
-        return isqrt(cost // _WAKE_COST)
-    if cost < 2 * _AWAKE_COST:
-        return 1
+def _wanted_threads(hand_out: Any, cost: int) -> int:
+    """Return the number of threads that shorten this work now."""
+    most = _most_threads(hand_out, cost)
+    if hand_out is None or most < 2:
+        return most
     awake: int = hand_out.count_awake()
-    return max(cost // _ASLEEP_COST, min(cost // _AWAKE_COST, 1 + 2 * awake))  # each of them may wake another one
+    return max(cost // _ASLEEP_COST, min(most, 1 + 2 * awake))  # each thread that is awake may wake another one
+
+
+def _most_threads(hand_out: Any, cost: int) -> int:
+    """Return the number of threads that would shorten this work if all of them were awake."""
+    return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _AWAKE_COST
 
 
 def map_elements(

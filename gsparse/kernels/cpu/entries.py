@@ -201,9 +201,10 @@ def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
 
 @inlined
 def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Sum consecutive positions in `LANES` partial sums: position `begin` + i belongs to sum i modulo `LANES`.
+    """Sum consecutive positions in groups of `LANES`: the i-th positions of all groups have one partial sum.
 
-    With bases, groups begin at multiples of `LANES`, so that no group has positions of two runs.
+    Only the last group may be shorter. With bases, groups begin at multiples of `LANES`, so that no group has positions
+    of two runs, and the first one may be shorter, too.
     """
     k, lanes = begin, splat(zero)
     if entries.bases is not None:

@@ -10,8 +10,8 @@ entry of each row at a time:
 
 LLVM vectorizes neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
 nor a sum that is kept in eight scalars. On slices of the 7-point matrix on 24³ points, which stays in the cache,
-scalars take 0.8 ns per entry, and these lanes 0.4. A gather is made of scalar loads, because the gather instructions of
-AMD's CPUs are slower.
+scalars take 0.8 ns per entry, and these lanes 0.4. A gather is one instruction where that is faster, and elsewhere
+eight scalar loads (`gsparse.kernels.cpu.vectors.HAS_GATHERS`).
 
 A `Lanes` is one LLVM vector, or two vectors of real and imaginary parts. No operations are reordered or fused, so each
 lane has the bits of a scalar loop. Positions are uint64.
@@ -37,6 +37,7 @@ from gsparse.kernels.cpu.vectors import (
     join_parts,
     load_codes,
     masked_call,
+    masked_load,
     num_parts,
     pack,
     pointer_to,
@@ -108,10 +109,8 @@ def load_first(context: Any, array: Any, k: Any, count: Any, like: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         parts = num_parts(array.dtype)
         pointer, align = as_vector(builder, pointer_to(context, builder, array, *args[:2]), LANES * parts)
-        vector = pointer.type.pointee
-        mask = first_mask(builder, args[2], parts)
-        masked = [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
-        vectors = split_parts(builder, masked_call(builder, "load", vector, vector, masked), parts)
+        masked = masked_load(builder, pointer, align, first_mask(builder, args[2], parts))
+        vectors = split_parts(builder, masked, parts)
         return pack(builder, widen_parts(builder, vectors, array.dtype, like))
 
     return Lanes(like)(array, types.uint64, types.uint64, like), codegen

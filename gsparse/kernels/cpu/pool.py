@@ -77,10 +77,10 @@ _SEAT, _WAITING = 1 << 15, 1 << 30
 _HELPERS, _SEATS = _SEAT - 1, _WAITING - _SEAT
 
 # Seconds that a helper without work, and a product that waits for its helpers, spin before they sleep. The helpers are
-# then still awake when one product follows another: Python needs about 10 us between them, and an iterative method
-# updates its vectors. On 16 CPUs, products of 145 000 to 480 000 entries with such work between them took 38 to 65 us
-# with 50 us, and 27 to 46 with 200; 1000 us gained nothing more.
-_SPIN_SECONDS = 200e-6
+# then still awake when one product follows another, because Python needs about 10 us between them. With 200 us they
+# would also stay awake while other work of 100 us is done, but a helper that spins slows the other thread of its core
+# down: iterations of CG with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
+_SPIN_SECONDS = 50e-6
 
 # Helpers that a thread wakes before it takes parts. Each costs it about 10 us on a virtual machine, where one CPU
 # interrupts another through the host, so a tree of threads wakes all of them sooner than one thread could.

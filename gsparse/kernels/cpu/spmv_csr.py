@@ -84,7 +84,7 @@ def csr_vector(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, co
 
 @bound
 def csr_adaptive(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """CSR, each block of rows summed in the way that suits the length of its rows; long rows in chunks."""
+    """CSR, each row summed as in `csr_vector`, except that threads share long rows, in chunks."""
     schedule = matrix.schedule
     assert isinstance(schedule, RowBlocks)
     long_length = NO_LIMIT if schedule.long_rows is None else schedule.long_rows.long_length

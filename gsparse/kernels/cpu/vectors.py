@@ -29,6 +29,7 @@ __all__ = [
     "llvm_type",
     "load_codes",
     "masked_call",
+    "masked_load",
     "num_parts",
     "pack",
     "pointer_to",
@@ -184,6 +185,14 @@ def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[An
     return builder.call(function, args)
 
 
+def masked_load(builder: Any, pointer: Any, align: int, mask: Any) -> Any:
+    """Load the vector that a pointer leads to: the elements of the mask, and zeros elsewhere."""
+    vector = pointer.type.pointee
+    return masked_call(
+        builder, "load", vector, vector, [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
+    )
+
+
 def gather_lanes(
     context: Any,
     builder: Any,
@@ -235,13 +244,12 @@ def _gather_at_once(
     """Gather with LLVM's masked gather, an instruction of the CPU; lanes beyond `count` are zero."""
     wide = ir.VectorType(I64, LANES)
     mask = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [1] * LANES)
-    pointer, align = as_vector(builder, pointer_to(context, builder, types_[1], arrays[1], k), LANES)
     if count is None:
-        codes = builder.load(pointer, align=align)
+        codes = load_codes(context, builder, types_[1], arrays[1], k, LANES)
     else:
-        vector, mask = pointer.type.pointee, first_mask(builder, count, 1)
-        masked = [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
-        codes = masked_call(builder, "load", vector, vector, masked)
+        mask = first_mask(builder, count, 1)
+        pointer, align = as_vector(builder, pointer_to(context, builder, types_[1], arrays[1], k), LANES)
+        codes = masked_load(builder, pointer, align, mask)
     indices = builder.add(_index(builder, codes, wide), splat_vector(builder, base))
     if padded:
         padding = builder.icmp_unsigned("==", codes, ir.Constant(codes.type, [-1] * LANES))

@@ -161,7 +161,7 @@ def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "
 
 
 def _check_driver() -> CheckResult:
-    """Look for a GPU without CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
+    """Look for a GPU without using CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)

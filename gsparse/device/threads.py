@@ -1,9 +1,9 @@
-"""A pool of threads that compute the parts of a product in parallel, in compiled loops that release the GIL.
+"""Divide the parts of a product among threads, and run Python functions on a pool of threads.
 
-The kernels of `gsparse.kernels.cpu` have threads of their own that never need the GIL (`gsparse.kernels.cpu.pool`). The
-threads of this module run Python functions, and kernels on systems where those other threads do not work. Both replace
-the threading layers of numba: `workqueue` aborts the process when two threads enter it at once, and `omp` aborts a
-forked child.
+The kernels of `gsparse.kernels.cpu` have threads of their own that never need the GIL (`gsparse.kernels.cpu.pool`);
+`run_parts` decides how many of them a product has. The threads of this module run Python functions, and kernels on
+systems where those other threads do not work. Both replace the threading layers of numba: `workqueue` aborts the
+process when two threads enter it at once, and `omp` aborts a forked child.
 
 The thread that calls a product computes parts itself until none is left, and then waits only for the parts that other
 threads have begun. It never waits for a part that no thread has begun. So a product always ends, even if all threads
@@ -31,14 +31,14 @@ __all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elemen
 # Smallest cost (entries plus rows) for each thread of a kernel that has its own threads: if the threads sleep, and if
 # they are awake, because another product has just ended. Time of a product in µs with one thread / with two threads, on
 # a virtual machine with two CPUs:
-#   cost             8 000      40 000     96 000    160 000    256 000    870 912
+#   cost             8,000      40,000     96,000    160,000    256,000    870,912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# A helper that is awake saves time from a cost of 10 000 on. A sleeping one saves time from 160 000 on, because one CPU
-# has to interrupt the other; as it is awake for the next product, it is woken from 40 000 on. With more threads, the
-# cost for each of them can be the same, because threads that have been woken wake the others. On 16 CPUs, products of
-# 145 000 to 480 000 entries that followed one another took 31 to 59 µs with 40 000 for each thread and 25 to 46 with
-# 10 000.
+# A second thread that is awake saves time from a cost of 10,000 to 20,000 on; a product has it from 20,000 on: 10,000
+# for each thread. A sleeping one breaks even at about 160,000 only, because one CPU has to interrupt the other. But it
+# is awake for the next product then, so it is woken from 80,000 on: 40,000 for each thread. With more threads, the cost
+# for each of them can be the same, because threads that have been woken wake the others. On 16 CPUs, products of
+# 145,000 to 480,000 entries that followed one another took 31 to 59 µs with 40,000 for each, 25 to 46 with 10,000.
 _ASLEEP_COST, _AWAKE_COST = 40_000, 10_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
@@ -155,12 +155,14 @@ def _serve(jobs: SimpleQueue[_Job | None]) -> None:
 
 
 def _parse_num_threads(num_threads: Any) -> int:
+    message = f"num_threads must be an integer, got {type(num_threads).__name__}: pass 1 or more"
+    if isinstance(num_threads, bool):
+        raise TypeError(message)
     try:
         parsed = operator.index(num_threads)
     except TypeError:
-        received = type(num_threads).__name__
-        raise TypeError(f"num_threads must be an integer, got {received}: pass 1 or more") from None
-    if isinstance(num_threads, bool) or parsed < 1:
+        raise TypeError(message) from None
+    if parsed < 1:
         raise ValueError(f"num_threads must be at least 1, got {num_threads!r}: 1 runs all on the calling thread")
     return parsed
 
@@ -245,8 +247,9 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     ----------
     function : callable
         A loop that releases the GIL. Parts run in parallel and in any order. If the function has an attribute
-        `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts on other threads and returns True, or runs
-        none of them and returns False. ``hand_out.count_awake()`` returns how many of these threads do not sleep.
+        `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts, on this thread and on at most `helpers`
+        threads of another pool, and returns True; or it runs none of them and returns False.
+        ``hand_out.count_awake()`` returns how many threads of that pool do not sleep.
     cost : int
         The entries plus rows of the product, which decide the number of threads.
     *args

@@ -27,13 +27,14 @@ class HubSlices:
     All other columns are *rare* and keep their numbers. In each row the entries in frequent columns come first, in the
     order of the CSR matrix, and those in rare columns follow, in the same order.
 
-    A slice has `slice_size` lanes. On a GPU, a row has the smallest power of two of lanes with which a lane has, on
-    average, at most a given number of its entries. If that takes more lanes than a slice has, the row has all lanes of
-    several consecutive slices. On a CPU, each row has one lane. The entries of a row in frequent columns are dealt to
-    its lanes in turn, and then those in rare columns, beginning with the first lane again. All rows of a slice have the
-    same number of lanes. Rows are sorted by falling number of lanes, then by falling number of positions that a lane of
-    the row takes, and then by that of its frequent ones. In a slice of 4 lanes with two rows a and b of two lanes each,
-    of which a has five entries in frequent columns, b has four, and both have two in rare columns::
+    A slice has `slice_size` lanes. On a GPU, the number of lanes of a row is a power of two: the smallest one for which
+    each lane gets, on average, no more than a given number of the row's entries. If that takes more lanes than a slice
+    has, the row has all lanes of several consecutive slices. On a CPU, each row has one lane. The entries of a row in
+    frequent columns are dealt to its lanes in turn, and then those in rare columns, beginning with the first lane
+    again. All rows of a slice have the same number of lanes. Rows are sorted by falling number of lanes, then by
+    falling number of positions that a lane of the row takes, and then by that of its frequent ones. In a slice of 4
+    lanes with two rows a and b of two lanes each, of which a has five entries in frequent columns, b has four, and both
+    have two in rare columns::
 
                   frequent columns        rare columns     (.. is padding)
         lane 0    a0 a2 a4                a5

@@ -31,7 +31,7 @@ _SORTED, _CANONICAL = "has_sorted_indices", "has_canonical_format"
 
 
 def is_written_on_host(matrix: MatrixLike) -> bool:
-    """Return whether the host writes: to values that no device computes in, and to arrays that somebody holds."""
+    """Return whether SciPy writes on the host: no device computes in the dtype, or somebody holds a host array."""
     return matrix.dtype.char in HOST_ONLY or matrix._arrays.is_on_loan
 
 
@@ -61,7 +61,7 @@ def entries_of(matrix: MatrixLike) -> Csr:
 
 
 def _are_sorted(matrix: MatrixLike) -> bool:
-    """Return whether columns do not fall within any row. Synchronizes."""
+    """Return whether the columns of each row are in ascending order; they may repeat. Synchronizes."""
     if _are_canonical(matrix):
         return True
     device, csr = matrix.device, matrix._arrays.current(matrix._stored_shape).csr
@@ -72,7 +72,7 @@ def _are_sorted(matrix: MatrixLike) -> bool:
 
 
 def _are_canonical(matrix: MatrixLike) -> bool:
-    """Return whether columns rise within each row, so that no entry is there twice. Synchronizes."""
+    """Return whether the columns of each row are in ascending order, and none is there twice. Synchronizes."""
     return matrix._arrays.current(matrix._stored_shape).is_canonical
 
 
@@ -258,9 +258,13 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 PROPERTIES = {
     _SORTED: _property_of_entries(
-        _SORTED, _are_sorted, "Whether columns do not fall within any row, or what was assigned. May synchronize."
+        _SORTED,
+        _are_sorted,
+        "Whether the columns of each row ascend (they may repeat), or what was assigned. May synchronize.",
     ),
     _CANONICAL: _property_of_entries(
-        _CANONICAL, _are_canonical, "Whether columns rise within each row, or what was assigned. May synchronize."
+        _CANONICAL,
+        _are_canonical,
+        "Whether the columns of each row ascend and none repeats, or what was assigned. May synchronize.",
     ),
 }

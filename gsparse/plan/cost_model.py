@@ -28,8 +28,8 @@ class MachineModel:
         Expected products multiplied by entries, from which on the plan analyzes the matrix in order to store it in
         fewer bytes. A small matrix gains little, because the launch takes most of the time of its products.
     column_byte : float
-        Only for products with several columns, in which X and Y take the same time whatever is read of the matrix:
-        seconds per byte of the matrix.
+        Seconds per byte of the matrix, in products with several columns. The time for X and Y themselves is left out,
+        because it is the same for all formats.
     column_gather : float
         Seconds per byte of X that positions of the matrix read. On a CPU, threads share this work.
     """

@@ -63,8 +63,8 @@ def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
         effect.
     out : array, shape (M,), optional
         A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. If the
-        arrays are on the device and kernels compute in the result dtype (floating and complex ones, int64), nothing is
-        allocated.
+        arrays are on the device, `x` needs no copy and kernels compute in the result dtype (floating and complex ones,
+        int64), nothing is allocated.
 
     Returns
     -------

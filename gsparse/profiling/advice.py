@@ -61,9 +61,9 @@ def _repeated_set_up(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
     total = sum(row.seconds for row in set_up)
     yield Advice(
         saved,
-        f"{most.place} prepares a matrix in each of {most.calls:,} calls. With choosing and building its format, this "
-        f"takes {_of(total, seconds)}. If only the values change, make the matrix once before the loop and call "
-        f"A.with_data(values), which keeps what depends on the structure: it saves up to {saved:.2g} s.",
+        f"{most.place} prepares a matrix in each of {most.calls:,} calls. All such preparations, with choosing and "
+        f"building formats, take {_of(total, seconds)}. If only the values change, make the matrix once before the "
+        f"loop and call A.with_data(values), which keeps what depends on the structure: it saves up to {saved:.2g} s.",
     )
 
 
@@ -78,9 +78,9 @@ def _host_arrays(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
         yield Advice(
             saved,
             f"{row.place} asks for {array} on the host in {row.calls:,} calls, which takes "
-            f"{_of(row.inclusive_seconds, seconds)}. While the program holds the array, each product or solve prepares "
-            f"the matrix again, which takes {again:.2g} s. Use {array.replace('A.', 'A.device_')}, A.with_data(values) "
-            f"or A.freeze(): they save up to {saved:.2g} s.",
+            f"{_of(row.inclusive_seconds, seconds)}. While the program holds an array of the host, each product or "
+            f"solve prepares the matrix again, which takes {again:.2g} s in all. Use "
+            f"{array.replace('A.', 'A.device_')}, A.with_data(values) or A.freeze(): they save up to {saved:.2g} s.",
         )
 
 

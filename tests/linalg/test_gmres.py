@@ -17,7 +17,7 @@ from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
 from gsparse.linalg.krylov.solve_state import SolveState
 from tests.support import host, on_device, random_values
 
-# More than the two blocks of an emulated device have in flight.
+# Number of unknowns: more than the two blocks of an emulated device process at the same time.
 SIZE = 600
 
 
@@ -107,9 +107,9 @@ def test_the_basis_is_orthogonal_also_where_one_gram_schmidt_pass_fails(device: 
     assert state.read()["cycle_end"] == 0
     Q = host(basis.vectors)[:, 0].astype(float)
     assert np.max(abs(Q @ Q.T - np.eye(steps))) <= 30 * np.finfo(dtype).eps
-    # B times the first vectors lies in the span of all vectors: the relation behind the small problem.
-    B = A.astype(float) @ Q[:-1].T
-    assert np.max(abs(B - Q.T @ (Q @ B))) <= 100 * np.finfo(dtype).eps
+    # A times the first vectors lies in the span of all vectors: the relation behind the small problem.
+    images = A.astype(float) @ Q[:-1].T
+    assert np.max(abs(images - Q.T @ (Q @ images))) <= 100 * np.finfo(dtype).eps
 
 
 class Ranks:
@@ -303,7 +303,7 @@ def test_a_singular_matrix_is_not_reported_as_a_success(device: Device) -> None:
     S = sp.csr_array(np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
     b = np.array([1.0, 0, 1])
     got = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-8, full_output=True)
-    assert got.info == 30  # maxiter was reached, as in SciPy
+    assert got.info == 30  # After a breakdown `info` is maxiter, 10·N by default, as in SciPy.
     assert "singular" in got.advice
     np.testing.assert_allclose(S @ (S @ got.x), S @ b, atol=1e-14)
 

@@ -1,4 +1,4 @@
-"""Products with a vector that one process holds, the client, and vectors of solves on their way to ranks and back.
+"""Products with a vector of one process, the client, and the way of a solve's vectors to the ranks and back.
 
 For a product, the client sends each rank its part of the vector and the ghosts that it needs, so the ranks do not
 exchange anything. Each rank serves requests at a port of its own:
@@ -8,9 +8,9 @@ exchange anything. Each rank serves requests at a port of its own:
                        request number, 1, number of arrays | y, the rank's part | values of ghosts     other products
                        request number, 0, number of bytes | text of an error
 
-The operation "store" keeps x on the rank under a number, which is sent in place of ghosts, and "take" returns the
-vector with this number. So the vectors of a solve do not go through dask's scheduler. "call" runs the solve itself
-(`gsparse.distributed.ranks.rank_calls`).
+The operation "store" keeps x on the rank under a number. This number and the oldest one that is still wanted are sent
+in place of ghosts. "take" returns the vector with this number. So the vectors of a solve do not go through dask's
+scheduler. "call" runs the solve itself (`gsparse.distributed.ranks.rank_calls`).
 
 Arrays are raw numbers behind a header (`gsparse.distributed.ranks.messages`). A server reads messages only after the
 client has proved that it knows the secret, and answers the proof with an empty answer, or with an error that says why
@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 HostArray = npt.NDArray[Any]
-# Runs the call of a client: it gets the bytes that the client has sent, and a function that returns whether the client
-# still waits for the result, and returns the bytes of the answer.
+# Runs the call of a client and returns the bytes of the answer. Its arguments are the bytes that the client has sent,
+# and a function that tells whether the client still waits for the result.
 Call = Callable[[bytes, Callable[[], bool]], bytes]
 
 # The matrix that is multiplied: A itself, its transpose, or its adjoint.
@@ -62,13 +62,13 @@ OPERATIONS = ("plain", "transposed", "adjoint")
 _REQUESTS = (*OPERATIONS, "store", "take", "call")
 # The head of a request: its number, and the index of the operation.
 _REQUEST = struct.Struct("<QB")
-# The head of an answer: the number of the request, 0 for that to connect; 1 for a product, or 0 for an error; and the
-# number of arrays that follow, or of bytes of the error's text.
+# The head of an answer: the number of the request that it answers, or 0 in the answer to the proof of the secret; then
+# 1 if the request succeeded, or 0 if it failed; then the number of arrays that follow, or of bytes of the error's text.
 _ANSWER = struct.Struct("<QBI")
 # Numbers by which the two ends are known in the proof of the secret (`handshake.prove`).
 _SERVER, _CLIENT = 1, 2
-# Maximum number of clients that a server serves at the same time, each in a thread. The user's process is two of them,
-# and a worker that computes a product with a dask array is one.
+# Maximum number of clients that a server serves at the same time, each in a thread. The user's process counts as two,
+# because products and calls have connections of their own, and a worker that multiplies a dask array counts as one.
 MAX_CLIENTS = 256
 # A client may vanish without closing its connection, because its host lost power or its network. The system closes the
 # connection after a minute of silence and six unanswered probes, ten seconds apart.
@@ -128,9 +128,9 @@ class ProductServer:
         self._acceptor = Acceptor(listener, self._identify, self._admit, tls, name="gsparse products")
 
     def close(self) -> None:
-        """Make all threads end: those that wait for a request at once, those that multiply after their product.
+        """Make all threads end, without waiting for them.
 
-        This does not wait for the latter.
+        A thread that waits for a request ends at once. One that multiplies ends after its product.
         """
         self._acceptor.close()
         for connection in list(self._connections):
@@ -243,7 +243,7 @@ def connect_to_servers(
                 connection.settimeout(deadline.remaining())
                 receive_answer(connection, 0)
             except (OSError, ValueError, CommunicationError) as error:
-                raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error
+                raise CommunicationError(f"no connection to {host}:{port}: {error}") from error
             connection.settimeout(timeout)
             connections.append(connection)
         unfinished.pop_all()
@@ -267,7 +267,7 @@ class WholeVector:
     Attributes
     ----------
     values : array or None
-        The vector, which is allocated for the part that arrives first.
+        The whole vector. It is None until the first part arrives, which determines its dtype and number of columns.
     """
 
     def __init__(self, bounds: Sequence[int]) -> None:

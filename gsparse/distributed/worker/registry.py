@@ -165,7 +165,7 @@ def get_secret(key: str) -> bytes | None:
 
 
 def require_secret(key: str) -> bytes:
-    """Return the secret of a matrix that this worker has, or is about to have, rows of.
+    """Return the secret of a matrix. This worker has rows of it, or is about to receive some.
 
     Raises
     ------

@@ -36,7 +36,7 @@ TILE_WORK = 2048
 
 
 class Stretch(NamedTuple):
-    """Consecutive entries, `begin` to `stop`, and the rows `row` to `last` that end among them.
+    """Consecutive entries, `begin` to `stop` - 1, and the rows that end among them, `row` to `last` - 1.
 
     position   begin ................................................................ stop
     row            `row` | `row` + 1 |      ...      | `last` - 1 |  `last` goes on after stop
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Blocks of rows: block b has rows ``first_rows[b]`` to ``first_rows[b + 1]``."""
+    """Blocks of rows: block b has rows ``first_rows[b]`` to ``first_rows[b + 1] - 1``."""
 
     indptr: Array
     first_rows: Array
@@ -57,7 +57,7 @@ class Blocks(NamedTuple):
 
 
 class TileRows(NamedTuple):
-    """Tiles: the row ends of tile t are rows ``first_rows[t]`` to ``first_rows[t + 1]``.
+    """Tiles: rows ``first_rows[t]`` to ``first_rows[t + 1] - 1`` end in tile t.
 
     ``carries[t]`` receives the sum of the last entries of tile t, whose row ends in a later tile.
     """

@@ -1,7 +1,7 @@
 """Restarted GMRES (Saad and Schultz 1986) and flexible GMRES (Saad 1993).
 
-A cycle builds an orthonormal basis V of a Krylov space of B = M·A and minimizes the residual over it. Iteration j of a
-cycle, counted from 0 (`gsparse.kernels.basis` derives it):
+A cycle builds an orthonormal basis V of a Krylov space of B = M·A and minimizes the preconditioned residual M·(b - A·x)
+over it. Iteration j of a cycle, counted from 0 (`gsparse.kernels.basis` derives it):
 
     pass             equations                                                             vectors read and written
     project          u = B·w;  p = Vᴴu, <w, u>                                             j + 2
@@ -42,10 +42,10 @@ from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
-# The passes before and after the iterations of a cycle (these are in `gsparse.kernels.basis`). w is the preconditioned
-# residual, with which a cycle begins. `ptol_max_factor` is SciPy's: a cycle only knows the preconditioned residual, so
-# its tolerance is that residual times at most this factor. If a cycle reached its tolerance, but the true residual is
-# too large, the factor becomes smaller, otherwise larger.
+# The passes before and after the iterations of a cycle; those of the iterations are in `gsparse.kernels.basis`. w is
+# the preconditioned residual, with which a cycle begins. `ptol_max_factor` is SciPy's: a cycle only knows the
+# preconditioned residual, so its tolerance is that residual times at most this factor. If a cycle reached its
+# tolerance, but the true residual is too large, the factor becomes smaller, otherwise larger.
 PROGRAM = Program(
     "gmres",
     "x b w u q",
@@ -145,15 +145,17 @@ def gmres(
     restart : int, optional
         Iterations per cycle; 20 by default, at most N.
     maxiter : int, optional
-        Maximum number of cycles; 10·N by default. With ``callback_type="legacy"``, of iterations.
+        Maximum number of cycles; 10·N by default. With a `callback` of the type "legacy", the maximum number of
+        iterations.
     M : operator, optional
         Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings return one; any type
         that A may have is accepted too. It is applied from the left, as in SciPy, or from the right if `flexible`.
     callback : callable, optional
         Called with the argument that `callback_type` selects. The host then waits for every cycle.
     callback_type : {"legacy", "pr_norm", "x"}, optional
-        "x": the solution, after each cycle. "pr_norm": the norm of the preconditioned residual divided by norm(b), for
-        each iteration, at the end of its cycle. "legacy" (default): the same, and `maxiter` counts iterations.
+        What `callback` is called with; without one, this has no effect. "x": the solution, after each cycle. "pr_norm":
+        the norm of the preconditioned residual divided by norm(b), for each iteration, at the end of its cycle.
+        "legacy" (default, with a DeprecationWarning as in SciPy): as "pr_norm", but `maxiter` counts iterations.
     full_output : bool, optional
         Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional

@@ -79,7 +79,7 @@ template <class Value, class Code, class T, int ONCE> struct HubEntries {
     return sum;
   }
 
-  // Return `sum` plus the products of `count` entries with x, from position `first` on.
+  // Return `sum` plus the products of `count` entries with x, at positions first, first + GS_WARP, ...
   __device__ __forceinline__ T add(long long first, int count, T sum) const {
     enum { SIZE = Batch<T>::size };
     int j = 0;

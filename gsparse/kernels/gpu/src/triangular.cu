@@ -9,8 +9,10 @@
 // A thread owns a row; neighbouring threads own neighbours in the order of the levels. A launch processes the levels
 // from `first` up to `last`: either one level, with as many blocks as its rows need, or several narrow levels with one
 // block, which waits at a barrier after each of them. Values that other threads have written during the launch are not
-// read from the cache of the multiprocessor (gs_fresh). Reads are not coalesced: each thread walks its own row. Nothing
-// is in shared memory and nothing is atomic, so that results are always the same.
+// read from the cache of the multiprocessor (gs_fresh). Reads are not coalesced, because each thread walks its own row,
+// and nothing is in shared memory. The solve for many right-hand sides differs: a team of threads owns a row, reads are
+// coalesced, and sums of teams meet in shared memory. Every floating-point sum has a fixed order, and only integers are
+// updated by atomic operations, so results are always the same.
 // Source: E. Anderson and Y. Saad, "Solving sparse triangular linear systems on parallel computers", Int. J. High Speed
 // Comput. 1(1), 1989 (level scheduling); Y. Saad, "Iterative Methods for Sparse Linear Systems", algorithm 10.4 (ILU(0)
 // by rows, IKJ).
@@ -76,8 +78,8 @@ ilu0_levels(int first, int last, const long long *__restrict__ bounds, const Ind
 
 // A step of a fixed-point iteration for the same factors, which updates all entries at once. A thread owns an entry: it
 // subtracts the products of the entries that its row of L and its column of U have in common, in the same order as
-// above, so that the iteration ends with the same bits. `columns` are those of the transpose, and `numbers` the
-// positions of its entries.
+// above, so that the iteration ends with the same bits. `column_pointers` and `column_rows` are the CSR arrays of the
+// transpose, and `numbers` has the position of each of its entries in `data`.
 // Source: E. Chow and A. Patel, "Fine-grained parallel incomplete LU factorization", SIAM J. Sci. Comput. 37(2), 2015.
 template <class T, class Index>
 GS_KERNEL sweep_ilu0(long long nnz, const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -101,7 +103,7 @@ GS_KERNEL sweep_ilu0(long long nnz, const Index *__restrict__ indptr, const Inde
 }
 
 // y = (I + N)^-1 x for a strictly triangular N. Its rows are stored in the order of the levels, and its values negated,
-// so that y[row] = x[row] + sum of data[k] * y[indices[k]]. Blocks along y are right-hand sides.
+// so that y[row] = x[row] + sum of data[k] * y[indices[k]]. Blocks along y of the grid are right-hand sides.
 template <class T, class Index>
 GS_KERNEL_OF(GS_LEVEL_THREADS)
 solve_levels(int first, int last, const long long *__restrict__ bounds, const Index *__restrict__ order,
@@ -143,10 +145,10 @@ __device__ __forceinline__ T gs_part_of_row(long long k, long long end, int step
 //     Y         row 0: c c c c ...  row 1: c c c c ...      solutions, the columns of a row side by side
 //     team      0 0 0 0 .. 1 1 1 1 .. 2 2 2 2 ..            neighbouring threads read neighbouring columns of Y
 //
-// Each entry of the matrix is read once for all columns of a team. If a block alone processes a level that has fewer
-// rows than the block has teams, several teams share a row: their sums meet in shared memory, where the first of them
-// adds them up in a fixed order. `x` and `y` hold one column after the other; Y is scratch. Blocks along y of the grid
-// are groups of columns.
+// Each entry of the matrix is read once for all columns of a team. If a block alone processes a level that has at most
+// half as many rows as the block has teams, several teams share a row: their sums meet in shared memory, where the
+// first of them adds them up in a fixed order. `x` and `y` hold one column after the other; Y is scratch. Blocks along
+// y of the grid are groups of columns.
 template <class T, class Index>
 GS_KERNEL_OF(GS_LEVEL_THREADS)
 solve_levels_of_columns(int first, int last, const long long *__restrict__ bounds, const Index *__restrict__ order,

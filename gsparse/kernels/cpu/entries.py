@@ -36,6 +36,7 @@ from gsparse.kernels.cpu.lanes import (
     multiply,
     splat,
 )
+from gsparse.kernels.cpu.prefetch import prefetch
 
 __all__ = [
     "RUN",
@@ -56,6 +57,12 @@ __all__ = [
 
 # Consecutive positions that share a base; also the rows of a slice. Four times LANES.
 RUN = CPU_LANES
+
+# Loops ask for the values and columns of this many positions further on. These are 4 KB of float64 values, because a
+# CPU reads ahead by itself only within a page. A product of more than the caches hold then takes 0.80 to 0.82 of the
+# time (27-point 128³, 2 and 16 threads, Intel Emerald Rapids), and 0.86 to 0.91 with 128 positions. In the caches, most
+# times differ by 2 % at most.
+_AHEAD = 512
 
 # The sums of a run of rows: four `Lanes`.
 Run = tuple[Any, Any, Any, Any]
@@ -186,6 +193,8 @@ def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
     """Add the run of positions from `k` on to the sums of as many rows; padding adds nothing."""
     a, b, c, d = sums
     base = base_at(entries.bases, k)
+    prefetch(entries.values, np.uint64(k + _AHEAD), RUN)
+    prefetch(entries.columns, np.uint64(k + _AHEAD), RUN)
     if any_padding(entries.columns, np.uint64(k)):
         a = _add_padded(a, k, base, entries, x, zero)
         b = _add_padded(b, k + LANES, base, entries, x, zero)
@@ -212,6 +221,8 @@ def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> An
         if begin < k:
             lanes = _first_product(begin, k - begin, entries, x, zero)
     while k + LANES <= end:
+        prefetch(entries.values, np.uint64(k + _AHEAD), LANES)
+        prefetch(entries.columns, np.uint64(k + _AHEAD), LANES)
         lanes = add(lanes, lanes_product(k, base_at(entries.bases, k), entries, x, zero))
         k += LANES
     if k < end:

@@ -269,11 +269,11 @@ def _copy_rows(part: int, num_parts: int, numbers: Array, rows: Rows, taken: Row
     taken_indptr, taken_indices, taken_data = taken
     for row in range(first_row(part, num_parts, taken_indptr), first_row(part + 1, num_parts, taken_indptr)):
         if row + 2 * _AHEAD < numbers.size:
-            prefetch(indptr, np.uint64(numbers[np.uint64(row + 2 * _AHEAD)]))
+            prefetch(indptr, np.uint64(numbers[np.uint64(row + 2 * _AHEAD)]), 1)
             later = np.uint64(indptr[np.uint64(numbers[np.uint64(row + _AHEAD)])])
-            prefetch(indices, later)
-            prefetch(data, later)
-            prefetch(data, later + np.uint64(8))
+            prefetch(indices, later, 1)
+            prefetch(data, later, 1)
+            prefetch(data, later + np.uint64(8), 1)
         start = np.uint64(indptr[np.uint64(numbers[np.uint64(row)])])
         to, end = np.uint64(taken_indptr[np.uint64(row)]), np.uint64(taken_indptr[np.uint64(row + 1)])
         for k in range(end - to):

@@ -186,6 +186,14 @@ def test_a_matrix_of_the_suitesparse_collection_is_found_in_its_structure(tmp_pa
     scipy.io.savemat(tmp_path / "A.mat", {"Problem": {"name": "HB/x", "A": sp.csc_array(S), "id": 3.0}})
     same(read_file(tmp_path / "A.mat"), S)
     same(read_file(tmp_path / "A.mat", name="Problem.A"), S)
+    with pytest.raises(
+        FileFormatError, match=r"^A.mat holds no Problem.B: the fields of the structure are name, A, id$"
+    ):
+        read_file(tmp_path / "A.mat", name="Problem.B")
+    with pytest.raises(
+        FileFormatError, match=r"^A.mat holds no Problem.A.x: 'x' can only be a field of a single structure$"
+    ):
+        read_file(tmp_path / "A.mat", name="Problem.A.x")
 
 
 def test_matlab_files_of_other_versions_are_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -221,6 +229,24 @@ def test_right_hand_sides_of_harwell_boeing_are_left_out(tmp_path: Path) -> None
     lines.insert(4, f"F             {1:14d}{0:14d}")
     (tmp_path / "A.rua").write_text("\n".join([*lines, "  1.0  2.0  3.0  4.0"]))
     same(read_file(tmp_path / "A.rua"), S)
+
+
+def test_fields_of_harwell_boeing_that_touch_are_separated(tmp_path: Path) -> None:
+    sections = (
+        "A matrix".ljust(80),
+        f"{3:14d}" + f"{1:14d}" * 3,
+        "RUA".ljust(14) + "".join(f"{n:14d}" for n in (12, 3, 4, 0)),
+    )
+    numbers = "   1   2   4   5", "  12   1  11   3", "-1.00E+00-2.50E+00 3.00E+00-4.00E+00"
+    (tmp_path / "A.rua").write_text("\n".join([*sections, "(4I4)           (4I4)           (4E9.2)", *numbers]))
+    rows, columns = [11, 0, 10, 2], [0, 1, 1, 2]
+    same(read_file(tmp_path / "A.rua"), sp.csr_array(([-1.0, -2.5, 3.0, -4.0], (rows, columns)), shape=(12, 3)))
+    touching = "1000110012", "1000110002"
+    (tmp_path / "B.rua").write_text(
+        "\n".join(["B".ljust(80), sections[1], "RUA".ljust(14) + "".join(f"{n:14d}" for n in (10002, 1, 2, 0)),
+                   "(2I5)           (2I5)           (2E9.2)", "    1    3", touching[1], "-1.00E+00-2.50E+00"])
+    )  # fmt: skip
+    same(read_file(tmp_path / "B.rua"), sp.csr_array(([-1.0, -2.5], ([10000, 10001], [0, 0])), shape=(10002, 1)))
 
 
 @pytest.mark.parametrize("kind", ["CUA", "PSA", "RUE", "XYZ"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product as product_of
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.kernels.algebra import UNION
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.arithmetic import CsrProduct, combine, product
+from gsparse.sparse.arithmetic import CsrProduct, combine, multiply_broadcast, product
 from gsparse.sparse.canonical import canonical
 from gsparse.sparse.selection import select_columns, select_rows, triangle
 from tests.support import DTYPES, INDEX_DTYPES, STRUCTURES, from_lengths, host, on_device, with_types
@@ -229,6 +230,27 @@ def test_combinations_equal_scipys_for_every_dtype(
     B.sum_duplicates()
     want = SCIPY[operation](A, B)
     assert_same(combine(device, operation, on(device, A), on(device, B)), want)
+
+
+SIZES = (0, 1, 3)
+
+
+@pytest.mark.parametrize("shape", list(product_of(SIZES, SIZES)))
+@pytest.mark.parametrize("other", list(product_of(SIZES, SIZES)))
+def test_products_of_rows_columns_and_empty_matrices_have_scipys_shape_and_entries(
+    device: Device, shape: tuple[int, int], other: tuple[int, int]
+) -> None:
+    try:
+        want_shape = np.broadcast_shapes(shape, other)
+    except ValueError:
+        return
+    if shape == other:
+        return  # not broadcast
+    a, b = (sp.csr_array(np.arange(2.0, 2 + m * n).reshape(m, n)) for m, n in (shape, other))
+    with device.active():
+        got = multiply_broadcast(device, on(device, a), on(device, b))
+    assert got.shape == want_shape
+    np.testing.assert_array_equal(scipy_of(got).toarray(), a.toarray() * b.toarray())
 
 
 def test_subnormal_values_are_not_treated_as_zero(device: Device) -> None:

@@ -1,7 +1,8 @@
 """Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader and writer.
 
 SciPy reads real and integer matrices without a symmetry, whose numbers are in Fortran's formats I and E. This module
-changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle.
+changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. SciPy also needs
+blanks between numbers; this module inserts them where the fields of a line touch.
 
 References
 ----------
@@ -97,12 +98,21 @@ def _join_sections(lines: list[str]) -> None:
             lines[number] = lines[number].rstrip()
             if len(lines[number]) > repeat * width:
                 raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
+            left = numbers - repeat * (number - begin)
+            lines[number] = _separate(lines[number], min(repeat, left), width)
             if match[2] in "Ii":
                 _check_whole_numbers(lines[number])
         sections.append(" ".join(lines[begin : begin + count]))
         begin += count
     lines[1] = f"{len(sections):14d}" + f"{1:14d}" * len(sections)
     lines[4:] = sections
+
+
+def _separate(line: str, count: int, width: int) -> str:
+    """Insert blanks between the `count` fields of a line if they touch."""
+    if len(line.split()) == count:
+        return line
+    return " ".join(line[k : k + width] for k in range(0, len(line), width))
 
 
 def _check_whole_numbers(line: str) -> None:

@@ -69,8 +69,8 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
         ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
     name : str, optional
         The name of a variable in a ``.mat`` file, or of a field of a structure, such as ``Problem.A``. By default, the
-        only sparse matrix in the file, else the only full one, else ``Problem.A``. Other kinds of file hold one matrix,
-        without a name.
+        only sparse matrix in the file; if all matrices are full, the only one; if there is no matrix, ``Problem.A``.
+        Other kinds of file hold one matrix, without a name.
 
     Returns
     -------

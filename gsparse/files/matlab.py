@@ -73,10 +73,20 @@ def read(path: Path, name: str | None) -> sp.csr_array:
         file.seek(0)
         matrix: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
         for field in fields:
-            matrix = matrix[field].item()
+            matrix = _field(path.name, matrix, field, path_to_matrix)
         if not (isinstance(matrix, np.ndarray) or sp.issparse(matrix)):  # SciPy returns "Read error: …" as a string.
             raise ValueError(f"{path_to_matrix}: {matrix!s:.200}")
         return as_csr(matrix, num_bytes)
+
+
+def _field(file: str, structure: Any, field: str, path_to_field: str) -> Any:
+    """Return a field of a structure. That there is none does not make the file malformed: the error says so itself."""
+    fields = getattr(structure, "dtype", np.dtype(float)).names
+    if fields is None or structure.size != 1:
+        raise FileFormatError(f"{file} holds no {path_to_field}: {field!r} can only be a field of a single structure")
+    if field not in fields:
+        raise FileFormatError(f"{file} holds no {path_to_field}: the fields of the structure are {', '.join(fields)}")
+    return structure[field].item()
 
 
 def _check_file(file: IO[bytes], num_bytes: int) -> None:

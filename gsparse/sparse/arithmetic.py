@@ -205,7 +205,7 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
         return product(device, a, b)
     if b.num_cols == a.num_rows == 1 != b.num_rows and a.num_cols != 1:
         return product(device, b, a)
-    if a.num_rows < b.num_rows or a.num_cols < b.num_cols:
+    if a.num_rows == 1 != b.num_rows or a.num_cols == 1 != b.num_cols:
         a, b = b, a
     factors = dense_of(device, b)
     if factors.size == 1:

@@ -55,9 +55,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         return
     part = part_of(path, uuid.uuid4().hex)
     with new_file(part) as file:
-        yield file
         if path.exists():
-            shutil.copymode(path, part)
+            shutil.copymode(path, part)  # before anything is written, which others may not be allowed to read
+        yield file
     try:
         rename(part, path)
     except BaseException:

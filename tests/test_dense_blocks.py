@@ -266,6 +266,7 @@ def test_the_blocks_of_a_bsr_array_are_kept_as_long_as_they_are_full(device: Dev
     assert type(A.T)(B, device=device).block_shape == (3, 2)
     for same in (A.copy(), A * 2, A.with_data(S.data), GpuSparseMatrix(A, format="auto"), A[6:18]):
         assert same.block_shape == (3, 2)
+    assert (A.tocsc().block_shape, GpuSparseMatrix(A.T).block_shape) == ((3, 2), (2, 3))
     A.release()
     assert A.block_shape == pickle.loads(pickle.dumps(A)).block_shape == (3, 2)
     assert A[1:].block_shape == GpuSparseMatrix(A[1:], device=device).block_shape == (1, 6)

@@ -6,6 +6,7 @@ import copy
 import logging
 import pickle
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,74 @@ def test_texts_describe_the_matrix_and_name_its_device(A: Any, S: Any, device: D
     candidates = {*gsparse.FORMATS} - {"auto", "hub_columns", "row_pattern", "bsr"}
     for words in (device.name, "12 x 9", f"{S.nnz} entries", "MB per product", "padding", *candidates):
         assert words in table
+
+
+def test_the_number_of_printed_entries_can_change_after_printing(A: Any, S: Any) -> None:
+    for number in (50, 4, 8):
+        A.maxprint = S.maxprint = number
+        assert str(A).splitlines()[2:] == str(S).splitlines()[2:]
+    assert pickle.loads(pickle.dumps(A)).maxprint == 8
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+@pytest.mark.parametrize("cls", [GpuSparseMatrix, TransposedMatrix, gsparse.sparse.csr_matrix])
+def test_a_matrix_of_extended_precision_is_made_from_a_transposed_view(device: Device, dtype: Any, cls: Any) -> None:
+    S = make(float).astype(dtype)
+    L = GpuSparseMatrix(S, device=device)
+    for view, want in ((L.T, S.T), (L, S)):
+        np.testing.assert_array_equal(cls(view).toarray(), want.toarray())
+    for ask in (lambda: L.plan, lambda: L.plan_for(4), lambda: L.stored):
+        with pytest.raises(DtypeError, match=r"no device multiplies values of .*: use astype\(float\)"):
+            ask()
+
+
+def test_arrays_of_another_byte_order_are_converted(A: Any, S: Any, device: Device) -> None:
+    swapped = S.data.astype(S.dtype.newbyteorder())
+    for B in (A.with_data(swapped), A.astype(swapped.dtype), GpuSparseMatrix(A, dtype=swapped.dtype)):
+        assert B.dtype == S.dtype
+        np.testing.assert_array_equal(B.toarray(), S.toarray())
+    rows = np.arange(SHAPE[0]).astype(np.dtype(np.int64).newbyteorder())
+    np.testing.assert_array_equal(A[rows[::-1]].toarray(), S.toarray()[::-1])
+    d = np.linspace(1, 2, SHAPE[1])
+    scaled = A.multiply(d.astype(d.dtype.newbyteorder()))
+    np.testing.assert_array_equal(scaled.toarray(), S.multiply(d).toarray())
+
+
+def test_a_boolean_matrix_that_is_declared_hermitian_stays_boolean(device: Device) -> None:
+    dense = np.array([[1, 2j, 0], [-2j, 0, 3], [0, 3, 0]])
+    A = GpuSparseMatrix(dense, device=device, symmetric="hermitian").astype(bool)
+    want = sp.csr_array(dense != 0)
+    for got in (A.tocsc(), A + A.T, A.T):
+        assert got.dtype == bool
+        np.testing.assert_array_equal(got.toarray(), want.toarray())
+    assert A.tocsc().data.dtype == bool
+    x = np.array([True, False, False])
+    np.testing.assert_array_equal(A.T @ x, want.T @ x)
+
+
+def test_a_matrix_that_gets_another_shape_need_not_be_symmetric(device: Device) -> None:
+    A = GpuSparseMatrix(np.eye(3), device=device, symmetric=True)
+    B = GpuSparseMatrix(A, shape=(3, 5))
+    assert B.shape == (3, 5)
+    np.testing.assert_array_equal(B.T @ np.ones(3), [1, 1, 1, 0, 0])
+
+
+def test_large_unsigned_indices_do_not_become_negative(A: Any) -> None:
+    with pytest.raises(IndexError, match=r"index \(18446744073709551615\) out of range"):
+        A[np.array([2**64 - 1], np.uint64)]
+    np.testing.assert_array_equal(A[np.array([3], np.uint8)].toarray(), A[3:4].toarray())
+
+
+def test_an_assignment_whose_warning_is_an_error_writes_nothing(A: Any, S: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(sp.SparseEfficiencyWarning):
+            A[0] = 7.0
+    np.testing.assert_array_equal(A.toarray(), S.toarray())
+
+
+def test_properties_can_be_looked_up_in_the_class() -> None:
+    assert callable(type(GpuSparseMatrix.stats).__get__)  # the property itself
 
 
 # ------------------------------------------------------------------------------------------------ NumPy's functions

@@ -56,6 +56,19 @@ def assert_is_product(C: GpuSparseMatrix, A: GpuSparseMatrix, B: GpuSparseMatrix
     np.testing.assert_array_equal(c.toarray(), a.toarray() @ b.toarray())
 
 
+def test_what_a_user_does_to_a_result_does_not_change_the_next_one(device: Device, rng: np.random.Generator) -> None:
+    S, T = two(rng)
+    A, B = (GpuSparseMatrix(whole_numbers(part, rng, float), device=device) for part in (S, T))
+    known = gsparse.sparse.MatrixProduct(A, B)
+    for _ in range(2):
+        with pytest.warns(sp.SparseEfficiencyWarning):
+            known.result[0, :] = 7.0  # new entries
+        known.result.data[::2] = 0
+        known.result.eliminate_zeros()
+        A, B = (M.with_data(whole_numbers(part, rng, float).data) for M, part in ((A, S), (B, T)))
+        assert_is_product(known.update(A, B), A, B)
+
+
 def test_entries_stay_where_products_add_up_to_0(device: Device) -> None:
     A = GpuSparseMatrix(sp.csr_array([[1.0, -1.0]]), device=device)
     B = GpuSparseMatrix(sp.csr_array([[1.0], [1.0]]), device=device)

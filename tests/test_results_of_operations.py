@@ -82,9 +82,28 @@ def test_results_inherit_options_that_leave_no_choice(options, S: sp.csr_array) 
     assert "result of an operation" not in (A + A).plan.reason
 
 
-def test_a_result_is_freed_with_its_last_reference(S: sp.csr_array) -> None:
-    A = sum_of(S)
-    A @ np.ones(S.shape[0])
+def multiply(A: GpuSparseMatrix) -> None:
+    A @ np.ones(A.shape[0])
+
+
+def multiply_transposed(A: GpuSparseMatrix) -> None:
+    A.T @ np.ones(A.shape[0])
+
+
+@pytest.mark.parametrize("use", [multiply, multiply_transposed])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sum_of,
+        lambda S: GpuSparseMatrix(S, device="cpu"),  # which turns out to be symmetric
+        lambda S: GpuSparseMatrix(S, device="cpu", symmetric=True),
+        lambda S: GpuSparseMatrix(S, device="cpu", tune="lazy"),
+    ],
+    ids=["result", "symmetric", "declared symmetric", "lazily tuned"],
+)
+def test_a_matrix_is_freed_with_its_last_reference(S: sp.csr_array, make, use) -> None:
+    A = make(S)
+    use(A)
     gc.collect()
     gc.disable()
     try:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gsparse.products.tuning import (
     MAX_CANDIDATES,
     MAX_REPEATS,
     ROUNDS,
+    LazyTuner,
     Timing,
     cache_path,
     forget,
@@ -204,6 +205,35 @@ def test_a_cache_that_cannot_be_read_is_no_error(
     A = GpuSparseMatrix(S, device=device, tune=way)
     multiply_until_decided(A, S, rng)
     assert sum(c.measured is not None for c in A.plan.candidates) >= 2
+
+
+def test_times_are_not_stored_for_a_user_without_a_home_directory(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Any:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("GSPARSE_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pathlib.Path.home", home)
+    A = GpuSparseMatrix(S, device="cpu", tune=True)
+    x = np.ones(S.shape[1])
+    assert_product(A @ x, S, x)
+    assert "measured" in A.plan.reason
+
+
+def test_a_product_that_fails_is_timed_again(S: Any) -> None:
+    names, calls = ("csr_vector", "csr_scalar"), []
+    decided: list[Any] = []
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    tuner = LazyTuner(get_device("cpu"), dict.fromkeys(names, fail_once), decided.append)
+    for _ in range(200):
+        with suppress(KeyboardInterrupt):
+            tuner()
+    assert [set(times) for times in decided] == [set(names)]
 
 
 def test_recalled_times_equal_the_stored_ones() -> None:

@@ -35,12 +35,19 @@ def cache_folder() -> Path:
     base = os.environ.get(CACHE_VARIABLE)
     if base:
         return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsparse"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "gsparse"
 
 
 def gpu_code_folder() -> Path:
     """Return the folder in which CuPy keeps compiled kernels of a GPU. It may not exist yet."""
-    return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    return Path(os.environ.get("CUPY_CACHE_DIR") or _home() / ".cupy" / "kernel_cache")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # HOME is not set, and the system does not know this user.
+        raise FileNotFoundError(f"this user has no home directory: set {CACHE_VARIABLE} to a folder") from error
 
 
 def cpu_code_folder() -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import Array, in_native_order
 from gsparse.device.memory import Memory, alias_of
 from gsparse.device.threads import available_cpus, get_num_threads, map_elements
 
@@ -62,7 +62,7 @@ class CpuDevice(NumpyArrays, Device):
         return min(get_num_threads(), available_cpus())
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        return alias_of(np.ascontiguousarray(host))
+        return alias_of(np.ascontiguousarray(in_native_order(host)))
 
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         return np.asarray(array)

@@ -58,7 +58,7 @@ class DenseInput:
         `columns` is the number of columns: 1 for a vector.
         The vector shares memory with the caller's array if nothing has to be copied.
         """
-        by_columns = self.array.reshape(-1, columns).T
+        by_columns = self.array.reshape(self.array.shape[0], columns).T
         if device.owns(self.array):
             return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
         host = by_columns if self.gpu is None else self.gpu.download(by_columns)

@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from gsparse.errors import DtypeError
 
-__all__ = ["COMPUTE_DTYPES", "HOST_ONLY", "INDEX_DTYPES", "Array", "compute_dtype", "result_dtype", "storage_dtype"]
+__all__ = [
+    "COMPUTE_DTYPES",
+    "HOST_ONLY",
+    "INDEX_DTYPES",
+    "Array",
+    "compute_dtype",
+    "in_native_order",
+    "result_dtype",
+    "storage_dtype",
+]
 
 # A NumPy or CuPy array. CuPy ships no type stubs and may be absent, so the two cannot be told apart statically.
 Array = Any
@@ -23,6 +32,11 @@ COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
 # Type codes of extended precision, real and complex. No device can compute in it, so such arrays stay on the host.
 HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def in_native_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of the host in the byte order of this machine, which kernels need; itself if it has that."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ from gsparse.device.ahead import KernelStore, recorded_kernels
 from gsparse.device.base import Device
 from gsparse.device.compilation import compile_kernel, runs_together
 from gsparse.device.cupy import import_cupy
-from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.gpu_streams import GpuStreams
 from gsparse.device.launching import DriverKernel, bind_call, driver_launch
 from gsparse.device.memory import Wait
@@ -121,7 +121,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         if host.dtype.char in HOST_ONLY:
             raise DtypeError(f"{host.dtype} has no device arithmetic and stays on the host: use astype(float)")
         with self.active(), _MemoryGuard(self):
-            return self.staging.upload(np.ascontiguousarray(host))
+            return self.staging.upload(np.ascontiguousarray(in_native_order(host)))
 
     @recorded_copy(TO_HOST)
     def download(self, array: Array) -> npt.NDArray[Any]:

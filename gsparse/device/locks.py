@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import ref
 
 __all__ = ["lock_of_instance", "made_once", "make_lock"]
@@ -69,6 +69,8 @@ class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_prop
         self._name, self._second_name = name, f"{name}_made_once"
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
+        if instance is None:  # An attribute of the class: the property itself, as with `property`.
+            return cast("_Value", self)
         with _making:
             # Another thread may have made it since Python looked for it in the instance. The second name tells, because
             # `instance.__dict__` would make every later access to an attribute of the instance slower.

@@ -127,9 +127,9 @@ class _Pool:
         self.size = 0
 
     def resize(self, size: int, *, grow: bool) -> None:
-        """End threads until there are at most `size`, and if `grow` is true, start threads until there are `size`."""
+        """End threads until there are at most `size`. With `grow`, start threads until there are at least `size`."""
         with self.lock:
-            while self.size > size:
+            while not grow and self.size > size:
                 self.jobs.put(None)
                 self.size -= 1
             while grow and self.size < size:

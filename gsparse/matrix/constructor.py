@@ -68,6 +68,8 @@ def construct(
     inherited = (
         MatrixOptions(block_shape=_block_shape_of(source, new._by_columns)) if other is None else other._arrays.options
     )
+    if other is not None and shape not in (None, other.shape):
+        inherited = replace(inherited, symmetric=None)  # With another shape, the matrix need not be symmetric any more.
     matrix_options = _parse_options(options, inherited)
     check_maxprint(maxprint)
     check_shape(shape)
@@ -75,7 +77,7 @@ def construct(
     target = get_device(device) if device is not None or home is None else home
     came_from_spmatrix = is_spmatrix(source) or (other is not None and other._came_from_spmatrix)
     dtype = parse_dtype(dtype)
-    if other is not None and home is target and shape in (None, other.shape):
+    if other is not None and home is target and shape in (None, other.shape) and _can_share(other, new._by_columns):
         shared = other if dtype is None else source.astype(dtype, copy=False)
         arrays = _shared(shared, target, matrix_options, by_columns=new._by_columns)
         own(new, arrays, other.shape, came_from_spmatrix, maxprint)
@@ -116,6 +118,11 @@ def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
     return (columns, rows) if by_columns else (rows, columns)
 
 
+def _can_share(other: MatrixLike, by_columns: bool) -> bool:
+    """Return whether `_shared` can be called. SciPy transposes values that no device computes with."""
+    return other.dtype.char not in HOST_ONLY or other._by_columns is by_columns or other.ndim == 1
+
+
 def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *, by_columns: bool) -> MatrixArrays:
     """Return arrays that share another matrix's device arrays; the one that is written first gets its own."""
     if other._by_columns is by_columns or other.ndim == 1:
@@ -123,7 +130,7 @@ def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *,
         arrays.set_options(matrix_options)
         return arrays
     prepared, conjugated = other._prepared(transpose=by_columns)
-    return MatrixArrays.of_device(device, matrix_options, prepared.csr, conjugated=conjugated)
+    return MatrixArrays.of_device(device, matrix_options.transposed(), prepared.csr, conjugated=conjugated)
 
 
 def _of_device_source(
@@ -190,14 +197,20 @@ def initialize(new: Any, shape: tuple[int, ...], maxprint: int | None = None) ->
 
 
 def rebuild(
-    cls: type[Any], arrays: Any, shape: Any, kind: str, matrix_options: MatrixOptions, came_from_spmatrix: bool
+    cls: type[Any],
+    arrays: Any,
+    shape: Any,
+    kind: str,
+    matrix_options: MatrixOptions,
+    came_from_spmatrix: bool,
+    maxprint: int,
 ) -> Any:
     """Unpickle a matrix: on a GPU again if there is one."""
     try:
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
-    new = cls(arrays, shape=shape, device=device)
+    new = cls(arrays, shape=shape, device=device, maxprint=maxprint)
     # The constructor would refuse a format that does not fit, which the result of an operation may have inherited.
     prepared = new._arrays.prepared
     new._arrays.set_options(matrix_options)

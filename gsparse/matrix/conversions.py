@@ -91,7 +91,7 @@ def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
         with device.active(), device.memory_guard():
             csr = sorted_rows(device, csr)
     conjugated = matrix._arrays.data.conjugated != flip
-    arrays = MatrixArrays.of_result(device, options, csr, conjugated=conjugated)
+    arrays = MatrixArrays.of_result(device, options.transposed(), csr, conjugated=conjugated)
     converted = matrix._with_arrays(arrays, matrix.shape, matrix._transposed_class)
     converted.maxprint = matrix.maxprint
     return converted

@@ -318,7 +318,7 @@ class DeviceMatrix:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = tuple(map(np.array, self._arrays.read()))
-        state = (self.shape, self.device.kind, self._arrays.options, self._came_from_spmatrix)
+        state = (self.shape, self.device.kind, self._arrays.options, self._came_from_spmatrix, self.maxprint)
         return rebuild, (type(self), arrays, *state)
 
     def __repr__(self) -> str:

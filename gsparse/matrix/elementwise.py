@@ -184,12 +184,14 @@ def with_data(self: Matrix, data: Any) -> Matrix:
 
 @method
 def astype(self: MatrixLike, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
-    """Cast the values, on the device; the structure stays. Repeated entries are added up first, as SciPy does.
+    """Cast the values, on the device.
+
+    Repeated entries are cast first and then added up, as in SciPy. Otherwise, the structure stays.
 
     Parameters
     ----------
     dtype : dtype
-        Of the result's values.
+        Of the result's values, which have the byte order of this machine.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}
         What may be lost, as for NumPy's `astype`.
     copy : bool
@@ -207,7 +209,7 @@ def astype(self: MatrixLike, dtype: Any, casting: Any = "unsafe", copy: bool = T
     DtypeError
         If a sparse matrix cannot have values of `dtype`, for instance of half precision.
     """
-    dtype = np.dtype(dtype)
+    dtype = np.dtype(dtype).newbyteorder("=")
     if dtype == self.dtype:
         return self.copy() if copy else self
     check_dtype(dtype)

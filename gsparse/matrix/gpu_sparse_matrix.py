@@ -68,8 +68,8 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     copy : bool, optional
         Whether arrays that are on the device already are copied.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        "auto", the default, is the GPU where there is one. The environment variable ``GSPARSE_DEVICE`` sets another
-        default.
+        "auto" is the GPU where there is one; the environment variable ``GSPARSE_DEVICE`` may say otherwise. By default,
+        arrays of a GPU and matrices of gsparse stay where they are, and anything else goes to "auto".
     format : {"auto", "csr", "ellpack", "blocked_ellpack", "hub_columns", "row_pattern", "bsr"}, optional
         The storage format that products read. "auto", the default, chooses by row statistics, and "csr" chooses among
         its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
@@ -86,7 +86,8 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     compress : bool, "columns" or "values", optional
         Whether products may read less than CSR holds, without loss: narrower columns and row patterns ("columns"),
         tables of distinct values and float32 where every value survives ("values"), or both (True, the default). With
-        ``format="auto"``, a part is compressed only if that is predicted to be faster; with a certain format, always.
+        ``format="auto"``, a part is compressed only if that is predicted to be faster; with the name of a single format
+        ("csr" has four), always.
     tune : bool or "lazy", optional
         Time the two to four best candidates when the first product is asked for. With "lazy", time them in the first
         products, each of which may then round differently. The times are stored on disk (``GSPARSE_CACHE_DIR``) for

@@ -69,7 +69,7 @@ def counted_scipy_array(matrix: MatrixLike, operation: str) -> Any:
 
 
 def scipy_array_of(matrix: MatrixLike) -> Any:
-    """Return the plain SciPy array without counting it, to print the matrix. Synchronizes.
+    """Return the plain SciPy array, which is remembered, without counting an operation on the host. Synchronizes.
 
     If columns are unsorted or repeated, each call makes an array with copies of the host arrays, because SciPy's
     methods may sort it or add its repeated entries up in place: the next operation must not see that.
@@ -77,7 +77,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
     arrays = matrix._arrays
     hosts = arrays.read()
     # As long as nothing was lent or replaced, nothing was written.
-    key = (matrix.format, matrix.shape, *((pair, pair.version) for pair in arrays))
+    key = (matrix.format, matrix.shape, matrix.maxprint, *((pair, pair.version) for pair in arrays))
     lent = bool(arrays.lent_names)
     remembered = arrays.scipy_array
     if remembered is not None and not lent and key == remembered[0]:

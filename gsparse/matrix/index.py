@@ -205,7 +205,9 @@ def _checked_numbers(device: Device, numbers: Array, size: int) -> Array:
         raise IndexError(f"Index dimension must be 1 or 2. Got {numbers.ndim}")
     flat = numbers.reshape(-1) if numbers.dtype.kind in "iu" else numbers.reshape(-1).astype(np.int64)
     if isinstance(numbers, np.ndarray) and numbers.size <= FEW_PLACES:
-        checked = _from_start(flat.astype(np.int64, copy=False), size)
+        # Large unsigned numbers would become negative ones.
+        checked = _from_start(flat if flat.dtype.kind == "u" else flat.astype(np.int64, copy=False), size)
+        checked = None if checked is None else checked.astype(np.int64, copy=False)
     else:
         with device.active(), device.memory_guard():
             on_device = device.upload(flat) if isinstance(numbers, np.ndarray) and not device.is_host else flat

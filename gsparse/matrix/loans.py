@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.locks import lock_of_instance
 from gsparse.device.memory import alias_of
 
@@ -161,7 +161,7 @@ class ArrayPair:
             device.
         """
         assert self._host is not None
-        form = _native(self._host)
+        form = in_native_order(self._host)
         form = np.conjugate(form) if self.conjugated else form
         return form.copy() if may_be_written and self.device.is_host and form is self._host else form
 
@@ -241,10 +241,6 @@ class ArrayPair:
 def _memory(alias: npt.NDArray[Any]) -> Any:
     """Return the host array of which an array is an alias (`gsparse.device.memory.alias_of`), or None."""
     return getattr(alias.base, "owner", None)
-
-
-def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
 
 
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:

@@ -92,7 +92,9 @@ class MatrixProduct:
         cls = A._transposed_class if A._by_columns else type(A)
         pattern = self._product.pattern
         blocksize = None if pattern is None else pattern.blocksize
-        self.result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls, blocksize)
+        # The results that users get are copies, which share its arrays until somebody writes to them.
+        self._result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls, blocksize)
+        self.result: GpuSparseMatrix = self._result.copy()
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +108,7 @@ class MatrixProduct:
         ----------
         A, B : GpuSparseMatrix or sparse array
             As those that the product was made of. Matrices from `GpuSparseMatrix.with_data` are compared fastest.
-            Values are converted to the dtype of the first product.
+            Values are converted to the dtype of the first product, by NumPy's rule "same_kind".
 
         Returns
         -------
@@ -118,7 +120,8 @@ class MatrixProduct:
         StructureError
             If a matrix has another shape, or entries at other places, than the one that the product was made of.
         DtypeError
-            If the product is complex, and the first one was not.
+            If that would lose more than digits: complex values where the first product was real, or floating-point ones
+            where it was of integers.
         """
         dtype = np.result_type(A.dtype, B.dtype)
         if not np.can_cast(dtype, self.result.dtype, "same_kind"):
@@ -135,7 +138,8 @@ class MatrixProduct:
         device = self._like.device
         with device.active(), device.memory_guard():
             values = self._product.update(*operands).data
-        self.result = with_values(self.result, values)
+        self._result = with_values(self._result, values)
+        self.result = self._result.copy()
         return self.result
 
     def _sorted(self, a: Operand, b: Operand) -> tuple[Csr, Csr]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY
+from gsparse.errors import DtypeError
 from gsparse.formats import Stored
 from gsparse.formats.launch import Panel
 from gsparse.matrix.matrix_like import MatrixLike, method
@@ -17,7 +18,13 @@ __all__ = ["block_shape", "declared_block_shape", "plan", "plan_for", "stored"]
 
 
 def plan(self: MatrixLike) -> Plan:
-    """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table."""
+    """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table.
+
+    Raises
+    ------
+    DtypeError
+        If no device multiplies values of the matrix's dtype.
+    """
     return self._prepared()[0].plan(*_own_types(self))
 
 
@@ -87,5 +94,7 @@ def _found_block_shape(matrix: MatrixLike) -> tuple[int, int]:
 
 def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """Return the dtypes in which a product with a vector of the matrix's dtype reads values and computes."""
+    if matrix.dtype.char in HOST_ONLY:
+        raise DtypeError(f"no device multiplies values of {matrix.dtype}, SciPy does it: use astype(float)")
     dtype = matrix.dtype if matrix.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
     return dtype, dtype

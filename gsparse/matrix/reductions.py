@@ -139,7 +139,7 @@ def run_reduction_on_host(matrix: MatrixLike, name: str, **options: Any) -> Any:
 
 def _check_out(matrix: MatrixLike, out: Any, shape: tuple[int, ...]) -> None:
     """Refuse an array of another device or of another shape."""
-    if device_of(out) is not matrix.device:
+    if not matrix.device.owns(out):
         raise DeviceError(f"out must live on {matrix.device.name}, where the matrix is")
     if out.shape != shape:
         raise ValueError(f"out dimensions do not match shape: {out.shape} instead of {shape}")

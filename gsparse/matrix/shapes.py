@@ -78,7 +78,7 @@ def _broadcast_to(self: MatrixLike, shape: tuple[int, ...], copy: bool = False) 
 
 
 def _count_entries(self: MatrixLike, axis: int | None = None) -> Any:
-    """Return the number of stored entries, for SciPy's `nnz`, `size` and `count_nonzero`."""
+    """Return the number of stored entries, for SciPy's `nnz` and `size`, and the `getnnz` of its matrices."""
     if axis is None:
         # While SciPy changes the arrays one after the other, only the row pointers say which entries are valid.
         if self._arrays.lent_names:

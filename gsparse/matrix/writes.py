@@ -163,20 +163,20 @@ def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
     """Write values, one for each place or one for all, to places where the matrix has entries and to others."""
     device = matrix.device
     csr, positions, is_sorted, num_new = _find(matrix, places)
+    if num_new:  # Warn before anything is written, because the warning may be an error.
+        warnings.warn(
+            f"Changing the sparsity structure of a {type(matrix).__name__} is expensive: all {csr.nnz} entries are "
+            f"copied for {num_new} more. Set many elements in one assignment, A[rows, columns] = values, or make the "
+            "matrix from a scipy.sparse.coo_array.",
+            sp.SparseEfficiencyWarning,
+            stacklevel=frames_to_the_caller(),
+        )
     if num_new < positions.size:
         data = with_values_at(device, csr, positions, values, distinct=places.distinct)
         matrix._arrays.replace_values(data, matrix._stored_shape)
         csr = csr.with_data(data)
-    if not num_new:
-        return
-    warnings.warn(
-        f"Changing the sparsity structure of a {type(matrix).__name__} is expensive: all {csr.nnz} entries are copied "
-        f"for {num_new} more. Set many elements in one assignment, A[rows, columns] = values, or make the matrix from "
-        "a scipy.sparse.coo_array.",
-        sp.SparseEfficiencyWarning,
-        stacklevel=frames_to_the_caller(),
-    )
-    _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
+    if num_new:
+        _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
 
 
 def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:

@@ -125,6 +125,7 @@ def build_planned(
         ``adopt(plan, product)`` is called with the plan that times have decided on. `product` is its product if all
         candidates had to be built in order to time them, and None if this function returns it. With ``tune="lazy"``,
         it is called when the times are known, after this function has returned a product that times the candidates.
+        The product keeps this function, which must not refer to the prepared matrix: that would be a reference cycle.
     """
     if not planner.is_to_be_timed:
         return _build_candidate(preparation, plan.chosen)

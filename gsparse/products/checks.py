@@ -17,13 +17,17 @@ __all__ = ["check_structure", "common_index_dtype", "refuse_arrays", "with_value
 
 def refuse_arrays(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
     """Raise the error for arrays that do not describe a matrix, after finding the reason step by step. Synchronizes."""
-    used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
+    used = max(int(indptr[-1]), 0) if indptr.ndim == 1 and indptr.size else 0  # synchronizes
     check_structure(device, with_values(Csr(shape, indptr, indices[:used], data[:used]), data))
     raise AssertionError("the survey refused arrays that describe a matrix")
 
 
 def with_values(csr: Csr, data: Array) -> Csr:
-    """Return a structure with these values, of which surplus ones at the end are cut off."""
+    """Return a structure with these values.
+
+    SciPy's arrays may be longer than the last row pointer says, so surplus values at the end are cut off. A caller
+    whose values must fit exactly checks their number before.
+    """
     if csr.indices.ndim != 1 or data.ndim != 1 or data.size < csr.nnz:
         raise StructureError(
             f"data and indices must be vectors of one length, got {data.shape}, {csr.indices.shape}: assign both"

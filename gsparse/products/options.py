@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -55,6 +55,10 @@ class MatrixOptions:
     def encoding(self) -> Encoding:
         """What `compress` allows."""
         return Encoding(columns=self.compress in (True, "columns"), values=self.compress in (True, "values"))
+
+    def transposed(self) -> MatrixOptions:
+        """Return the options of a matrix that has the transposed CSR arrays."""
+        return self if self.block_shape is None else replace(self, block_shape=self.block_shape[::-1])
 
     def __post_init__(self) -> None:
         check_request(self.format, self.threads_per_block)

@@ -124,7 +124,7 @@ class Planner:
         """Describe how each candidate for a plan would store the matrix. Synchronizes."""
         if not self.leaves_choice:
             return preparation.storages(allowed)
-        if not self.options.compress:
+        if not self.options.encoding.columns:
             allowed = [name for name in allowed if not find_format(name).only_compressed]
         storages = preparation.storages(allowed if self.is_worth_analyzing else ())
         in_place = names_of(reads_csr=True)

@@ -89,7 +89,9 @@ class PreparedMatrix:
     is_new_result: bool = False
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: ColumnsProduct | None = field(default=None, repr=False)
-    _transposed: tuple[PreparedMatrix, bool] | None = field(default=None, repr=False)
+    # The transposed matrix, and whether its values are to be conjugated. None in place of the matrix stands for this
+    # matrix itself: a reference to it would be a reference cycle.
+    _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
     # False after memory did not suffice for a format. Then only formats that read CSR's own arrays are candidates.
@@ -204,7 +206,7 @@ class PreparedMatrix:
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         if self._planner.needs_plan:
             plan = self.plan(storage, compute)
-            adopt = partial(self._adopt_plan, (storage, compute))
+            adopt = partial(_call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
             product = build_planned(self._planner, plan, self._preparation(storage, compute), adopt)
         else:
             launch = Launch(self.options.threads_per_block)
@@ -261,7 +263,7 @@ class PreparedMatrix:
             stored = stored if can_multiply_columns(stored, compute) else None
         if isinstance(stored, Bsr):
             return stored
-        reads_less = kernels.SPMM_HALVES and self.options.compress
+        reads_less = kernels.SPMM_HALVES and self.options.encoding.values
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
@@ -323,7 +325,8 @@ class PreparedMatrix:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
                     self._transposed, self._transposed_csr = _transpose(self, self._transposed_csr), None
-        return self._transposed
+        prepared, conjugated = self._transposed
+        return (self if prepared is None else prepared), conjugated
 
     def transposed_csr(self) -> tuple[Csr, bool]:
         """Return the transposed arrays, and whether their values are still to be conjugated, for a conversion.
@@ -340,14 +343,23 @@ class PreparedMatrix:
         return prepared.csr, conjugated
 
 
-def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix, bool]:
-    """Return what `PreparedMatrix.transposed` returns; `csr` is the transpose if it has been made. Synchronizes."""
+def _call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
+    """Call a method, unless its object has been freed."""
+    if (function := method()) is not None:
+        function(*args)
+
+
+def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix | None, bool]:
+    """Return the transposed matrix, None for `matrix` itself, and whether products must conjugate its values.
+
+    `csr` has the transposed arrays if they have been made. Synchronizes.
+    """
     device, symmetry = matrix.device, matrix.options.symmetric
     if symmetry is None and matrix.csr.shape[0] == matrix.csr.shape[1] and matrix.is_canonical:
         is_symmetric = partial(kernels_of(device).is_symmetric, device, matrix.csr)
         symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
-    if symmetry:
-        return matrix, symmetry == "hermitian"
+    if symmetry:  # Only complex values have a conjugate: a matrix that is declared Hermitian may be real.
+        return None, symmetry == "hermitian" and matrix.csr.dtype.kind == "c"
     structure, known = None, matrix.structure.known_transposition
     if csr is None and known is not None:
         structure = known[0]

@@ -91,9 +91,9 @@ class Structure:
         make : callable
             Makes the arrays from row pointers and columns alone, because matrices with other values share them.
         """
-        if name not in self.__dict__:
-            self.__dict__[name] = make()
-        made: _Made = self.__dict__[name]
+        made: _Made | None = self.__dict__.get(name)
+        if made is None:  # Another thread may free the cached arrays at any time, so they are not looked up again.
+            made = self.__dict__[name] = make()
         return made
 
     @cached_property

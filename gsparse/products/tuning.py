@@ -159,8 +159,8 @@ def recall(key: str, formats: Collection[str]) -> dict[str, Timing] | None:
     formats : collection of str
         The formats that can be chosen. An entry with the time of any other format is not usable.
     """
-    path = cache_path()
     try:
+        path = cache_path()
         if not path.is_file():
             return None
         make_private(path.parent)
@@ -187,8 +187,9 @@ def remember(key: str, times: Mapping[str, Timing]) -> None:
 
     If the cache cannot be written, they are lost, and will be measured again.
     """
-    path, text = cache_path(), json.dumps({name: [t.seconds, t.spread] for name, t in times.items()})
+    text = json.dumps({name: [t.seconds, t.spread] for name, t in times.items()})
     try:
+        path = cache_path()
         make_private(path.parent)
         with closing(sqlite3.connect(path, timeout=1)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, times TEXT)")
@@ -255,7 +256,12 @@ class LazyTuner:
         with self._lock:
             name = self._remaining.pop(0) if self._remaining and not capturing else None
         if name is not None:
-            time = self._device.timed(lambda: self._candidates[name](*args))
+            try:
+                time = self._device.timed(lambda: self._candidates[name](*args))
+            except BaseException:
+                with self._lock:
+                    self._remaining.append(name)
+                raise
             with self._lock:
                 self._times.append((name, time))
             return

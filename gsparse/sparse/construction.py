@@ -233,7 +233,7 @@ def parse_dtype(dtype: Any) -> np.dtype[Any] | None:
     if dtype is None:
         return None
     try:
-        parsed: np.dtype[Any] = np.dtype(dtype)
+        parsed: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     except TypeError as error:
         raise DtypeError(f"dtype must name a dtype of NumPy, such as 'float64', got {dtype!r}: {error}") from error
     check_dtype(parsed)

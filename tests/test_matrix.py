@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.errors import DtypeError, HostFallbackError, MatrixProductWarning, ShapeError
+from gsparse.errors import DeviceError, DtypeError, HostFallbackError, MatrixProductWarning, ShapeError
 from gsparse.matrix.elementwise import VALUE_FUNCTIONS
 from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from gsparse.matrix.ufuncs import UFUNC_METHODS
@@ -527,6 +527,21 @@ def test_an_assignment_whose_warning_is_an_error_writes_nothing(A: Any, S: Any) 
         with pytest.raises(sp.SparseEfficiencyWarning):
             A[0] = 7.0
     np.testing.assert_array_equal(A.toarray(), S.toarray())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int32])
+def test_a_diagonal_is_written_to_an_array_of_the_device(device: Device, dtype: Any) -> None:
+    S = (make(float) * 100).astype(dtype)
+    A = GpuSparseMatrix(S, device=device)
+    for view, want in ((A, S), (A.T, S.T)):
+        out = on_device(device, np.full(8, 7, dtype))
+        assert view.diagonal(1 if view is A else -1, out=out) is out
+        np.testing.assert_array_equal(host(out), want.diagonal(1 if view is A else -1))
+    with pytest.raises(ValueError, match="out dimensions do not match shape"):
+        A.diagonal(out=on_device(device, np.zeros(3, dtype)))
+    if device.kind == "gpu" and type(out) is not np.ndarray:
+        with pytest.raises(DeviceError, match=f"out must live on {device.name}"):
+            A.diagonal(out=np.zeros(9, dtype))
 
 
 def test_properties_can_be_looked_up_in_the_class() -> None:

@@ -42,8 +42,8 @@ class Launch:
     threads_per_block : {128, 256, 512}
         Threads in a GPU block. The CPU backend ignores it.
     threads_per_row : int
-        For `csr_vector`: the number of threads that share a row, a power of two from 2 to the lanes of a warp. The CPU
-        backend ignores it, too.
+        For `csr_vector`: the number of threads that share a row, a power of two from 2 to the lanes of a warp; 1 for
+        all other formats. The CPU backend ignores it, too.
     """
 
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK

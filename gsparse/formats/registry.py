@@ -46,7 +46,7 @@ S_co = TypeVar("S_co", covariant=True)
 class AnalysisLevel(IntEnum):
     """How much of a matrix is analyzed in order to describe how a format would store it."""
 
-    NONE = 0  # Describe the format from the row statistics alone.
+    NONE = 0  # Describe the format from the row statistics, and from blocks that are known already.
     SHARED = 1  # Several formats are compared: analyze only what they share, such as the values.
     FULL = 2  # Only this format is wanted: analyze everything that it would store.
 

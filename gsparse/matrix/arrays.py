@@ -58,7 +58,7 @@ class MatrixArrays:
         The plain SciPy array that host operations read, with what it was made from (`host_operations.py`).
     declared : dict
         What somebody assigned to `has_sorted_indices` and `has_canonical_format`, for as long as the entries stay where
-        they are.
+        they are and nobody assigns an array or resizes the matrix.
     """
 
     __slots__ = (

@@ -66,8 +66,8 @@ def tocsc(self: MatrixLike, copy: bool = False) -> Any:
     Returns
     -------
     TransposedMatrix
-        A `scipy.sparse.csc_array` on the same device, with sorted columns, as a view like that of `A.T`; a transposed
-        view itself.
+        A `scipy.sparse.csc_array` on the same device, with sorted columns: a matrix of its own, of the class that `A.T`
+        has. A transposed view is returned itself.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def is_zero_dimensional_object(value: Any) -> bool:
 
 
 def check_home(matrix: MatrixLike, other: Any) -> None:
-    """Refuse an array that lives on a GPU where the matrix does not."""
+    """Refuse an array of another GPU than the matrix's, or of any GPU if the matrix is on the host."""
     home = device_of(other)
     if home is not None and home is not matrix.device:
         raise DeviceError(f"the matrix lives on {matrix.device.name}, the array on {home.name}: bring one to the other")
@@ -71,7 +71,7 @@ def _array_of(matrix: MatrixLike, other: Any) -> Any:
     Raises
     ------
     DeviceError
-        If it lives on a GPU where the matrix does not.
+        If it lives on a GPU, and the matrix does not live there.
     """
     if isinstance(other, np.ndarray):
         return np.asarray(other)

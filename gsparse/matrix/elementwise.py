@@ -244,7 +244,8 @@ def multiply(self: MatrixLike, other: Any) -> Any:
     -------
     GpuSparseMatrix
         On the same device; by a scalar or a dense array with the same structure, which keeps what was prepared for it.
-        A single row or column is repeated if `other` has more. With a matrix of one element the result is dense.
+        A single row or column is repeated if `other` has more. If this matrix has one element only, and `other` is a
+        dense array of more, the result is dense.
 
     Raises
     ------

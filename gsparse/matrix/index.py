@@ -68,7 +68,7 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
     ValueError
         If a number is not of an integer type, although its value is whole, such as 1.0.
     DeviceError
-        If a part of the key lives on a GPU where the matrix does not.
+        If a part of the key lives on a GPU, and the matrix does not live there.
     """
     axes: list[Axis] = []
     lengths: list[int] = []

@@ -64,8 +64,8 @@ def stored(self: MatrixLike) -> Stored:
 def block_shape(self: MatrixLike) -> tuple[int, int]:
     """Rows and columns of the full dense blocks of which the matrix consists, SciPy's `blocksize`. Synchronizes.
 
-    These are the blocks of the BSR matrix that it was made from, if all of them are still full, or else the largest
-    ones up to 8 x 8. (1, 1) stands for no blocks, and for values that stay on the host.
+    These are the largest ones up to 8 x 8, or those of the BSR matrix that it was made from, if the largest ones
+    consist of them. (1, 1) stands for no blocks, and for values that stay on the host.
     """
     return declared_block_shape(self) or _found_block_shape(self)
 

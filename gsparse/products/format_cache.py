@@ -32,7 +32,7 @@ class FormatCache:
     lock : reentrant lock
         Is held by the thread that makes an item.
     plans, preparations, products, columns : dict
-        Items by dtypes. `preparations` are only kept until their product is built.
+        Items by dtypes. A preparation is kept until the product with a vector is built.
     """
 
     device: Device

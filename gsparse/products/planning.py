@@ -63,7 +63,7 @@ class Planner:
 
     @property
     def expected_products(self) -> int:
-        """Number of products that a conversion to another format would serve."""
+        """Number of products that counts for the choice: 1 for a new result or a loan, else what the user expects."""
         return 1 if self.is_new_result or self.on_loan else self.options.expected_products
 
     @property

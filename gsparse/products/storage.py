@@ -119,8 +119,8 @@ class MatrixPreparation:
         ----------
         analyzed : collection of str
             Names of the formats for which the matrix is analyzed (`AnalysisLevel`). The other formats are described
-            from the row statistics alone. If there are several, each is described with all encodings that `encoding`
-            allows, so that the plan can choose among them.
+            from the row statistics, and from blocks that are known already. If there are several, each is described
+            with all encodings that `encoding` allows, so that the plan can choose among them.
         """
         storages = {}
         level = AnalysisLevel.FULL if len(analyzed) == 1 else AnalysisLevel.SHARED

@@ -202,6 +202,9 @@ def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
 def test_cg_solves_small_systems(device: Device) -> None:
     x, info = cg(matrix(device, sp.csr_array([[4.0]])), np.array([2.0]))
     assert (x.tolist(), info) == ([0.5], 0)
+    for b in (np.zeros((3, 0)), np.zeros((0, 0))):
+        x, info = cg(matrix(device, sp.csr_array(np.eye(len(b)))), b)
+        assert (x.shape, info) == (b.shape, 0)
     x, info = cg(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
     assert (x.shape, info) == ((0,), 0)
     x, info = cg(matrix(device, S), B[:, None], rtol=1e-9)

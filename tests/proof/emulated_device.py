@@ -20,7 +20,7 @@ import pytest
 from gsparse.device.base import Device
 from gsparse.device.compilation import runs_together
 from gsparse.device.cpu import NumpyArrays
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import Array, in_native_order
 from gsparse.device.streams import TO_DEVICE, TO_HOST
 from gsparse.kernels.gpu.catalogue import instantiations
 from gsparse.kernels.gpu.expressions import leaves_dots
@@ -85,7 +85,7 @@ class EmulatedDevice(NumpyArrays, Device):
 
     @recorded_copy(TO_DEVICE)
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        return np.array(host, order="C")
+        return np.array(in_native_order(host), order="C")
 
     @recorded_copy(TO_HOST)
     def download(self, array: Array) -> npt.NDArray[Any]:

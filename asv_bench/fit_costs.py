@@ -44,7 +44,7 @@ from gsparse.bench.problems import Arrays, Problem, find_problem
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
-from gsparse.formats.costs import SHARED_TERMS
+from gsparse.formats.costs import num_sharing
 from gsparse.formats.registry import REGISTRY
 from gsparse.plan.choice import count_terms
 from gsparse.plan.cost_model import MACHINE_MODELS
@@ -241,9 +241,9 @@ def choice_loss(group: list[dict[str, Any]], predictions: dict[int, float]) -> f
     return math.log(factor) + NEAR * (factor > 1 + NEAR)
 
 
-def shared_by(row: dict[str, Any], term: str) -> int:
+def shared_by(row: dict[str, Any], term: str) -> float:
     """Return the number of threads that share the work of a term."""
-    return row["threads"] if row["kind"] == "cpu" and term in SHARED_TERMS else 1
+    return num_sharing(term, row["threads"]) if row["kind"] == "cpu" else 1
 
 
 def fit(rows: list[dict[str, Any]], only: str | None = None) -> None:

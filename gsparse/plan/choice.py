@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gsparse.errors import FormatError
-from gsparse.formats.costs import SCALAR_LENGTH, SHARED_TERMS, TABLE_BYTES
+from gsparse.formats.costs import SCALAR_LENGTH, TABLE_BYTES, num_sharing
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 from gsparse.formats.registry import Storage, choices, find_format
 from gsparse.formats.row_stats import RowStats
@@ -282,9 +282,7 @@ def _candidate(
     nbytes = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes
     kernel = find_format(name).costs[model.kind]
     terms = count_terms(name, storage, nbytes, stats, model, launch)
-    seconds = sum(
-        getattr(kernel, term) * count / (threads if term in SHARED_TERMS else 1) for term, count in terms.items()
-    )
+    seconds = sum(getattr(kernel, term) * count / num_sharing(term, threads) for term, count in terms.items())
     padding = storage.num_stored / stats.nnz if stats.nnz else 1.0
     return Candidate(name, storage, nbytes, padding, seconds, kernel.setup * seconds, launch)
 

@@ -22,6 +22,7 @@ from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run, with_reference
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
 from gsparse.device.base import Device
+from gsparse.kernels.cpu.compiling import HandOut
 
 __all__ = ["RunListener", "Settings", "measure", "run"]
 
@@ -246,6 +247,7 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
     """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
     active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
     previous_threads = gsparse.get_num_threads()
+    HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
     try:
         for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
             set_threads(threads)

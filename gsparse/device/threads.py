@@ -265,11 +265,16 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     if num_threads < 2:
         function(0, 1, *args)
         return
-    num_parts = num_threads * _PARTS_PER_THREAD
-    if hand_out is None or not hand_out(num_threads - 1, num_parts, args):
-        job = _Job(function, num_parts, args)
-        _pool.submit(job, num_threads - 1)
-        job.run()
+    if hand_out is not None:
+        if hand_out(num_threads - 1, num_threads * _PARTS_PER_THREAD, args):
+            return
+        num_threads = min(num_threads, _most_threads(None, cost))  # Threads of this module take longer to wake.
+    if num_threads < 2:
+        function(0, 1, *args)
+        return
+    job = _Job(function, num_threads * _PARTS_PER_THREAD, args)
+    _pool.submit(job, num_threads - 1)
+    job.run()
 
 
 def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:

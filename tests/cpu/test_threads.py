@@ -219,6 +219,24 @@ def test_the_first_calls_of_a_kernel_do_not_wait_for_code_that_only_saves_time_l
         assert (sums > 0).sum() > 1
 
 
+@NATIVE
+def test_the_first_calls_of_a_small_product_do_not_wait_for_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers: list[int] = []
+
+    def note(job: Any, number: int) -> None:
+        helpers.append(number)
+
+    monkeypatch.setattr(HandOut, "num_first", 100)
+    monkeypatch.setattr(threads._pool, "submit", note)
+    threads.set_num_threads(16)
+    kernel = compiled(add_parts.py_func)  # type: ignore[attr-defined]
+    for cost in (50_000, 300_000, 10**9):
+        sums = np.zeros(1000, np.int64)
+        threads.run_parts(kernel, cost, sums)
+        assert sums.sum() == (sums > 0).sum() > 0
+    assert helpers == [1, 15]
+
+
 @compiled
 def meet(part: int, num_parts: int, words: int) -> None:
     """Wait until two threads run this function at the same time, for about half a second at most.

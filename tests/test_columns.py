@@ -262,6 +262,18 @@ def test_rows_that_share_all_entries_are_read_once(
         assert_product(A.conj() @ X, S.conj(), X)
 
 
+@pytest.mark.parametrize(("compress", "dtype"), [(True, "float32"), ("values", "float32"), ("columns", "float64")])
+def test_values_are_stored_in_single_precision_only_where_values_may_be_compressed(
+    gpu: Device, compress: Any, dtype: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    S.data = S.data.astype(np.float32).astype(np.float64)
+    A = GpuSparseMatrix(S, device=gpu, expected_products=10**9, compress=compress, format="csr")
+    assert A._prepared()[0].columns_stored(A.dtype, A.dtype).data.dtype == dtype
+    X = random_values(rng, (S.shape[1], 8), float)
+    assert_product(A @ X, S, X)
+
+
 def test_a_repeated_product_takes_the_short_path(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.failures", "tests.library_warnings", "tests.sample", "tests.seeds"]
+pytest_plugins = ["tests.failures", "tests.library_warnings", "tests.sample", "tests.seeds", "tests.untraced"]
 
 # The examples in the docstrings of these packages run where their library is installed.
 collect_ignore = [f"gsparse/{library}" for library in ("torch", "jax") if find_spec(library) is None]

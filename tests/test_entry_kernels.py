@@ -13,6 +13,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.gpu.sparse_rows import prefix_sums
 from gsparse.sparse.canonical import sorted_rows
 from tests.support import INDEX_DTYPES, STRUCTURES, from_lengths, host, on_device, random_values, with_types
 
@@ -183,6 +184,37 @@ def test_entries_are_added_to_a_dense_array_in_their_order(
     for row, column, value in zip(coo.row, coo.col, coo.data, strict=True):
         want[row, column] += value
     np.testing.assert_array_equal(host(dense), want)
+
+
+def test_many_entries_at_one_place_of_a_boolean_matrix_stay_true(device: Device) -> None:
+    S = sp.csr_array((np.ones(256, bool), np.zeros(256, np.int32), np.array([0, 256])), shape=(1, 2))
+    for is_canonical in (False, True) if device.is_host else (False,):
+        with device.active():
+            dense = on_device(device, np.array([[False, True]]))
+            kernels_of(device).add_entries(device, replace(on(device, S), is_canonical=is_canonical), dense)
+        np.testing.assert_array_equal(host(dense), [[True, True]])
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_unsigned_numbers_that_int64_cannot_hold_are_out_of_range(device: Device, size: int) -> None:
+    numbers = np.arange(size).astype(np.uint64)
+    with device.active():
+        from_start = kernels_of(device).numbers_from_start
+        np.testing.assert_array_equal(host(from_start(device, on_device(device, numbers), size)), numbers)
+        numbers[3] = 2**64 - 1
+        assert from_start(device, on_device(device, numbers), size) is None
+
+
+def test_a_sum_that_is_not_read_leaves_the_counts_of_the_host_alone(device: Device) -> None:
+    """Another stream may be about to write a number there that this thread reads."""
+    if device.kind == "cpu":
+        pytest.skip("the CPU has no streams")
+    values = np.arange(10_000).astype(np.int32)
+    with device.active():
+        device.counts.array[:] = 77
+        sums = prefix_sums(device, on_device(device, values))
+    np.testing.assert_array_equal(host(sums), np.concatenate([[0], np.cumsum(values)]))
+    assert device.counts.read(15) == [77] * 15
 
 
 @pytest.mark.parametrize("dtype", VALUES)

@@ -513,6 +513,15 @@ def test_the_symmetry_tolerance_is_relative_to_the_largest_entry_of_a_row(
     assert is_near(sp.csr_array(one_sided), 8 * eps)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.float64])
+def test_subnormal_values_that_differ_are_not_symmetric(device: Device, dtype: Any) -> None:
+    least = np.finfo(dtype).smallest_subnormal
+    for other, want in ((3 * least, True), (least, False), (0, False)):
+        S = sp.csr_array((np.array([1, 3 * least, other, 1], dtype), np.array([0, 1, 0, 1]), np.array([0, 2, 4])))
+        csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
+        assert kernels_of(device).is_symmetric(device, csr, False) == want
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_inf_are_never_nearly_symmetric(device: Device, value: float, rng: np.random.Generator) -> None:
     S = square(rng, float, "symmetric")

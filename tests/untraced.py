@@ -1,4 +1,4 @@
-"""Measure coverage without tracing most compilations of numba, which a tracer slows down by half."""
+"""The tracer of coverage: off in most compilations, which it slows down by half, and on again after an error."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 __all__ = ["compile_untraced"]
+
+# The tracer that measures the tests of this process; None without coverage.
+_TRACER = sys.gettrace()
 
 
 def compile_untraced() -> None:
@@ -37,6 +41,18 @@ def compile_untraced() -> None:
             _call_something()
 
     Dispatcher._compile_for_args = compile_for_args
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Trace again if a test has ended the tracer, and name the test.
+
+    Python ends a tracer that raises an error. Ctrl-C raises one in the tracer if it comes just then.
+    """
+    if _TRACER is not None and sys.gettrace() is None:
+        sys.settrace(_TRACER)
+        _call_something()
+        item.add_report_section("teardown", "coverage", "the tracer of coverage had ended, and was started again")
+        print(f"\nthe tracer of coverage ended in {item.nodeid}, and was started again", file=sys.__stderr__)
 
 
 def _call_something() -> None:

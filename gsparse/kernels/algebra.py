@@ -40,7 +40,7 @@ OPERATIONS = {
 # Those whose result is boolean.
 COMPARISONS = frozenset(("ne", "lt", "gt"))
 # Those that take a missing entry for 0, and whose result for two missing ones is 0. The result of "times" has entries
-# only where both matrices have one.
+# only where both matrices have one, and NaN where one has an entry that is not finite and the other has none.
 UNION = frozenset(("plus", "minus", "maximum", "minimum", "ne", "lt", "gt"))
 
 # What `sum_entries` adds up, with the numbers that kernels know them by.

@@ -3,8 +3,8 @@
 Arnoldi's process for an operator B orthogonalizes every vector twice, with two passes over the basis per iteration: the
 second orthogonalization is delayed until the next iteration, where it shares a pass with the first one of the next
 vector, and the norm follows from Pythagoras' theorem. At the beginning of iteration j the vectors v₀ to vⱼ₋₁ are
-finished. w has been orthogonalized against them once, s = Vᴴw is the remaining projection, and ‖w - V·s‖ is in the cell
-`norm`. The caller computes u = B·w. Then
+finished. w has been orthogonalized against them once, s = Vᴴw is the remaining projection, and ‖w - V·s‖ is known (for
+j = 0, it is in the cell `norm`). The caller computes u = B·w. Then
 
     project          p = Vᴴu, wᴴu (and so vⱼᴴu)                              reads V, w, u: j + 2 vectors
     orthogonalize    vⱼ = (w - V·s) / norm;  w = (u - [V vⱼ]·p) / norm;

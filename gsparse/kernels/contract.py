@@ -64,7 +64,7 @@ class Multiply(Protocol):
     `alpha` and `beta` are NumPy scalars of that dtype. Where beta is 0, y is never read, so NaN in it does not survive.
     Where `conjugate` is true, the values of A are conjugated as they are read.
 
-    Nothing is allocated, except the scratch memory of formats that add up parts of rows: once for each stream.
+    A GPU allocates nothing but scratch memory, once for each stream. A CPU allocates it for each product.
     Bytes moved: ``matrix.nbytes``, x once (more where gathers miss the cache), y once (twice where beta is not 0).
     """
 
@@ -82,9 +82,10 @@ class Multiply(Protocol):
 class MultiplyColumns(Protocol):
     """A product with k dense columns that is bound to a matrix: Y = alpha·A·X + beta·Y, in place.
 
-    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. Neither is copied, except an X whose rows are
-    2 GiB apart. Bytes moved: ``csr.nbytes`` once for each tile of columns, X and Y once; nnz·k elements of X are
-    gathered, most of them from the cache.
+    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. A GPU copies neither, except an X whose rows
+    are 2 GiB apart. A CPU copies strips of an X whose rows are not contiguous, and of such a Y for blocks. Bytes moved:
+    ``csr.nbytes`` once for each tile of columns, X and Y once; nnz·k elements of X are gathered, most of them from the
+    cache.
     """
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None: ...
@@ -317,7 +318,7 @@ class Constants(Protocol):
 
     @property
     def SCALAR_LENGTH(self) -> int:
-        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where no schedule of CSR ever does."""
+        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
         ...
 
     @property

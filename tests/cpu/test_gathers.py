@@ -33,3 +33,24 @@ def test_a_cpu_that_loads_elements_one_by_one_gives_the_same_bits() -> None:
     has_gathers, generic = run_python(PRODUCTS, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="").split()
     assert has_gathers == "False"
     assert here == generic
+
+
+# The codes end where the buffer has a number that leads far out of the table.
+EMPTY = """
+import numba, numpy as np
+from gsparse.kernels.cpu.lanes import gather_first, keep_first, lane_sum
+buffer = np.zeros(16, np.uint64)
+buffer[8:] = 2**40
+codes = buffer[:8]
+@numba.njit
+def nothing(table, codes):
+    return lane_sum(keep_first(gather_first(table, codes, np.uint64(8), np.uint64(0), np.uint64(0)), np.uint64(0)))
+for dtype in ("complex128", "float64", "int64"):
+    assert nothing(np.ones(4, dtype), codes) == 0
+print("done")
+"""
+
+
+def test_no_code_behind_the_end_is_read_for_no_lane() -> None:
+    for environment in ({}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}):
+        assert run_python(EMPTY, **environment).strip() == "done"

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
+from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import ISOLATED, MOST_REACHED, OUTSIDE, UNDECIDED
 from gsparse.kernels.backends import kernels_of
@@ -245,6 +246,17 @@ def test_blocks_are_weighed_by_their_frobenius_norms(device: Device, dtype: Any,
     np.testing.assert_array_equal(device.download(nodes.indptr), expected.indptr)
     np.testing.assert_array_equal(device.download(nodes.indices), expected.indices)
     np.testing.assert_allclose(device.download(nodes.data), expected.data, rtol=2**-16)
+
+
+def test_nodes_of_more_than_32_unknowns_are_refused_on_a_gpu_with_the_remedy(device: Device) -> None:
+    S = random_matrix(23, 33, np.dtype(float))
+    with device.active():
+        if device.kind == "cpu":
+            nodes = kernels_of(device).block_weights(device, upload(device, S), 33)
+            np.testing.assert_allclose(nodes.data, node_matrix(S, 33).data, rtol=2**-16)
+            return
+        with pytest.raises(ShapeError, match=r"nodes of at most 32 unknowns .* got 33: pass a smaller block_size"):
+            kernels_of(device).block_weights(device, upload(device, S), 33)
 
 
 def filtered(S: sp.csr_array, block_size: int, theta: float) -> tuple[sp.csr_array, Any, int]:

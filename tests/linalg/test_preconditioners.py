@@ -454,10 +454,12 @@ def test_a_zero_on_the_diagonal_is_refused(device: Device, make: Any) -> None:
         make(matrix(device, S.tocsr()))
 
 
-def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device) -> None:
-    S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]]))
-    with pytest.raises(FactorizationError, match=r"zero pivot in row 1: try ilu0\(A, shift="):
-        ilu0(matrix(device, S))
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device, dtype: type) -> None:
+    S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]], dtype))
+    for sweeps in (None, 3):
+        with pytest.raises(FactorizationError, match=r"pivot in row 1.*: try ilu0\(A, shift="):
+            ilu0(matrix(device, S), factor_sweeps=sweeps)
     assert np.all(np.isfinite(dense(ilu0(matrix(device, S), shift=0.01))))
     empty = sp.csr_array(np.array([[0.0, 1], [1, 0]]))
     with pytest.raises(FactorizationError, match="zero pivot in row 0"):

@@ -200,7 +200,7 @@ __all__ = [
     "triangular_solver",
 ]
 
-# The thread that owns a row sums all of it, however long it is.
+# In scalar and vector CSR, the thread that owns a row sums all of it, however long it is.
 SCALAR_LENGTH = NO_LIMIT
 
 # Narrow columns in CSR order cost 10 to 25 % on one thread, and looking values up in a table costs more than reading

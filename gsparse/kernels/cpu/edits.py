@@ -109,9 +109,8 @@ def add_entries(device: Device, csr: Csr, dense: Array) -> None:
     data, flat = csr.data, dense.reshape(-1)
     if csr.dtype.kind not in "fc":
         data, flat = _items(data), _items(flat)
-    run_parts(_add_entries, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
-    if csr.dtype == np.bool_:
-        np.not_equal(flat, 0, out=dense.reshape(-1))
+    add = _join_entries if csr.dtype == np.bool_ else _add_entries
+    run_parts(add, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
@@ -232,6 +231,16 @@ def _add_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: 
         begin = np.int64(row) * num_cols
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
             dense[np.uint64(begin + np.int64(indices[np.uint64(k)]))] += data[np.uint64(k)]
+
+
+@compiled
+def _join_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: Array) -> None:
+    """Set the elements of booleans to true where an entry is true; a sum of their bytes could wrap to 0."""
+    indptr, indices, data = source
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        begin = np.int64(row) * num_cols
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            dense[np.uint64(begin + np.int64(indices[np.uint64(k)]))] |= data[np.uint64(k)]
 
 
 @compiled

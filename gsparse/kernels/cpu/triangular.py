@@ -18,6 +18,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.cpu.division import divide
 from gsparse.kernels.cpu.jit import jitted
 
 __all__ = ["factorize_ilu0", "sweep_ilu0", "triangular_levels", "triangular_solver"]
@@ -63,7 +64,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
         end = indptr[row + 1]
         for k in range(indptr[row], diagonal[row]):
             pivot_row = indices[k]
-            data[k] /= data[diagonal[pivot_row]]
+            data[k] = divide(data[k], data[diagonal[pivot_row]])
             target = k + 1
             for u in range(diagonal[pivot_row] + 1, indptr[pivot_row + 1]):
                 while target < end and indices[target] < indices[u]:
@@ -108,7 +109,7 @@ def _sweep_ilu0(
                 p += 1
             else:
                 q += 1
-        out[e] = total / factors[diagonal[column]] if column < row else total
+        out[e] = divide(total, factors[diagonal[column]]) if column < row else total
 
 
 def triangular_solver(

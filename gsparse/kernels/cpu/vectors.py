@@ -218,15 +218,22 @@ def gather_lanes(
 def _gather_one_by_one(
     context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
 ) -> Vectors:
-    """Gather with scalar loads; beyond `count`, each lane reads the element of the first one."""
+    """Gather with scalar loads; beyond `count`, each lane reads the code and the element of the first one.
+
+    If `count` is 0, they read the first code of all, because position `k` may be behind the end of the codes.
+    """
     parts = num_parts(types_[0].dtype)
+    first = k
+    if count is not None:
+        is_empty = builder.icmp_unsigned("==", count, ir.Constant(I64, 0))
+        first = builder.select(is_empty, ir.Constant(I64, 0), k)
     vector = ir.VectorType(llvm_type(real_type(types_[0].dtype)), LANES)
     vectors: Vectors = [ir.Constant(vector, ir.Undefined)] * parts
     for lane in range(LANES):
         place = ir.Constant(I64, lane)
         if count is not None:
             place = builder.select(builder.icmp_unsigned("<", place, count), place, ir.Constant(I64, 0))
-        code = builder.load(pointer_to(context, builder, types_[1], arrays[1], builder.add(k, place)))
+        code = builder.load(pointer_to(context, builder, types_[1], arrays[1], builder.add(first, place)))
         index = builder.add(_index(builder, code, I64), base)
         if padded:
             padding = builder.icmp_unsigned("==", code, ir.Constant(code.type, -1))

@@ -226,7 +226,7 @@ SPMM_FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
 SPMM_HALVES = True
 # Which schedule of CSR is fast depends on the lengths of the rows.
 FIRST_FORMAT = "auto"
-# Each row of a row pattern has a thread of its own.
+# Neighbouring threads have neighbouring rows of a row pattern, whatever the patterns of these rows are.
 SHARES_RUNS = False
 # The threads of a slice read the same step of all of its block rows side by side.
 SLICES_BLOCKS = True

@@ -9,6 +9,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import MEASURES, Examination
 from gsparse.kernels.gpu.expressions import expression
@@ -58,7 +59,12 @@ def lanes_of(csr: Csr) -> int:
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
     """Count the blocks of each row of blocks, then fill them; a lane has a row. Synchronizes."""
     num_nodes, index = csr.num_rows // block_size, csr.indices.dtype
-    width = next(width for width in WIDTHS if width >= block_size)
+    width = next((width for width in WIDTHS if width >= block_size), None)
+    if width is None:
+        raise ShapeError(
+            f"on a GPU, multigrid takes nodes of at most {WIDTHS[-1]} unknowns and as many near-nullspace candidates, "
+            f"got {block_size}: pass a smaller block_size or fewer columns of B, or use device='cpu'"
+        )
     matrix = (np.int64(num_nodes), np.int32(block_size), csr.indptr, csr.indices, csr.data)
     sizes, threads = device.empty(num_nodes, index), num_nodes * width
     name = expression("merge_blocks", csr.dtype, index, width, 0)

@@ -31,6 +31,8 @@ def instantiations() -> list[tuple[str, str]]:
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
     """Check each number and add the size to negative ones. Synchronizes."""
+    if numbers.dtype == np.uint64 and not are_in_range(device, numbers, size):  # synchronizes
+        return None  # As int64, the largest numbers would be negative ones.
     checked = device.empty(int(numbers.size), np.int64)
     return checked if _are_valid(device, numbers, size, checked) else None  # synchronizes
 

@@ -82,4 +82,4 @@ def check_grid(expression: str, blocks: int) -> None:
         If there are too many blocks.
     """
     if blocks > MAX_GRID:
-        raise ShapeError(f"{expression} needs {blocks} blocks, a grid holds {MAX_GRID}: use more threads a block")
+        raise ShapeError(f"{expression} needs {blocks} blocks, a grid holds {MAX_GRID}: the matrix is too large")

@@ -198,14 +198,20 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
 
 def prefix_sums(device: Device, values: Array) -> Array:
     """Return the sum of the values before each one (int64), and the sum of all of them as the last element."""
-    offsets = sum_tiles(device, values) if values.size else values
+    offsets = sum_tiles(device, values, is_total_read=False) if values.size else values
     return point_to_rows(device, values, offsets, np.int64)
 
 
-def sum_tiles(device: Device, values: Array, taken: Array | None = None) -> Array:
-    """Return the sum of the sizes before each tile of rows, and leave the sum of all to ``device.counts``."""
+def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_total_read: bool = True) -> Array:
+    """Return the sum of the sizes before each tile of rows, and leave the sum of all to ``device.counts``.
+
+    If the caller does not read that sum, it is left elsewhere: a write that nobody waits for could meet a number that
+    this thread reads on another stream.
+    """
     num_rows = int(values.size if taken is None else taken.size)
     counts = tally(device, num_tiles(num_rows))
+    if not is_total_read:
+        counts = (*counts[:2], device.empty(1, np.int64))
     name = expression("sum_sizes", values.dtype, int(taken is not None))
     _launch_tiles(device, name, num_rows, (np.int64(num_rows), taken, values, *counts))
     return counts[0]

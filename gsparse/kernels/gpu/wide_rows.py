@@ -71,7 +71,7 @@ def fill_values(
     launch_threads(device, _SOURCE, expression("count_windows", index), num_rows, TILE_THREADS, args)
     blocks = num_rows + c.nnz // size  # or fewer
     if blocks <= _FEW_BLOCKS:
-        first_window = point_to_rows(device, windows, sum_tiles(device, windows), index)
+        first_window = point_to_rows(device, windows, sum_tiles(device, windows, is_total_read=False), index)
     else:
         first_window, blocks = row_pointers(device, windows)  # synchronizes
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)

@@ -2,6 +2,7 @@
 // (gsparse/kernels/relaxation.py). Block i consists of the rows i * size to (i + 1) * size - 1; the last one may be
 // smaller. Results have a fixed order of operations, and nothing is atomic.
 #include "inverse.cuh"
+#include "order.cuh"
 #include "search.cuh"
 
 // Threads in a block.
@@ -24,7 +25,7 @@ template <class T, class Index> struct DiagonalBlock {
       const Index first = gs_lower_bound(indices, indptr[row], end, begin);
       for (Index k = first; k < end && indices[k] < begin + size; ++k) {
         const T value = gs_load(data + k);
-        is_empty = is_empty && Scalar<T>::equal(value, Scalar<T>::zero());
+        is_empty = is_empty && gs_equal(value, Scalar<T>::zero());
         visit(int(indices[k] - begin), value);
       }
     }

@@ -1,6 +1,6 @@
 // scalar.cuh - the arithmetic of the compute types: float, double, Complex<float>, Complex<double>, long long.
 // Integers wrap modulo 2^64, as in NumPy. Complex products use the plain formula, so that inf and NaN propagate as in
-// SciPy. All arithmetic goes through gs_fma, which keeps subnormal numbers (port.cuh).
+// SciPy. Products and their sums go through gs_fma, which keeps subnormal numbers (port.cuh).
 #pragma once
 #include "port.cuh"
 

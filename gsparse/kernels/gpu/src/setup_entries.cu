@@ -4,6 +4,7 @@
 // A thread owns a position, a key or a row, as each kernel says; threads that go on take every step-th one, so that
 // positions and keys are read coalesced. Only collect_keys uses shared memory.
 #include "entries.cuh"
+#include "order.cuh"
 #include "search.cuh"
 
 typedef unsigned long long Count;
@@ -223,7 +224,7 @@ GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const I
     const bool is_stored = low < end && indices[low] == row;
     const Stored other = is_stored ? data[low] : Scalar<Stored>::zero();
     const Stored mirror = conjugate ? Scalar<Stored>::conjugate(other) : other;
-    bool is_alike = is_stored && Scalar<Stored>::equal(data[k], mirror);
+    bool is_alike = is_stored && gs_equal(data[k], mirror);
     if (!is_alike && tolerance > 0) {
       is_alike = gs_near(data[k], mirror, allowed);
       // The thread of the other row does not see this pair, because the entry is not stored there: test its row here.

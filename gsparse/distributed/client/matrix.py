@@ -355,14 +355,14 @@ class DistributedMatrix(DistributedEntries):
             except CommunicationError:
                 if is_last_attempt:
                     raise
-                x0 = self._reopen(x0)
+                x0 = self._reopen(solve, x0)
         if full_output:
             return result
         warn_unless_converged(result)
         return result.in_scipys_form()
 
-    def _reopen(self, x0: Any) -> Any:
-        """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""
+    def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
+        """Make the matrix again on the remaining workers; return x of the solve's latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
         workers = task_group.remaining_workers()
         if not workers:
@@ -372,9 +372,8 @@ class DistributedMatrix(DistributedEntries):
                 "a worker is lost, and with it rows of this matrix, which was computed from other matrices: make these "
                 "again with repartition(), and compute it from them"
             )
-        answers = run_on_workers(
-            self.client, workers, task_group.timeout, solution_copies.latest_copy, task_group.key, on_error="return"
-        )
+        latest_copy = solution_copies.latest_copy, task_group.key, solve.key
+        answers = run_on_workers(self.client, workers, task_group.timeout, *latest_copy, on_error="return")
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:

@@ -75,8 +75,9 @@ class RankState:
         Preconditioners of the matrix, by the key of their specification.
     results : dict
         Vectors of solves, by number, which tasks of dask take from here (`MatrixReference.results`).
-    solution_copy : (int, array, array) or None
-        An iteration, this rank's part of x at that iteration, and that of the rank before (`solution_copies`).
+    solution_copy : (str, (int, array, array)) or None
+        The key of a solve, an iteration, this rank's part of x at that iteration, and that of the rank before
+        (`solution_copies`).
     """
 
     matrix: RankMatrix
@@ -84,7 +85,7 @@ class RankState:
     server: ProductServer
     preconditioners: dict[str, Any] = field(default_factory=dict)
     results: dict[int, HostArray] = field(default_factory=dict)
-    solution_copy: tuple[int, HostArray, HostArray] | None = None
+    solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
 
     @property
     def communicator(self) -> Communicator:

@@ -189,6 +189,7 @@ class DistributedMatrix(DistributedEntries):
             raise
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
         self._task_group, self._layout, self._value_order = task_group, layout, None
+        self._preconditioner_epochs: dict[str, int] = {}
         self._source.attach(task_group, layout)
         self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
 

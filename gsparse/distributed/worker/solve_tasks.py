@@ -275,12 +275,21 @@ class PreconditionerSummary:
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
-    """Record the warnings of multigrid in the block. A worker would write them to its log, where no user sees them."""
+    """Record the warnings of multigrid in the block, and issue all others after it.
+
+    A worker would write the warnings of multigrid to its log, where no user sees them.
+    """
     issued: list[tuple[str, type[Warning]]] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CoarseningWarning)
-        yield issued
-    issued += [(str(one.message), one.category) for one in caught if issubclass(one.category, CoarseningWarning)]
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CoarseningWarning)
+            yield issued
+    finally:
+        for one in caught:
+            if issubclass(one.category, CoarseningWarning):
+                issued.append((str(one.message), one.category))
+            else:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
 
 
 def set_up(settings: GroupSettings, rank: int, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:

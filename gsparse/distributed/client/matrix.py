@@ -237,12 +237,12 @@ class DistributedMatrix(DistributedEntries):
         """Make each worker save its rows in a folder that all workers share.
 
         A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
-        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. Only
-        one matrix may be saved in a folder at a time.
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
+        more workers made the older one, its further files remain in the folder, so pass the list that this method
+        returns and not all files. Only one matrix may be saved in a folder at a time.
 
-        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold the rows and
-        columns in the order of the blocks, together with `permutation`, which `from_loaders` applies. Other programs
-        that read the files get ``S[permutation][:, permutation]``.
+        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
+        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
 
         Parameters
         ----------

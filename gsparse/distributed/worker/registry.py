@@ -121,7 +121,7 @@ def require_state(key: str) -> RankState:
     Raises
     ------
     CommunicationError
-        If this process has none, because it has been restarted since.
+        If this process has none, because the matrix was closed or the process has been restarted.
     """
     state = get_state(key)
     if state is None:
@@ -171,7 +171,7 @@ def require_secret(key: str) -> bytes:
     Raises
     ------
     CommunicationError
-        If this process does not have it, because it has been restarted since.
+        If this process does not have it, because the matrix was closed or the process has been restarted.
     """
     secret = get_secret(key)
     if secret is None:
@@ -180,8 +180,11 @@ def require_secret(key: str) -> bytes:
 
 
 def lost_rows_error(worker: str) -> CommunicationError:
-    """Return the error for a worker that has lost its rows."""
-    return CommunicationError(f"{worker} has been restarted and has no rows of this matrix: A = A.repartition()")
+    """Return the error for a worker that has no rows any more."""
+    return CommunicationError(
+        f"{worker} has no rows of this matrix, which was closed, or the worker has been restarted: "
+        "distribute the matrix again, or A = A.repartition()"
+    )
 
 
 def store_listener(key: str, epoch: int, listener: socket) -> None:

@@ -89,6 +89,13 @@ def test_workers_may_be_given_as_a_number(client: Any) -> None:
             np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
 
 
+def test_a_worker_that_is_listed_twice_is_refused(client: Any) -> None:
+    one, two = sorted(known_workers(client))
+    for workers in ([one, one], [one, two, one]):
+        with pytest.raises(ValueError, match=rf"listed once only, got \['{one}'\] more than once"):
+            distribute(laplacian(6), client=client, workers=workers)
+
+
 def test_bounds_may_be_an_array(client: Any) -> None:
     S = laplacian(6)
     workers = sorted(known_workers(client))

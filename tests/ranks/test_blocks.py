@@ -120,6 +120,22 @@ def test_owners_of_another_number_of_columns_are_refused() -> None:
         run_ranks(change, 2)
 
 
+@pytest.mark.parametrize("bounds", [(0, 6), (0, 2, 4, 6)])
+@pytest.mark.parametrize("name", ["rows", "columns", "with_columns"])
+def test_owners_of_another_number_of_ranks_are_refused(name: str, bounds: tuple[int, ...]) -> None:
+    S, fitting = sp.eye_array(6, format="csr"), RowPartition((0, 3, 6))
+
+    def make(communicator: Communicator) -> None:
+        own = fitting.rows(communicator.rank)
+        partitions = {"rows": fitting, "columns": fitting, name: RowPartition(bounds)}
+        A = RankMatrix(S[own], partitions["rows"], partitions["columns"], communicator, device="cpu")
+        A.with_columns(partitions["with_columns"])
+
+    words = f"one block for each of the 2 ranks, got {len(bounds) - 1} blocks with the bounds"
+    with pytest.raises(ShapeError, match=words):
+        run_ranks(make, 2)
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -101,6 +101,18 @@ def test_products_with_dask_arrays_are_dask_arrays_chunked_by_rows(client: Any, 
             A @ da.ones(7)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32"])
+def test_a_product_that_is_not_computed_yet_has_the_dtype_of_the_result(
+    client: Any, workers: list[str], dtype: str
+) -> None:
+    S = laplacian(6).astype("int8")
+    x = np.ones(36, dtype)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        for operator in (A, A.T):
+            lazy = operator @ da.from_array(x, chunks=18)
+            assert lazy.dtype == lazy.compute().dtype == (operator @ x).dtype
+
+
 def test_scipys_solvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
     S = laplacian(12)
     b = right_hand_side(S)

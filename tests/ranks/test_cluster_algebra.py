@@ -190,6 +190,35 @@ def test_time_stepping_updates_multigrid(
     A.close()
 
 
+def test_multigrid_is_updated_after_its_matrix_has_been_closed(client: Any, workers: list[str]) -> None:
+    S, b = poisson(24, 5), np.random.default_rng(0).standard_normal(24**2)
+    T = sp.csr_array(S + sp.diags_array(np.linspace(0, 20, S.shape[0])))
+    A = distribute(S, client=client, workers=workers[:2])
+    M = gla.amg(A, max_coarse=20)
+    with A.with_data(T.data) as B:
+        A.close()
+        assert M.update(B) is M
+        np.testing.assert_allclose(M @ b, gla.amg(B, max_coarse=20) @ b, rtol=1e-8)
+        assert residual(T, gla.cg(B, b, M=M, rtol=1e-8)[0], b) < 1e-7
+
+
+def test_an_update_leaves_an_equal_preconditioner_to_its_matrix(client: Any, workers: list[str]) -> None:
+    S, b = poisson(24, 5), np.random.default_rng(0).standard_normal(24**2)
+    candidates = 1 + np.arange(24.0**2) / 24**2
+    options: dict[str, Any] = {"max_coarse": 20, "B": candidates}
+    T = sp.csr_array(S + sp.diags_array(np.linspace(0, 20, S.shape[0])))
+    with distribute(S, client=client, workers=workers[:2]) as A, A.with_data(T.data) as B, A.with_data(T.data) as C:
+        one, two, three = (gla.amg(A, **options) for _ in range(3))
+        expected = two @ b
+        one.update(B)
+        np.testing.assert_allclose(two @ b, expected, rtol=1e-8)
+        assert residual(S, gla.cg(A, b, M=two, rtol=1e-8)[0], b) < 1e-7
+        two.update(C)
+        three.update(C)
+        for matrix, M in ((B, one), (C, two), (C, three)):
+            assert residual(T, gla.cg(matrix, b, M=M, rtol=1e-8)[0], b) < 1e-7
+
+
 def test_results_solve_and_are_saved_like_any_matrix(client: Any, workers: list[str], tmp_path: Path) -> None:
     S = laplacian(10)
     b = right_hand_side(S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed.worker import solve_tasks  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # dask and tornado warn
 
@@ -90,6 +92,14 @@ def test_errors_and_warnings_reach_the_user(client: Any) -> None:
     S = poisson(240, 5)
     with distribute(S, client=client) as A, pytest.warns(CoarseningWarning, match="only smoothed"):
         gla.amg(A, strength=("symmetric", {"theta": 0.9}))
+
+
+def test_only_the_warnings_of_multigrid_are_sent_to_the_client() -> None:
+    with pytest.warns(RuntimeWarning, match="of another kind") as caught, solve_tasks._recorded_warnings() as sent:
+        warnings.warn("of multigrid", CoarseningWarning, stacklevel=1)
+        warnings.warn("of another kind", RuntimeWarning, stacklevel=1)
+    assert sent == [("of multigrid", CoarseningWarning)]
+    assert [(one.category, one.filename) for one in caught] == [(RuntimeWarning, __file__)]
 
 
 def test_lobpcg_takes_multigrid(client: Any) -> None:

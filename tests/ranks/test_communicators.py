@@ -9,7 +9,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from gsparse.distributed import (
     listen,
     run_ranks,
 )
+from gsparse.distributed.ranks import messages
 from gsparse.errors import CommunicationError, RankLostError
 from tests.ranks.groups import GROUPS, LONG, SECRET, SOON, Processes, make_certificate, run_mpi, run_one, run_sockets
 
@@ -196,6 +198,77 @@ def test_a_wait_for_the_device_ends_when_the_device_is_done_or_at_the_timeout() 
     alone.wait(lambda: next(looks))
     with pytest.raises(CommunicationError, match=r"0\.1 s.*silent"):
         alone.wait(lambda: False)
+
+
+def _read_slowly(connection: socket.socket, pause: float) -> None:
+    with connection:
+        while connection.recv(1 << 17):
+            time.sleep(pause)
+
+
+@pytest.mark.timed
+def test_the_timeout_limits_a_pause_and_not_the_time_of_a_whole_message() -> None:
+    values, (sender, receiver) = np.zeros(1 << 20), socket.socketpair()
+    reader = threading.Thread(target=_read_slowly, args=(receiver, 0.05), daemon=True)
+    reader.start()
+    with sender:
+        sender.settimeout(1.0)
+        began = time.monotonic()
+        messages.send_array(sender, values)
+        assert time.monotonic() - began > 1.0  # so that the test shows something
+    reader.join(LONG)
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            messages.send_array(sender, values)
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 21])
+@pytest.mark.parametrize("reads_at_once", [True, False])
+def test_an_abort_does_not_interrupt_a_message(size: int, reads_at_once: bool) -> None:
+    aborts, has_aborted = threading.Event(), threading.Event()
+
+    def work(communicator: Communicator) -> None:
+        if communicator.rank == 0:
+            communicator.exchange({1: np.full(size, 7.0)}, {})
+            aborts.set()
+            communicator.abort("planted reason")
+            has_aborted.set()
+            return
+        assert (aborts if reads_at_once else has_aborted).wait(LONG)
+        time.sleep(0.2)  # until rank 0 tries to send its reason
+        received = np.zeros(size)
+        with pytest.raises(CommunicationError) as caught:
+            communicator.exchange({}, {0: received})()
+            np.testing.assert_array_equal(received, 7.0)
+            communicator.allreduce(np.zeros(1))
+        # If nobody reads the message for a second, the connection is ended in the middle of it.
+        assert str(caught.value) == "planted reason" or isinstance(caught.value, RankLostError)
+
+    run_sockets(work, 2)
+
+
+def test_ranks_communicate_in_a_process_with_many_open_files() -> None:
+    resource = pytest.importorskip("resource", reason="limits on open files need POSIX")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 2000:
+        pytest.skip(f"this system allows {limits[1]} open files, and the test needs 2000")
+
+    def work(communicator: Communicator) -> None:
+        communicator.check()
+        if communicator.rank:
+            time.sleep(0.2)  # so that rank 0 does not only poll
+        communicator.allreduce(np.zeros(1))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2000), limits[1]))
+    try:
+        with ExitStack() as files:
+            while files.enter_context(Path(os.devnull).open()).fileno() < 1100:
+                pass
+            run_sockets(work, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_rank_that_never_calls_is_an_error_for_the_others() -> None:

@@ -31,7 +31,7 @@ from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, 
 from gsparse.distributed.client import products, row_sources, solves, task_arguments  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
-from gsparse.distributed.worker import solution_copies  # noqa: E402
+from gsparse.distributed.worker import registry  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     ERROR_DEADLINE,
     ROOT,
@@ -299,15 +299,15 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
         starts.append(args[4]["x0"])
         return run(*args)
 
-    def copies(key: str) -> bool:
-        return solution_copies.latest_copy(key) is not None
+    def has_copy(key: str) -> bool:
+        return registry.require_state(key).solution_copy is not None
 
     monkeypatch.setattr(solves, "run", record)
     with distribute(S, client=client) as A:
         victim = pids(client)[A.workers[1]]
         options = {"on_failure": "resume", "checkpoint_every": 20, "single_reduction": single_reduction}
         solve = start_solve(client, A, maxiter=8_000, **options)
-        wait_until(lambda: all(client.run(copies, A._task_group.key).values()))
+        wait_until(lambda: all(client.run(has_copy, A._task_group.key).values()))
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.result
@@ -318,25 +318,22 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
         check(client, A)
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_solution_copies_survive_the_loss_of_one_rank(columns: int) -> None:
-    sizes = (3, 0, 4, 2)
-    x = [rank + np.arange(float(columns * size)) for rank, size in enumerate(sizes)]
-    whole = np.concatenate([part.reshape(columns, -1).T if columns > 1 else part for part in x])
-    copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(4)}
-    for lost_rank in range(4):
-        parts = solution_copies.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
-        assert parts is not None
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
-    # If some ranks have a newer copy than the others, the newest one with all parts is used.
-    newer = {rank: (80, x[rank] + 100, x[rank - 1] + 100) for rank in range(4)}
-    for ranks, expected in (((1,), whole), ((0, 2), whole + 100), ((0, 1, 2), whole + 100)):
-        parts = solution_copies.assemble({**copies, **{rank: newer[rank] for rank in ranks}}, sizes)
-        assert parts is not None
-        np.testing.assert_array_equal(np.concatenate(parts), expected)
-    assert solution_copies.assemble({0: copies[0], 1: newer[1]}, sizes) is None
-    assert solution_copies.assemble({0: copies[0]}, sizes) is None
-    assert solution_copies.assemble({}, sizes) is None
+def test_a_resume_takes_no_checkpoint_of_an_earlier_solve(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, run = [], solves.run
+
+    def record(*args: Any) -> Any:
+        starts.append(args[4]["x0"])
+        return run(*args)
+
+    with distribute(S, client=client) as A:
+        gla.cg(A, np.stack([B, B], 1), on_failure="resume", checkpoint_every=1, rtol=1e-8)
+        os.kill(pids(client)[A.workers[1]], signal.SIGKILL)
+        wait_until(lambda: A.workers[1] not in known_workers(client))
+        monkeypatch.setattr(solves, "run", record)
+        x, info = gla.cg(A, B, on_failure="resume", rtol=1e-8)
+        assert starts == [None, None]
+        assert info == 0
+        assert residual(S, x, B) < 1e-7
 
 
 def test_a_killed_client_leaves_nothing_on_the_workers(client: Any) -> None:

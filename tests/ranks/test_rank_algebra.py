@@ -113,6 +113,30 @@ def test_rows_diagonals_and_other_values_match_scipy(device: Device, world_size:
         np.testing.assert_array_equal(np.concatenate(diagonal), S.diagonal())
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float64"])
+def test_only_sums_leave_out_zeros(dtype: str) -> None:
+    S = sp.csr_array((np.array([0, 1, 0, 1], dtype), np.array([0, 5, 3, 1]), np.array([0, 2, 2, 3, 4, 4, 4])), (6, 6))
+    partition, other = RowPartition((0, 2, 6)), RowPartition((0, 4, 6))
+
+    def work(A: RankMatrix) -> Any:
+        return [result.rows_on_host().nnz for result in (A.transpose(), A.adjoint(), A.with_columns(other))]
+
+    counts = np.sum(run(get_device("cpu"), work, 2, (S, partition, partition)), axis=0)
+    assert counts.tolist() == [4, 4, 4]
+
+
+def test_sums_that_wrap_to_zero_are_left_out() -> None:
+    S = sp.csr_array(np.array([[64, 1], [0, 64]], np.int8))
+    partition = RowPartition((0, 1, 2))
+
+    def work(A: RankMatrix) -> Any:
+        doubled = A + A
+        return (doubled + doubled).rows_on_host()
+
+    result = sp.vstack(run(get_device("cpu"), work, 2, (S, partition, partition)))
+    assert (result.nnz, result.dtype) == (1, np.int8)
+
+
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_an_entry_that_is_stored_twice_gets_its_value_once(world_size: int) -> None:
     indices, indptr = np.array([3, 0, 3, 1, 1, 1, 2, 0]), np.array([0, 3, 6, 7, 8])

@@ -18,6 +18,7 @@ from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_rank
 from gsparse.distributed.ranks import rank_levels
 from gsparse.errors import CoarseningWarning, FactorizationError, ShapeError, StructureError
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
+from gsparse.linalg.multigrid import level_setup
 from tests.proof.emulated_device import EmulatedDevice
 from tests.ranks.groups import run_sockets
 from tests.support import on_device
@@ -227,6 +228,17 @@ def test_small_matrices_are_solved_and_those_that_cannot_be_coarsened_warn(
     assert sizes == [[(400, S.nnz)]] * 2
 
 
+def test_a_warning_counts_the_levels_of_all_ranks(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(level_setup, "MAX_INVERTED", 10)
+    S = poisson(20, 5)
+    arguments = {"max_coarse": 10, "strength": [None, ("symmetric", {"theta": 0.9})]}
+    with pytest.warns(
+        CoarseningWarning, match=r"amg: level 1 of \d+ rows has too few strong connections for a coarser"
+    ):
+        _, _, sizes = solve(S, blocks(S.shape[0], 2), cpu, arguments, work=lambda A, M: M.sizes)
+    assert [len(levels) for levels in sizes] == [2, 2]
+
+
 def test_levels_are_listed_for_all_ranks(cpu: Device, small_levels: None) -> None:
     S = poisson(16, 7)
     _, _, parts = solve(
@@ -271,6 +283,25 @@ def test_an_update_makes_multigrid_of_the_new_values(
     for before, updated, new in run_ranks(on_rank, 3):
         assert updated == new
         assert before > 4 * new
+
+
+def test_an_update_smooths_the_candidates_of_replicated_levels_again(cpu: Device) -> None:
+    S = poisson(12, 7)
+    partition = blocks(S.shape[0], 3)
+    changed = sp.csr_array(S + sp.diags_array(np.linspace(0, 20, S.shape[0])))
+
+    def on_rank(communicator: Communicator) -> Any:
+        own = partition.rows(communicator.rank)
+        A, B = (RankMatrix(part[own], partition, partition, communicator, cpu) for part in (S, changed))
+        options: dict[str, Any] = {"strength": None, "max_coarse": 20}
+        M, new = amg(A, **options), amg(B, **options)
+        before = M._setup.replicated.candidates
+        M.update(B)
+        return before, M._setup.replicated.candidates, new._setup.replicated.candidates
+
+    for before, updated, new in run_ranks(on_rank, 3):
+        assert not np.allclose(before, new, rtol=0.1)
+        np.testing.assert_array_equal(updated, new)
 
 
 def test_errors_name_what_to_do(cpu: Device) -> None:

@@ -245,6 +245,25 @@ def test_a_rank_that_is_present_or_does_not_exist_is_refused(rank: int) -> None:
     assert all(isinstance(addresses, list) for addresses in ranks.wait().values())
 
 
+def test_a_rank_that_ends_before_it_has_the_addresses_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(connection: socket.socket, values: Any) -> None:
+        if isinstance(values, list):  # the addresses, from rank 0
+            raise BrokenPipeError("Broken pipe")
+        send(connection, values)
+
+    send = torchrun._send
+    monkeypatch.setattr(torchrun, "_send", refuse)
+    ranks = Threads(2)
+    for rank in range(2):
+        ranks.start(rank)
+    found = ranks.wait()
+    assert isinstance(found[0], CommunicationError)
+    assert "rank 0 cannot send the addresses of all ranks to rank 1: Broken pipe" in str(found[0])
+    assert isinstance(found[1], CommunicationError)
+
+
 @pytest.mark.parametrize("sent", [b"\xff\xff\xff\x00", b"\x02\x00\x00\x00{{"], ids=["too long", "no JSON"])
 def test_an_address_that_is_none_is_refused(sent: bytes) -> None:
     ranks = Threads(2, timeout=3.0)

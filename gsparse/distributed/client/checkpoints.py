@@ -40,7 +40,8 @@ def write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[
     Raises
     ------
     CommunicationError, WorkerLostError, OSError
-        The folder then holds all of the older checkpoint, or all of this one.
+        The folder then holds all of the older checkpoint, or all of this one. If more ranks wrote the older one, its
+        further files remain beside this one.
     """
     settings, checkpoint = task_group.settings, uuid.uuid4().hex
     paths = [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]

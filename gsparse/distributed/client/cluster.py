@@ -176,6 +176,9 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
     if isinstance(workers, str) or not isinstance(workers, Iterable | None):
         raise TypeError(f"workers must be a list of dask's addresses, or how many of them, got {workers!r}")
     chosen = known if workers is None else list(workers)
+    repeated = sorted({address for address in chosen if chosen.count(address) > 1})
+    if repeated:
+        raise ValueError(f"each worker becomes one rank, so it may be listed once only, got {repeated} more than once")
     missing = [address for address in chosen if address not in known]
     if missing or not chosen:
         raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {known}")

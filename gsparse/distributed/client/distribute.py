@@ -36,8 +36,8 @@ def distribute(
     Parameters
     ----------
     S : sparse array or GpuSparseMatrix, shape (M, N)
-        The matrix. This process keeps it, to distribute it again if a worker is lost: a SciPy CSR array itself, and a
-        copy of anything else.
+        The matrix. This process keeps it, to distribute it again if a worker is lost. A CSR array or matrix of SciPy is
+        not copied, so do not write to its arrays; anything else is copied.
     client : distributed.Client, optional
         The client of the cluster; by default dask's current client.
     partition : {"nnz", "rows", "metis"} or sequence of int, optional

@@ -189,6 +189,7 @@ class DistributedMatrix(DistributedEntries):
             raise
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
         self._task_group, self._layout, self._value_order = task_group, layout, None
+        self._preconditioner_epochs: dict[str, int] = {}
         self._source.attach(task_group, layout)
         self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
 
@@ -236,12 +237,12 @@ class DistributedMatrix(DistributedEntries):
         """Make each worker save its rows in a folder that all workers share.
 
         A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
-        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. Only
-        one matrix may be saved in a folder at a time.
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
+        more workers made the older one, its further files remain in the folder, so pass the list that this method
+        returns and not all files. Only one matrix may be saved in a folder at a time.
 
-        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold the rows and
-        columns in the order of the blocks, together with `permutation`, which `from_loaders` applies. Other programs
-        that read the files get ``S[permutation][:, permutation]``.
+        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
+        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
 
         Parameters
         ----------
@@ -355,14 +356,14 @@ class DistributedMatrix(DistributedEntries):
             except CommunicationError:
                 if is_last_attempt:
                     raise
-                x0 = self._reopen(x0)
+                x0 = self._reopen(solve, x0)
         if full_output:
             return result
         warn_unless_converged(result)
         return result.in_scipys_form()
 
-    def _reopen(self, x0: Any) -> Any:
-        """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""
+    def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
+        """Make the matrix again on the remaining workers; return x of the solve's latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
         workers = task_group.remaining_workers()
         if not workers:
@@ -372,9 +373,8 @@ class DistributedMatrix(DistributedEntries):
                 "a worker is lost, and with it rows of this matrix, which was computed from other matrices: make these "
                 "again with repartition(), and compute it from them"
             )
-        answers = run_on_workers(
-            self.client, workers, task_group.timeout, solution_copies.latest_copy, task_group.key, on_error="return"
-        )
+        latest_copy = solution_copies.latest_copy, task_group.key, solve.key
+        answers = run_on_workers(self.client, workers, task_group.timeout, *latest_copy, on_error="return")
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:

@@ -62,14 +62,16 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         axis : {0, 1}, optional
             0, the default, is for vectors with an entry for each row, such as the right-hand side of a solve: each
             worker gets the entries of its rows. 1 is for vectors with an entry for each column, which are multiplied by
-            the matrix. For a square matrix, both are the same.
+            the matrix. For a square matrix, both are the same. If rows were permuted (`permutation` is not None), the
+            parts are those of the vector in the order of the matrix, so each product and solve moves entries between
+            the workers.
 
         Returns
         -------
         dask.array.Array
             The same values, in chunks of the `row_bounds` of the matrix for axis 0 (of a transpose or an adjoint, for
-            axis 1). The chunks of a dask array are computed in the background. If a worker is lost, its chunk is lost
-            with it.
+            axis 1). The chunks of a dask array are computed on the workers, and this method waits for them. If a worker
+            is lost, its chunk is lost with it.
 
         Raises
         ------

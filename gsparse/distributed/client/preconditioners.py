@@ -21,12 +21,18 @@ HostArray = npt.NDArray[Any]
 
 
 class PreconditionedMatrix(Protocol):
-    """The attributes of a distributed matrix that its preconditioner uses."""
+    """The attributes of a distributed matrix that its preconditioners use.
+
+    `_preconditioner_epochs` has the keys of the preconditioners that its ranks have made together and still have, each
+    with the epoch of the connections over which they were made. Preconditioners that were made with equal arguments
+    have the same key, and are one object on the ranks.
+    """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     _task_group: TaskGroup
     _layout: VectorLayout
+    _preconditioner_epochs: dict[str, int]
 
 
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
@@ -68,12 +74,11 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         others = {key: value for key, value in arguments.items() if key not in method.row_arguments}
         self._spec = solve_tasks.PreconditionerSpec.of(name, others, self._rows)
         self._summary: solve_tasks.PreconditionerSummary | None = None
-        self._made_for: tuple[str, int] | None = None
         if self._spans_ranks:
             group = matrix._task_group
             with group.exclusive():
                 group.reconnect()
-                self.specification()
+                self._set_up()
 
     def __repr__(self) -> str:
         workers, summary = len(self.matrix._task_group.workers), self._summary
@@ -89,17 +94,22 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         If they make it together, and have not made it for these connections yet, they make it first. The caller has
         reserved the workers (`TaskGroup.exclusive`) and connected them.
         """
-        group, layout = self.matrix._task_group, self.matrix._layout
-        is_made = self._made_for == (group.key, group.settings.epoch)
-        if self._spans_ranks and not is_made:
-            parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
-            with group.on_workers([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
-                tasks = [
-                    group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
-                    for r in group.ranks
-                ]
-                self._take_over(group.wait(tasks))
+        matrix = self.matrix
+        made_in = matrix._preconditioner_epochs.get(self._spec.key)
+        if self._spans_ranks and made_in != matrix._task_group.settings.epoch:
+            self._set_up()
         return self._spec
+
+    def _set_up(self) -> None:
+        """Let the ranks make the preconditioner together."""
+        group, layout = self.matrix._task_group, self.matrix._layout
+        parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
+        with group.on_workers([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
+            tasks = [
+                group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
+                for r in group.ranks
+            ]
+            self._take_over(group.wait(tasks))
 
     def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
         """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
@@ -107,7 +117,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         A : DistributedMatrix
-            A matrix with the same structure on the same workers, such as ``A.with_data(values)``.
+            A matrix with the same structure on the same workers, such as ``A.with_data(values)``. Close the matrix to
+            which this preconditioner belongs only afterwards: if it is closed, multigrid is set up from the beginning.
 
         Returns
         -------
@@ -123,32 +134,33 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         FactorizationError, CommunicationError, WorkerLostError
             If the set-up of multigrid fails.
         """
-        old, new = self.matrix._task_group, A._task_group
-        if (old.workers, self.matrix._layout.rows) != (new.workers, A._layout.rows):
+        before, old, new = self.matrix, self.matrix._task_group, A._task_group
+        if (old.workers, before._layout.rows) != (new.workers, A._layout.rows):
             raise ShapeError(
                 "update needs a matrix on the same workers and with the same row bounds: use A.with_data(values), or "
                 f"{self._spec.name}(A)"
             )
-        made_for = self._made_for
-        self.matrix, self._made_for = A, None
+        self.matrix = A
         if not self._spans_ranks:
             return self
         with new.exclusive():
             new.reconnect()
-            if made_for == (old.key, old.settings.epoch):
+            made_in = before._preconditioner_epochs.pop(self._spec.key, None)
+            if old.is_open and made_in == old.settings.epoch:
                 tasks = [
                     new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
                     for rank in new.ranks
                 ]
                 self._take_over(new.wait(tasks))
             else:
-                self.specification()
+                self._set_up()
         return self
 
     def _take_over(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
         """Keep the summary of rank 0, and issue its warnings here."""
         group = self.matrix._task_group
-        self._summary, self._made_for = summaries[0], (group.key, group.settings.epoch)
+        self._summary = summaries[0]
+        self.matrix._preconditioner_epochs[self._spec.key] = group.settings.epoch
         for text, category in summaries[0].warnings:
             warnings.warn(text, category, stacklevel=6)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.dtypes import result_dtype
 from gsparse.distributed.client.cluster import naming_lost_workers
 from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
@@ -185,7 +186,7 @@ class WorkerProducts:
                 products.append(multiply(key, address, server, chunks[rank], pieces, operation))
         if not is_plain:
             products = [self._with_contributions(products, rank) for rank in task_group.ranks]
-        return layout.dask_array(products, y_partition, x.shape[1:], np.result_type(self.dtype, x.dtype))
+        return layout.dask_array(products, y_partition, x.shape[1:], result_dtype(self.dtype, x.dtype))
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
         """Return a vector as a dask array in chunks on the workers that own the rows, or the columns, of the matrix."""

@@ -71,8 +71,9 @@ class Reader(Protocol):
 def open_files(paths: Sequence[Path]) -> tuple[Reader, ...]:
     """Read the headers of files whose rows are stacked in this order.
 
-    The first file of a checkpoint in a folder determines which checkpoint the folder holds. All other files of that
-    folder must belong to the same checkpoint, under their own names or as part files that their ranks could not rename.
+    The first file of a checkpoint in a folder determines which checkpoint the folder holds. Other files of that folder
+    that belong to a checkpoint must belong to the same one, under their own names or as part files that their ranks
+    could not rename.
 
     Raises
     ------

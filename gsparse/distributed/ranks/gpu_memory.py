@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
@@ -66,8 +66,13 @@ def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on G
     """Return the fastest communicator between ranks that have GPUs. All ranks call this together.
 
     If all ranks are processes of one host, they communicate through the memory of their GPUs where this is possible.
-    Otherwise they communicate over NCCL, which needs a GPU for each rank. If neither is possible, the result is
+    Otherwise they communicate over NCCL if each rank has a GPU of its own. If ranks share a GPU, the result is
     `control`.
+
+    Raises
+    ------
+    CommunicationError
+        If NCCL is needed and CuPy does not have it, or it cannot connect the GPUs.
     """
     assert isinstance(device, GpuDevice)
     own = host_hash(), hash_of(device.bus), os.getpid(), device.xp.cuda.runtime.is_hip
@@ -78,15 +83,19 @@ def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on G
     # so ranks that are threads of one process do not communicate in this way.
     if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
         boxes = _GpuBoxes(control, device)
-        if control.table([boxes.are_open]).all():
-            kind = MemoryCommunicator if has_own_gpus else SharedGpuCommunicator
-            return kind(control, device, boxes.mailboxes(), boxes.close)
-        boxes.close()
+        with ExitStack() as unless_used:
+            unless_used.callback(boxes.close)
+            boxes.open()
+            if control.table([boxes.are_open]).all():
+                kind = MemoryCommunicator if has_own_gpus else SharedGpuCommunicator
+                communicator = kind(control, device, boxes.mailboxes(), boxes.close)
+                unless_used.pop_all()
+                return communicator
     return NcclCommunicator(control, device) if has_own_gpus else control
 
 
 class _GpuBoxes:
-    """The boxes of all ranks in the memory of their GPUs. All ranks make theirs together.
+    """The boxes of all ranks in the memory of their GPUs.
 
     Attributes
     ----------
@@ -97,12 +106,16 @@ class _GpuBoxes:
     def __init__(self, control: Communicator, device: GpuDevice) -> None:
         self._device, self._rank, self._world_size = device, control.rank, control.world_size
         self._runtime, self._opened = device.xp.cuda.runtime, dict[int, int]()
-        self._address, handle, failure = 0, bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
-        with device.active():
+        self._control, self._address, self.are_open = control, 0, False
+
+    def open(self) -> None:
+        """Allocate this rank's boxes, and open those of the other ranks, which all call this method too."""
+        handle, failure = bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
+        with self._device.active():
             with suppress(failure):  # no memory is left, or this driver cannot share it
-                self._address = _memory_pool.take(device, self._nbytes)
+                self._address = _memory_pool.take(self._device, self._nbytes)
                 handle = self._runtime.ipcGetMemHandle(self._address)
-            handles = control.table(np.frombuffer(handle, np.int64))
+            handles = self._control.table(np.frombuffer(handle, np.int64))
             if handles.any(axis=1).all():  # a handle of zeros comes from a rank that has no memory to share
                 with suppress(failure):  # the GPUs cannot read each other's memory
                     for peer in (peer for peer in range(self._world_size) if peer != self._rank):

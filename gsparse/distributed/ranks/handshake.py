@@ -131,6 +131,7 @@ class Acceptor:
         self._listener.close()
         with self._lock:
             handshakes = list(self._handshakes.items())
+            self._handshakes.clear()
         for connection, _ in handshakes:
             shut_down(connection)
         for _, thread in handshakes:
@@ -168,6 +169,7 @@ class Acceptor:
             if len(self._handshakes) < self._limit:
                 return
             connection, thread = next(iter(self._handshakes.items()))
+            del self._handshakes[connection]
             shut_down(connection)
         thread.join()
 
@@ -177,8 +179,10 @@ class Acceptor:
             _negotiate_tls(connection, deadline)
             peer = identify(connection, deadline)
             with self._lock:
-                # The handshake is complete, so `close` and `_end_oldest` must not end this connection any more.
-                del self._handshakes[connection]
+                # The handshake is complete, so `close` and `_end_oldest` must not end this connection any more. If one
+                # of them has just done so, the entry is gone.
+                if self._handshakes.pop(connection, None) is None:
+                    raise CommunicationError("its handshake was ended")
                 admit(peer, connection)
         except Exception as error:  # an error that a stranger causes must not affect other connections
             self.refused = f" (a stranger was refused: {error})"

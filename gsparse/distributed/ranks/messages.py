@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -25,8 +24,10 @@ __all__ = [
     "is_silent",
     "read",
     "read_into",
+    "readable",
     "receive_array",
     "send_array",
+    "write",
     "yield_cpu",
 ]
 
@@ -37,10 +38,14 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 TIMEOUT = 60.0
 # Seconds for which a receiver polls a connection before it sleeps until data arrive.
 _POLL_SECONDS = 1e-3
+# Number of bytes that `write` passes to the system at a time.
+_PIECE_BYTES = 1 << 20
 _ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, columns (1 for a vector)
 
 # Let another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of no time does the same there.
 yield_cpu: Callable[[], Any] = getattr(os, "sched_yield", partial(time.sleep, 0))
+# `poll` takes file descriptors of any number, `select` only those below 1024. Windows has no `poll`, and no such limit.
+_Selector: Callable[[], selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 
 def bytes_of(values: npt.NDArray[Any]) -> memoryview:
@@ -50,9 +55,19 @@ def bytes_of(values: npt.NDArray[Any]) -> memoryview:
 
 def is_silent(connection: socket.socket) -> bool:
     """Return whether a connection is open and nothing has arrived on it, without waiting."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return not selector.select(0)
+    return not readable([connection], 0)
+
+
+def readable(connections: Iterable[socket.socket], timeout: float) -> list[socket.socket]:
+    """Return the connections on which something has arrived, or which have ended; wait until there is one.
+
+    After `timeout` seconds, the list is empty.
+    """
+    with _Selector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        ready = selector.select(timeout) if selector.get_map() else []
+        return [key.fileobj for key, _ in ready]  # type: ignore[misc]  # the type of what was registered is not known
 
 
 def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:
@@ -62,12 +77,29 @@ def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> byte
     return bytes(received)
 
 
+def write(connection: socket.socket, data: bytes | memoryview) -> None:
+    """Send bytes. The time limit of the connection is the longest time for which the receiver may take none of them.
+
+    In `socket.socket.sendall`, it would limit the time of the whole message, which may be gigabytes long.
+
+    Raises
+    ------
+    TimeoutError
+        If the receiver takes nothing for that time.
+    OSError
+        If the connection ends.
+    """
+    unsent = memoryview(data)
+    while unsent:
+        unsent = unsent[connection.send(unsent[:_PIECE_BYTES]) :]
+
+
 def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
     """Send an array of numbers, of one or two dimensions: a header with its dtype and shape, then its bytes."""
     values = np.ascontiguousarray(values)
     rows, columns = (*values.shape, 1)[:2]
-    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), values.ndim, rows, columns))
-    connection.sendall(bytes_of(values))
+    write(connection, _ARRAY.pack(values.dtype.str.encode(), values.ndim, rows, columns))
+    write(connection, bytes_of(values))
 
 
 def receive_array(connection: socket.socket, allocate: Allocate = np.empty) -> npt.NDArray[Any]:
@@ -107,7 +139,7 @@ def read_into(connection: socket.socket, target: memoryview, timeout: float = TI
             wait_began = wait_began or now
             if now - wait_began < _POLL_SECONDS:
                 yield_cpu()
-            elif not select.select([connection], [], [], max(0.0, wait_began + timeout - now))[0]:
+            elif not readable([connection], max(0.0, wait_began + timeout - now)):
                 raise TimeoutError from None
             continue
         if not count:

@@ -264,8 +264,8 @@ def from_mpi(
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
-    communicate through their memory (on NVIDIA), others by NCCL or RCCL if each rank has a GPU of its own. Otherwise
-    messages go through MPI.
+    communicate through their memory (on NVIDIA), others by NCCL or RCCL, which is then needed, if each rank has a GPU
+    of its own. Otherwise messages go through MPI.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def from_mpi(
     ShapeError
         If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
     CommunicationError
-        If another rank is silent, or its arguments are wrong.
+        If another rank is silent, its arguments are wrong, or NCCL is needed and missing.
     DeviceError
         If `device` does not exist.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gsparse.errors import ShapeError
 
-__all__ = ["RowPartition", "check_world_size"]
+__all__ = ["RowPartition", "check_one_block_per_rank", "check_world_size"]
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,15 @@ class RowPartition:
             The owners, in the shape of `rows`.
         """
         return np.searchsorted(self.row_bounds, rows, side="right") - 1
+
+
+def check_one_block_per_rank(name: str, partition: RowPartition, world_size: int) -> None:
+    """Raise an error that names the argument if a partition is one for another number of ranks."""
+    if partition.world_size != world_size:
+        raise ShapeError(
+            f"{name} must have one block for each of the {world_size} ranks, got {partition.world_size} blocks with "
+            f"the bounds {partition.row_bounds}"
+        )
 
 
 def check_world_size(world_size: int) -> None:

@@ -41,7 +41,8 @@ class CallProgress:
     Attributes
     ----------
     num_missing : int
-        Number of ranks that have not answered. Those that cannot answer any more stay among them.
+        Number of ranks that have not answered. Those that cannot answer any more stay among them, and so do those whose
+        server has answered with an error of its own.
     """
 
     def __init__(self, connections: list[socket.socket], number: int, requests: Sequence[bytes]) -> None:

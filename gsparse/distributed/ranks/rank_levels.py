@@ -230,10 +230,9 @@ class RankLevelSetup:
         device = context.device
         whole = self.phases.run("gather", context.rows_of_all, matrix.part.in_whole_columns(), partition)
         csr = canonical(device, _narrowest(whole))
+        right = context.values_of_all(candidates[0], partition)
+        left = right if candidates[1] is candidates[0] else context.values_of_all(candidates[1], partition)
         if self.replicated is None:
-            right = context.values_of_all(candidates[0], partition)
-            is_same = candidates[1] is candidates[0]
-            left = right if is_same else context.values_of_all(candidates[1], partition)
             depth, options = len(built), self.options
             options = replace(
                 options,
@@ -241,7 +240,11 @@ class RankLevelSetup:
                 strengths=options.strengths[min(depth, len(options.strengths) - 1) :],
                 max_levels=options.max_levels - depth,
             )
-            self.replicated = LevelSetup(options, self.symmetry, right, left, self.make, self.dtype, improves=not depth)
+            self.replicated = LevelSetup(
+                options, self.symmetry, right, left, self.make, self.dtype, improves=not depth, finer_levels=depth
+            )
+        # On a coarser level, the candidates depend on the values, so an update has other ones.
+        self.replicated.candidates, self.replicated.left_candidates = right, left
         square = SquareMatrix(device, csr, operator_of(device, csr, LEVEL_PRODUCTS))
         levels, inverse = self.replicated.build(square)
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]

@@ -12,8 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.entry_order import EntryOrder
-from gsparse.distributed.ranks.halo import RowBlock
-from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
 from gsparse.distributed.ranks.rank_operator import RankOperator, common_dtype
 from gsparse.distributed.ranks.rank_rows import RankRows
@@ -75,7 +74,8 @@ class RankMatrix(RankOperator):
     Raises
     ------
     ShapeError
-        If `columns` does not have one block for each rank, or `block` does not have the rank's rows and all columns.
+        If `rows` or `columns` does not have one block for each rank, or `block` does not have the rank's rows and all
+        columns.
     CommunicationError, RankLostError
 
     Examples
@@ -115,7 +115,7 @@ class RankMatrix(RankOperator):
         dtype = np.result_type(self.dtype, x.dtype)
         with self.device.active(), self.device.memory_guard():
             rows = RankRows.of(self, dtype).with_columns(x.rows)
-            return self._made_of(rows.multiply(RankRows.of(x, dtype)), dtype)
+            return self._made_of(rows.multiply(RankRows.of(x, dtype)), dtype, may_wrap=True)
 
     def __add__(self, other: Any) -> Any:
         return self._combined("plus", other)
@@ -184,11 +184,12 @@ class RankMatrix(RankOperator):
         Raises
         ------
         ShapeError
-            If `columns` are not the owners of N columns.
+            If `columns` are not the owners of N columns, or do not have one block for each rank.
         CommunicationError, RankLostError
         """
         if columns == self.columns:
             return self
+        check_one_block_per_rank("columns", columns, self.host_communicator.world_size)
         if columns.num_rows != self.columns.num_rows:
             raise ShapeError(
                 f"the matrix has {self.columns.num_rows} columns, the partition is one of {columns.num_rows}"
@@ -205,20 +206,17 @@ class RankMatrix(RankOperator):
             one, two = RankRows.of(self, dtype), RankRows.of(other, dtype)
             if one.shape == two.shape:
                 two = two.with_columns(one.columns)
-            return self._made_of(one.combine(operation, two), dtype)
+            return self._made_of(one.combine(operation, two), dtype, may_wrap=True)
 
-    def _made_of(self, rows: RankRows, dtype: np.dtype[Any]) -> RankMatrix:
-        """Return a result whose rows were computed, in its own dtype, in which integers may wrap to 0."""
+    def _made_of(self, rows: RankRows, dtype: np.dtype[Any], *, may_wrap: bool = False) -> RankMatrix:
+        """Return a result whose rows were computed, in its own dtype.
+
+        If they hold sums of integers, these may wrap to 0 in that dtype (`may_wrap`). Such entries are left out.
+        """
         device, csr = self.device, rows.csr
-        if csr.dtype == dtype:
-            block = rows.blocks()
-        else:
-            wrapped = without_zeros(device, csr.with_data(csr.data.astype(dtype).astype(csr.dtype)))
-            block = rows.with_csr(wrapped).blocks()
-            block = RowBlock(
-                block.diagonal.astype(dtype), block.off_diagonal.astype(dtype), block.boundary, block.ghosts
-            )
-        return RankMatrix(block, rows.rows, rows.columns, self.host_communicator, device)
+        if may_wrap and csr.dtype != dtype:
+            rows = rows.with_csr(without_zeros(device, csr.with_data(csr.data.astype(dtype).astype(csr.dtype))))
+        return RankMatrix(rows.blocks().astype(dtype), rows.rows, rows.columns, self.host_communicator, device)
 
     # ------------------------------------------------------------------ entries
 

@@ -19,7 +19,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
-from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
@@ -46,6 +46,8 @@ class RankOperator(Operator):
         device: str | Device | None = None,
         **options: Any,
     ) -> None:
+        for name, partition in (("rows", rows), ("columns", columns)):
+            check_one_block_per_rank(name, partition, communicator.world_size)
         own_columns = columns.rows(communicator.rank)
         own_rows = rows.rows(communicator.rank)
         if isinstance(block, RowBlock):

@@ -7,7 +7,6 @@ side proves that it knows the group's secret (`handshake.prove`).
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.distributed.ranks.handshake import (
     MAX_STRANGERS,
@@ -31,7 +31,7 @@ from gsparse.distributed.ranks.handshake import (
     read_before,
     shut_down,
 )
-from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, read, read_into
+from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, read, read_into, readable, write
 from gsparse.errors import CommunicationError, RankLostError
 
 __all__ = ["SocketCommunicator", "listen"]
@@ -46,6 +46,8 @@ _MAX_REASON_BYTES = 4096
 # The system's socket buffers take this many bytes, even if the receiver does not read yet. So a call that sends no more
 # than that in all does not block.
 _BUFFERED_BYTES = 1 << 17
+# Seconds that `abort` may take for each rank: to wait until a message has been sent, and to send the reason after it.
+_ABORT_TIMEOUT = 1.0
 
 
 def listen(host: str) -> socket.socket:
@@ -136,6 +138,7 @@ class SocketCommunicator(Communicator):
         self._number = 0
         self._outgoing: dict[int, socket.socket] = {}
         self._incoming: dict[int, socket.socket] = {}
+        self._sending = {peer: make_lock() for peer in range(self.world_size)}  # held for a whole message to that rank
         self._headers: dict[int, bytes] = {}  # headers that `check` has read, by rank
         self._senders: list[threading.Thread] = []
         self._all_accepted = threading.Event()
@@ -229,8 +232,8 @@ class SocketCommunicator(Communicator):
     def check(self, ranks: Sequence[int] | None = None) -> None:
         watched = self._incoming if ranks is None else {peer: self._incoming[peer] for peer in ranks}
         waiting = {peer: c for peer, c in watched.items() if peer not in self._headers}
-        readable = select.select(list(waiting.values()), [], [], 0)[0]
-        for peer in [peer for peer, connection in waiting.items() if connection in readable]:
+        arrived = readable(waiting.values(), 0)
+        for peer in [peer for peer, connection in waiting.items() if connection in arrived]:
             try:
                 header = waiting[peer].recv(_HEADER.size)
                 if not header:
@@ -245,10 +248,16 @@ class SocketCommunicator(Communicator):
 
     def abort(self, reason: str) -> None:
         text = reason.encode()[:_MAX_REASON_BYTES]
-        for connection in self._outgoing.values():
-            with suppress(OSError):
-                connection.settimeout(1.0)
-                connection.sendall(_HEADER.pack(_ABORT, 0, len(text)) + text)
+        for peer, connection in self._outgoing.items():
+            if not self._sending[peer].acquire(timeout=_ABORT_TIMEOUT):
+                shut_down(connection, socket.SHUT_WR)  # another thread is in the middle of a message
+                continue
+            try:
+                with suppress(OSError):
+                    connection.settimeout(_ABORT_TIMEOUT)
+                    write(connection, _HEADER.pack(_ABORT, 0, len(text)) + text)
+            finally:
+                self._sending[peer].release()
 
     def close(self) -> None:
         # Shutting down a connection before closing it wakes a thread that still waits for it.
@@ -298,11 +307,17 @@ class SocketCommunicator(Communicator):
     def _send(self, peer: int, kind: int, number: int, message: memoryview) -> None:
         connection, header = self._outgoing[peer], _HEADER.pack(kind, number, len(message))
         try:
-            if len(message) <= _BUFFERED_BYTES:
-                connection.sendall(header + message)
-            else:
-                connection.sendall(header)
-                connection.sendall(message)
+            with self._sending[peer]:
+                try:
+                    if len(message) <= _BUFFERED_BYTES:
+                        write(connection, header + message)
+                    else:
+                        write(connection, header)
+                        write(connection, message)
+                except BaseException:
+                    # The receiver would take whatever followed for the rest of this message.
+                    shut_down(connection, socket.SHUT_WR)
+                    raise
         except OSError as error:
             raise self._communication_error(peer, error) from error
 

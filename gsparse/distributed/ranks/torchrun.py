@@ -66,8 +66,8 @@ def from_torchrun(
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
-    communicate through their memory (on NVIDIA), others by NCCL or RCCL if each rank has a GPU of its own. Otherwise
-    messages go through memory if all processes run on one host, else over TCP.
+    communicate through their memory (on NVIDIA), others by NCCL or RCCL, which is then needed, if each rank has a GPU
+    of its own. Otherwise messages go through memory if all processes run on one host, else over TCP.
 
     PyTorch is not needed. Any program can start the processes, if it sets the environment variables RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT as `torchrun` does, and GSPARSE_SECRET (see the notes).
@@ -90,7 +90,7 @@ def from_torchrun(
         20000 + MASTER_PORT % 10000, because systems use higher ports for connections of other programs.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the time
-        limit for all processes to connect.
+        limit for all processes to connect to rank 0, and after that for all to connect to each other.
     **options
         Options of `GpuSparseMatrix`, for the block of the rank's own columns.
 
@@ -103,8 +103,8 @@ def from_torchrun(
     Raises
     ------
     CommunicationError
-        If a variable is missing, the ranks cannot connect to each other, another rank is silent, or the arguments of
-        another rank are wrong.
+        If a variable is missing, the ranks cannot connect to each other, NCCL is needed and missing, another rank is
+        silent, or the arguments of another rank are wrong.
     TypeError
         If `rows` is not sparse.
     DeviceError
@@ -224,7 +224,7 @@ class _RankListener:
 def _collect_addresses(
     place: Address, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
-    """Return the addresses of all ranks and the listener of rank 0, after every rank has received them."""
+    """Return the addresses of all ranks and the listener of rank 0, after they have been sent to every rank."""
     ranks, (host, port) = _RankListener(world_size, secret), place
     try:
         server = _open_port(host, port)
@@ -238,17 +238,29 @@ def _collect_addresses(
                 missing = sorted(set(range(1, world_size)) - set(ranks.members))
                 text = f"ranks {missing} have not reached rank 0 at {host}:{port} in {timeout:g} s"
                 raise CommunicationError(text + acceptor.refused)
-        listener = _open_port(host, 0)
-        with closed_on_error(listener):
-            own = host, listener.getsockname()[1]
-            addresses = [own, *(ranks.members[peer][1] for peer in range(1, world_size))]
-            for connection, _ in ranks.members.values():
-                connection.settimeout(timeout)
-                _send(connection, addresses)
-        return addresses, listener
+        return _send_addresses(host, dict(sorted(ranks.members.items())), timeout)
     finally:
         for connection, _ in ranks.members.values():
             connection.close()
+
+
+def _send_addresses(
+    host: str, members: dict[int, tuple[socket.socket, Address]], timeout: float
+) -> tuple[list[Address], socket.socket]:
+    """Open the listener of rank 0, and send the addresses of all ranks to the others, which `members` has in order."""
+    receiver = "the other ranks"
+    try:
+        listener = _open_port(host, 0)
+        with closed_on_error(listener):
+            addresses = [(host, listener.getsockname()[1]), *(address for _, address in members.values())]
+            for peer, (connection, _) in members.items():
+                receiver = f"rank {peer}"
+                connection.settimeout(timeout)
+                _send(connection, addresses)
+        return addresses, listener
+    except OSError as error:
+        text = f"rank 0 cannot send the addresses of all ranks to {receiver}: {error}"
+        raise CommunicationError(f"{text}. See whether {receiver} has ended with an error of its own") from error
 
 
 def _open_port(host: str, port: int) -> socket.socket:

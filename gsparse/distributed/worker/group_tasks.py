@@ -183,10 +183,14 @@ def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: A
         listener.close()
         return SingleCommunicator()
     tls = tls_contexts(this_worker().security, settings.workers[rank])
-    control = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
-    with aborting(control):
-        on_host = share_memory(control)
-        return connect_gpus(on_host, device) if isinstance(device, GpuDevice) else on_host
+    communicator: Communicator = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
+    try:
+        with aborting(communicator):
+            communicator = share_memory(communicator)
+            return connect_gpus(communicator, device) if isinstance(device, GpuDevice) else communicator
+    except BaseException:
+        communicator.close()
+        raise
 
 
 @contextmanager

@@ -75,8 +75,9 @@ class RankState:
         Preconditioners of the matrix, by the key of their specification.
     results : dict
         Vectors of solves, by number, which tasks of dask take from here (`MatrixReference.results`).
-    solution_copy : (int, array, array) or None
-        An iteration, this rank's part of x at that iteration, and that of the rank before (`solution_copies`).
+    solution_copy : (str, (int, array, array)) or None
+        The key of a solve, an iteration, this rank's part of x at that iteration, and that of the rank before
+        (`solution_copies`).
     """
 
     matrix: RankMatrix
@@ -84,7 +85,7 @@ class RankState:
     server: ProductServer
     preconditioners: dict[str, Any] = field(default_factory=dict)
     results: dict[int, HostArray] = field(default_factory=dict)
-    solution_copy: tuple[int, HostArray, HostArray] | None = None
+    solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
 
     @property
     def communicator(self) -> Communicator:
@@ -120,7 +121,7 @@ def require_state(key: str) -> RankState:
     Raises
     ------
     CommunicationError
-        If this process has none, because it has been restarted since.
+        If this process has none, because the matrix was closed or the process has been restarted.
     """
     state = get_state(key)
     if state is None:
@@ -170,7 +171,7 @@ def require_secret(key: str) -> bytes:
     Raises
     ------
     CommunicationError
-        If this process does not have it, because it has been restarted since.
+        If this process does not have it, because the matrix was closed or the process has been restarted.
     """
     secret = get_secret(key)
     if secret is None:
@@ -179,8 +180,11 @@ def require_secret(key: str) -> bytes:
 
 
 def lost_rows_error(worker: str) -> CommunicationError:
-    """Return the error for a worker that has lost its rows."""
-    return CommunicationError(f"{worker} has been restarted and has no rows of this matrix: A = A.repartition()")
+    """Return the error for a worker that has no rows any more."""
+    return CommunicationError(
+        f"{worker} has no rows of this matrix, which was closed, or the worker has been restarted: "
+        "distribute the matrix again, or A = A.repartition()"
+    )
 
 
 def store_listener(key: str, epoch: int, listener: socket) -> None:

@@ -29,23 +29,32 @@ HostArray = npt.NDArray[Any]
 SolutionCopy = tuple[int, HostArray, HostArray]
 
 
-def store_copies(state: RankState, iteration: Any) -> None:
-    """Store the current x of a solve, on all ranks together. Synchronizes."""
+def store_copies(state: RankState, solve: str, iteration: Any) -> None:
+    """Store the current x of the solve with this key, on all ranks together. Synchronizes."""
     matrix, control = state.matrix, state.communicator
     world_size, rank = matrix.communicator.world_size, matrix.communicator.rank
     x = matrix.device.download(iteration.vectors["x"])
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
-    columns = x.size // max(matrix.shape[1], 1)
-    x_before = np.empty(matrix.column_sizes[before] * columns, x.dtype)
+    # A rank may own no elements of x, so x does not tell the number of columns.
+    x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)
     if world_size > 1:
         control.exchange({after: x}, {before: x_before})()
-    state.solution_copy = iteration.iterations, x, x_before
+    state.solution_copy = solve, (iteration.iterations, x, x_before)
 
 
-def latest_copy(key: str) -> SolutionCopy | None:
-    """Return the latest parts of x that this worker has stored; None if it has none."""
-    state = registry.get_state(key)
-    return None if state is None else state.solution_copy
+def latest_copy(matrix: str, solve: str) -> SolutionCopy | None:
+    """Return the latest parts of x that this worker has stored of a solve; None if it has none.
+
+    Parameters
+    ----------
+    matrix, solve : str
+        The keys of the matrix and of the solve. A copy of an earlier solve belongs to another right-hand side.
+    """
+    state = registry.get_state(matrix)
+    if state is None or state.solution_copy is None:
+        return None
+    stored_solve, copy = state.solution_copy
+    return copy if stored_solve == solve else None
 
 
 def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[HostArray] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,8 @@ class SolveSpec:
         the client takes them from the rank's `ProductServer`.
     start : str
         Name of the argument that b is passed as; if empty, b is the argument after the matrix.
+    key : str
+        Identifies the solve. An attempt that resumes it has the same key, and takes no checkpoint of another solve.
     """
 
     name: str
@@ -121,6 +124,7 @@ class SolveSpec:
     results: int = 0
     keeps_results: bool = False
     start: str = ""
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -271,12 +275,21 @@ class PreconditionerSummary:
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
-    """Record the warnings of multigrid in the block. A worker would write them to its log, where no user sees them."""
+    """Record the warnings of multigrid in the block, and issue all others after it.
+
+    A worker would write the warnings of multigrid to its log, where no user sees them.
+    """
     issued: list[tuple[str, type[Warning]]] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CoarseningWarning)
-        yield issued
-    issued += [(str(one.message), one.category) for one in caught if issubclass(one.category, CoarseningWarning)]
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CoarseningWarning)
+            yield issued
+    finally:
+        for one in caught:
+            if issubclass(one.category, CoarseningWarning):
+                issued.append((str(one.message), one.category))
+            else:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
 
 
 def set_up(settings: GroupSettings, rank: int, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
@@ -355,7 +368,7 @@ class _Observer:
             self._report_channel.send((REPORT, _report(iteration.iterations, iteration.residuals)))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
-            solution_copies.store_copies(self._state, iteration)
+            solution_copies.store_copies(self._state, solve.key, iteration)
 
 
 class _ClientCallback:

@@ -120,6 +120,9 @@ class LevelSetup:
         float32 or float64, the precision of the values of the levels; None for that of the matrix.
     improves : bool
         Whether the candidates are smoothed first.
+    finer_levels : int
+        Number of levels above the first of these levels, by which warnings count: several ranks may have made them
+        together.
     coarsenings : list of Coarsening or None
         The structure of each level but the coarsest; None before the first set-up.
     phases : Phases
@@ -138,6 +141,7 @@ class LevelSetup:
     make: MakeSmoothers
     dtype: np.dtype[Any] | None
     improves: bool = True
+    finer_levels: int = 0
     coarsenings: list[Coarsening] | None = None
     structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
@@ -238,8 +242,9 @@ class LevelSetup:
                 )
             else:
                 text = (
-                    f"level {len(levels)} of {matrix.size} rows has too few strong connections for a coarser one, so "
-                    "it is only smoothed: use another strength, such as strength=('classical', {'theta': 0.02})"
+                    f"level {self.finer_levels + len(levels)} of {matrix.size} rows has too few strong connections for "
+                    "a coarser one, so it is only smoothed: use another strength, such as "
+                    "strength=('classical', {'theta': 0.02})"
                 )
             warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=frames_to_the_caller())
         smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)

@@ -74,11 +74,12 @@ PROGRAM = Program(
         Step("curvature", sums="pq = conj(p) * q"),
         Step(
             "update",
-            before="alpha = rho / pq",
+            before="alpha = rho / pq if pq != 0 else 0",
             each="r -= alpha * q",
             sums="rr = abs2(r)",
             after="""
-                alpha = rho / pq
+                alpha = rho / pq if pq != 0 else 0
+                verdict = 2 if verdict == 0 and pq == 0 else verdict
                 iteration += 1 if verdict == 0 else 0
                 rho_old = rho
                 is_indefinite = 1 if pq < 0 and verdict == 0 else is_indefinite

@@ -28,7 +28,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
-from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
@@ -184,7 +184,9 @@ def bicgstab(
     return returned(result, system, full_output)
 
 
-def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:
+def _solve(
+    system: Any, rtol: float, atol: float, maxiter: IterationLimit | None, monitor: ConvergenceMonitor
+) -> SolveResult:
     maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"p_hat": 0, "s_hat": 0} if system.M is None else {}
     loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor)

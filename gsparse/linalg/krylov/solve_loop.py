@@ -33,7 +33,10 @@ from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, de
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["SolveLoop"]
+__all__ = ["IterationLimit", "SolveLoop"]
+
+# The largest number of iterations: one for all right-hand sides, or one for each.
+IterationLimit = int | npt.NDArray[np.int64]
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
@@ -56,7 +59,8 @@ class SolveLoop:
     ----------
     system : LinearSystem
     program : Program
-    maxiter : int
+    maxiter : int, or ndarray of int, shape (columns,)
+        For the progress bar, which ends at the largest one. The program itself decides when to stop.
     sizes : dict of str to int, optional
         Lengths of the vectors that are not as long as x.
     monitor : ConvergenceMonitor, optional
@@ -75,7 +79,7 @@ class SolveLoop:
         self,
         system: LinearSystem,
         program: Program,
-        maxiter: int,
+        maxiter: IterationLimit,
         *,
         sizes: dict[str, int] | None = None,
         monitor: ConvergenceMonitor | None = None,
@@ -85,7 +89,7 @@ class SolveLoop:
     ) -> None:
         self.began = time.perf_counter()
         self.norm = norm
-        self.system, self.device, self.maxiter = system, system.device, maxiter
+        self.system, self.device, self.maxiter = system, system.device, int(np.max(maxiter))
         kernels_of(self.device).compile_steps(self.device, program, system.dtype)
         self.monitor = monitor or ConvergenceMonitor()
         self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}

@@ -481,6 +481,8 @@ def test_spsolve_of_a_sparse_right_hand_side_is_sparse(real_device: Device) -> N
     x = spsolve(A, B[:, [3]])
     np.testing.assert_allclose(x, expected[:, 3], atol=1e-13)
     assert spsolve(A, sp.csc_array((27, 0))).shape == (27, 0)
+    b = sp.coo_array(B[:, [3]].toarray().ravel())  # SciPy too returns a vector
+    np.testing.assert_allclose(spsolve(A, b), la.spsolve(sp.csc_array(S), b), atol=1e-13)
 
 
 def test_spsolve_of_a_singular_matrix_warns_and_returns_nan(device: Device) -> None:
@@ -491,7 +493,12 @@ def test_spsolve_of_a_singular_matrix_warns_and_returns_nan(device: Device) -> N
         assert x.shape == ((4,) if b.shape[1:] in ((), (1,)) else b.shape)
         assert np.isnan(host(x)).all()
     with pytest.warns(la.MatrixRankWarning, match="singular"):
-        assert np.isnan(spsolve(A, sp.eye_array(4, format="csc")).toarray()).all()
+        X = spsolve(A, sp.eye_array(4, format="csc"))
+    assert isinstance(X, GpuSparseMatrix)
+    assert X.device is device
+    assert np.isnan(X.toarray()).all()
+    with pytest.warns(la.MatrixRankWarning, match="singular"):
+        assert not isinstance(spsolve(sp.csr_array((4, 4)), sp.eye_array(4, format="csc")), GpuSparseMatrix)
     with pytest.raises(ShapeError, match="incompatible"):
         spsolve(A, np.ones(3))
 

@@ -467,11 +467,11 @@ def test_a_zero_on_the_diagonal_is_refused(device: Device, make: Any) -> None:
 
 def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device) -> None:
     S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]]))
-    with pytest.raises(FactorizationError, match=r"zero pivot in row 1: try ilu0\(A, shift="):
+    with pytest.raises(FactorizationError, match=r"the pivot in row 1 is zero or not finite: try ilu0\(A, shift="):
         ilu0(matrix(device, S))
     assert np.all(np.isfinite(dense(ilu0(matrix(device, S), shift=0.01))))
     empty = sp.csr_array(np.array([[0.0, 1], [1, 0]]))
-    with pytest.raises(FactorizationError, match="zero pivot in row 0"):
+    with pytest.raises(FactorizationError, match="the pivot in row 0 is zero"):
         ilu0(matrix(device, empty))
     assert np.all(np.isfinite(dense(ilu0(matrix(device, empty), shift=0.1))))
 

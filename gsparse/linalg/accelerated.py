@@ -56,8 +56,8 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     M : operator, optional
         Preconditioner for `method`.
     rtol : float, optional
-        Tolerance of `method`: the norm of the residual relative to the norm of the right-hand side. 1e-10 by default,
-        1e-5 in single precision.
+        Tolerance of `method`: the norm of the residual relative to the norm of the right-hand side (for `minres`,
+        relative to the norm of the matrix times that of the solution). 1e-10 by default, 1e-5 in single precision.
     **options
         Other arguments of `method`.
 

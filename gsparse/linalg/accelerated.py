@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
-from gsparse.linalg.operators import Apply, Operator, as_operator
+from gsparse.linalg.adjoint_operator import AdjointOperator
+from gsparse.linalg.operators import as_operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveResult
@@ -56,8 +56,8 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     M : operator, optional
         Preconditioner for `method`.
     rtol : float, optional
-        Tolerance of `method`: the norm of the residual relative to the norm of the right-hand side. 1e-10 by default,
-        1e-5 in single precision.
+        Tolerance of `method`: the norm of the residual relative to the norm of the right-hand side (for `minres`,
+        relative to the norm of the matrix times that of the solution). 1e-10 by default, 1e-5 in single precision.
     **options
         Other arguments of `method`.
 
@@ -187,7 +187,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         Later solves use only that method, or the one that has reached the smallest residual.
         """
         A = self.matrix.H if adjoint else self.matrix
-        M = self.M if self.M is None or not adjoint else _Adjoint(as_operator(self.M, self.matrix.device, "M"))
+        M = self.M if self.M is None or not adjoint else AdjointOperator(as_operator(self.M, self.matrix.device, "M"))
         attempts = []
         for method, options in self._methods:
             result: SolveResult = method(A, right, rtol=self.rtol, M=M, full_output=True, **options)
@@ -214,17 +214,3 @@ def _symmetry(matrix: DeviceMatrix) -> tuple[bool, bool]:
     """Return whether a matrix is Hermitian, and whether its diagonal is positive. Synchronizes."""
     with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
         return square.is_hermitian(), square.has_positive_diagonal()
-
-
-class _Adjoint(Operator):
-    """The adjoint of an operator."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator, self.shape, self.dtype = operator, operator.shape[::-1], operator.dtype
-        self.is_resident = operator.is_resident
-
-    def home(self) -> Device:
-        return self._operator.home()
-
-    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        return self._operator.bind(device, dtype, columns, adjoint=not adjoint)

@@ -30,8 +30,8 @@ from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.operators import Operator
-from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
+from gsparse.linalg.adjoint_operator import AdjointOperator
+from gsparse.linalg.operators import as_operator
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 from gsparse.products.arguments import check_device, check_matrix
@@ -243,13 +243,9 @@ def solution(
             _remember_transposition(matrix)
         matrix = matrix.H
         if options.get("M") is not None:
-            options["M"] = _adjoint_of(options["M"])
+            options["M"] = AdjointOperator(as_operator(options["M"], matrix.device, "M"))
     x, _ = solver(matrix, b, **options)
     return x
-
-
-def _adjoint_of(M: Any) -> Any:
-    return ProductPreconditioner((M, True), kind="adjoint") if isinstance(M, Operator) else M.H
 
 
 def _remember_transposition(matrix: DeviceMatrix) -> None:

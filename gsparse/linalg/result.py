@@ -91,13 +91,15 @@ class SolveResult:
     advice : str
         What to try next; empty if the solve converged.
     seconds : float
-        Time from the call to the solution, including set-up.
+        Time for the vectors, the iterations and the solution, without the conversion of the arguments. For `solve`,
+        the time from the call on.
     norm : str
         Which norm `residuals` contains: "residual" is the norm of r = b - A·x. With a preconditioner, some methods
         monitor another norm.
     method, why : str
         The solver and preconditioner that `solve` has chosen, such as "cg with amg", and what spoke for them; empty for
-        a solver that the caller has chosen.
+        a solver that the caller has chosen. If no method has converged, this is the last one, whose `residuals` these
+        are; x may be from an earlier one.
     attempts : tuple of SolveAttempt
         All methods that `solve` has tried; `method` is the last one.
     relative_residual : float, or ndarray of shape (k,)

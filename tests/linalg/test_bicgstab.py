@@ -92,6 +92,27 @@ def test_bicgstab_reports_breakdowns_as_scipy_does(device: Device, T: Any, info:
     assert np.all(np.isfinite(result.x))
 
 
+def test_a_step_that_cannot_be_stabilized_leaves_the_half_step_before_it(device: Device) -> None:
+    T = sp.csr_array(np.array([[1.0, 1.0], [0.0, 0.0]]))  # s = (-1, 1) after the first half step, and A·s = 0
+    result = bicgstab(matrix(device, T), np.ones(2), full_output=True)
+    assert result.info in (-10, -11)
+    assert "broke down" in result.reason
+    np.testing.assert_array_equal(result.x, [1, 1])
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_right_hand_sides_may_be_so_small_that_fourth_powers_are_out_of_range(
+    real_device: Device, scale: float, dtype: Any
+) -> None:
+    T = convection(7, dtype)
+    b = right_hand_side(T)
+    expected = bicgstab(matrix(real_device, T), b, rtol=1e-9, full_output=True)
+    result = bicgstab(matrix(real_device, T), b * scale, rtol=1e-9, full_output=True)
+    assert (result.info, result.iterations) == (0, expected.iterations)
+    np.testing.assert_allclose(result.x / scale, expected.x, rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_bicgstab_does_not_depend_on_the_scale(real_device: Device, scale: float) -> None:
     expected = bicgstab(matrix(real_device, S), B, rtol=1e-9, full_output=True)

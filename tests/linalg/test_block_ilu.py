@@ -128,7 +128,7 @@ def test_products_have_the_same_bits_in_each_run(device: Device) -> None:
 def test_blocks_with_a_zero_diagonal_are_inverted_with_pivots(device: Device) -> None:
     block = np.array([[0.0, 2], [1, 0]])
     S = sp.csr_array(sp.kron(sp.diags_array([1.0, 4, 1], offsets=[-1, 0, 1], shape=(9, 9)), block))
-    with pytest.raises(FactorizationError, match="zero pivot in row 0"):
+    with pytest.raises(FactorizationError, match="the pivot in row 0 is zero"):
         ilu0(matrix(device, S))
     assert_inverse(ilu0(matrix(device, S), block_size=2, solve="levels"), np.linalg.inv(S.toarray()))
 

@@ -181,6 +181,15 @@ def test_cg_reports_that_a_matrix_is_indefinite(device: Device) -> None:
     assert "minres" in result.advice
 
 
+@pytest.mark.parametrize("M", [None, sp.eye_array(2)], ids=["plain", "preconditioned"])
+def test_a_breakdown_of_cg_leaves_the_x_before_it(device: Device, M: Any) -> None:
+    A = matrix(device, sp.csr_array(np.diag([1.0, -1.0])))  # <p, A·p> = 0 for p = (1, 1)
+    for guess in (np.zeros(2), np.array([0.5, 1.5])):
+        result = cg(A, np.array([1.5, -0.5]) if guess.any() else np.ones(2), guess, M=M, full_output=True)
+        assert (result.info, result.iterations, result.x.tolist()) == (-1, 0, guess.tolist())
+        assert "not positive definite" in result.advice
+
+
 def test_a_breakdown_of_cg_names_what_helps_with_an_indefinite_matrix(real_device: Device) -> None:
     A = matrix(real_device, sp.csr_array(np.diag([1.0, 2.0, -3.0])))
     result = cg(A, np.ones(3), full_output=True)

@@ -101,6 +101,18 @@ def test_the_spectral_radius_of_a_small_matrix_is_exact_but_for_its_margin(devic
         assert spectral_radius(matrix, ones) == pytest.approx(1.05 * abs(S.diagonal()).max(), rel=rel)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_the_spectral_radius_may_be_so_large_that_its_powers_overflow(real_device: Device, dtype: str) -> None:
+    S = sp.csr_array(sp.diags_array([-1.0, 2.0, -0.5], offsets=[-1, 0, 1], shape=(60, 60)), dtype=dtype)
+    S[30, 30] = 1e-7
+    with SquareMatrix.of(GpuSparseMatrix(S, device=real_device), "test") as matrix:
+        estimate = spectral_radius(matrix, matrix.inverse_diagonal("test"))
+    want = abs(np.linalg.eigvals(S.toarray() / S.diagonal()[:, None])).max()
+    assert want <= estimate < np.inf
+    M = amg(GpuSparseMatrix(S, device=real_device), max_coarse=10)
+    assert np.isfinite(host(M @ np.ones(60, dtype))).all()
+
+
 @pytest.mark.parametrize(
     ("smoother", "symmetry"),
     [("chebyshev", "hermitian"), ("jacobi", "symmetric"), ("auto", "hermitian"), ("gauss_seidel", "nonsymmetric")],

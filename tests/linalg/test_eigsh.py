@@ -16,7 +16,7 @@ from gsparse import GpuSparseMatrix, strict
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import ShapeError
-from gsparse.linalg import EigenResult, cg, eigsh
+from gsparse.linalg import EigenResult, cg, eigs, eigsh
 from gsparse.linalg.eigen import inner_solve, lanczos
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.eigen.selection import HERMITIAN, hermitian_order
@@ -151,11 +151,13 @@ def test_clusters_are_told_apart(real_device: Device) -> None:
     ],
     ids=["identity", "zero", "three values", "rank two", "signs"],
 )
-def test_invariant_subspaces_end_a_run_and_not_the_search(real_device: Device, values: np.ndarray) -> None:
+@pytest.mark.parametrize("M", [None, sp.csr_array(2 * sp.eye_array(100))], ids=["plain", "with a mass"])
+def test_invariant_subspaces_end_a_run_and_not_the_search(real_device: Device, M: Any, values: np.ndarray) -> None:
     S = sp.csr_array(sp.diags_array(values))
-    found = eigsh(GpuSparseMatrix(S, device=real_device), 5, which="LA", full_output=True)
-    np.testing.assert_allclose(found.eigenvalues, np.sort(values)[-5:], atol=1e-13)
-    assert_pairs(S, *found)
+    found = eigsh(GpuSparseMatrix(S, device=real_device), 5, M, which="LA", full_output=True)
+    expected = np.sort(values)[-5:] / (1 if M is None else 2)
+    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-13)
+    assert_pairs(S, *found, M)
 
 
 @pytest.mark.whole
@@ -357,6 +359,16 @@ def test_a_semidefinite_mass_matrix_gives_the_finite_eigenvalues_next_to_the_shi
     values = values[np.isfinite(values)].real
     np.testing.assert_allclose(w, np.sort(values[np.argsort(abs(values - 1))[:4]]), rtol=1e-9)
     assert np.linalg.norm(S @ v - M @ v * w, axis=0).max() < 1e-8
+
+
+@pytest.mark.parametrize(("solve", "n"), [(eigsh, 30), (eigsh, 200), (eigs, 30)])
+def test_fewer_than_k_finite_eigenvalues_are_an_error_that_has_them(real_device: Device, solve: Any, n: int) -> None:
+    A = GpuSparseMatrix(sp.csr_array(sp.diags_array(np.arange(1.0, n + 1))), device=real_device)
+    M = sp.csr_array(sp.diags_array(np.r_[1.0, 1.0, np.zeros(n - 2)]))
+    np.testing.assert_allclose(solve(A, 2, M, 0.5)[0], [1, 2], rtol=1e-12)
+    with pytest.raises(sla.ArpackNoConvergence, match="2/4 eigenvectors") as caught:  # SciPy raises an ArpackError
+        solve(A, 4, M, 0.5)
+    np.testing.assert_allclose(caught.value.eigenvalues, [1, 2], rtol=1e-12)
 
 
 # ---------------------------------------------------------------- SciPy's rules

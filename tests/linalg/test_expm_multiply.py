@@ -146,6 +146,19 @@ def test_estimates_are_lower_bounds_within_a_factor_of_three(real_device: Device
         assert np.count_nonzero(v) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_image_is_that_of_the_vector_also_where_no_column_is_larger(real_device: Device, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    stochastic = rng.random((40, 40))
+    for dense in (np.eye(40), np.eye(40)[rng.permutation(40)], stochastic / stochastic.sum(axis=0)):
+        S = sp.csr_array(dense.astype(dtype))
+        estimate, v, w = onenormest(GpuSparseMatrix(S, device=real_device), compute_v=True, compute_w=True)
+        _, theirs, image = sla.onenormest(S, compute_v=True, compute_w=True)
+        np.testing.assert_allclose(image, S @ theirs)
+        np.testing.assert_array_equal(w, S @ v)
+        assert estimate == pytest.approx(1)
+
+
 def test_large_matrices_of_one_sign_are_estimated_exactly(device: Device) -> None:
     S = abs(convection(9))
     assert onenormest(GpuSparseMatrix(S, device=device)) == pytest.approx(np.linalg.norm(S.toarray(), 1))

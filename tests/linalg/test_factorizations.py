@@ -255,17 +255,19 @@ def test_an_update_refuses_another_structure_shape_or_dtype(real_device: Device)
     assert_solution(S, factors.solve(b), b)
 
 
-def test_after_an_update_that_failed_each_solve_raises_until_one_succeeds(real_device: Device) -> None:
-    S = sp.csr_array(sp.eye_array(6) + sp.eye_array(6, k=1))
-    A = matrix(real_device, S)
-    factors = factorized(A)
+@pytest.mark.parametrize("S", [sp.eye_array(6) + sp.eye_array(6, k=1), laplacian(3)], ids=["general", "dominant"])
+def test_after_an_update_that_failed_each_solve_raises_until_one_succeeds(real_device: Device, S: Any) -> None:
+    S = sp.csr_array(S)
+    A, b = matrix(real_device, S), np.ones(S.shape[0])
+    factors = factorized(A)  # of a kind that includes zeros for the first matrix, but not for the second one
     with pytest.raises(SingularMatrixError):
         factors.update(A.with_data(np.zeros(S.nnz)))
-    for use in (lambda: factors.solve(np.ones(6)), factors.logdet, factors.inertia):
+    for use in (lambda: factors.solve(b), lambda: factors @ b, factors.logdet, factors.inertia):
         with pytest.raises(FactorizationError, match="an update has failed"):
             use()
-    factors.update(A)
-    assert_solution(S, factors.solve(np.ones(6)), np.ones(6))
+    for scale in (1, -3):
+        factors.update(A.with_data(scale * S.data))
+        assert_solution(scale * S, factors.solve(b), b)
 
 
 # --------------------------------------------------------------------------------------------------------- figures
@@ -312,6 +314,19 @@ def test_the_kind_is_what_is_declared_or_certain(real_device: Device) -> None:
     assert includes("hermitian", "positive definite")
     assert not includes("hermitian", "symmetric")
     assert not includes("positive definite", "hermitian")
+
+
+def test_a_real_matrix_of_a_complex_dtype_is_symmetric_as_well_as_hermitian(real_device: Device) -> None:
+    S, b = sp.csr_array(laplacian(4), dtype=complex), np.ones(16)
+    A = matrix(real_device, S)
+    factors = factorized(A, assume_a="symmetric")
+    assert factors.kind == "symmetric"
+    assert_solution(S, factors.solve(b), b)
+    factors.update(A.with_data(symmetric(4).data))
+    factors.update(A)
+    assert_solution(S, factors.solve(b), b)
+    with pytest.raises(FactorizationError, match="is symmetric, but it is not symmetric"):
+        factorized(matrix(real_device, laplacian(4, complex)), assume_a="symmetric")
 
 
 def test_repr_names_the_library_in_one_line(real_device: Device) -> None:
@@ -466,6 +481,8 @@ def test_spsolve_of_a_sparse_right_hand_side_is_sparse(real_device: Device) -> N
     x = spsolve(A, B[:, [3]])
     np.testing.assert_allclose(x, expected[:, 3], atol=1e-13)
     assert spsolve(A, sp.csc_array((27, 0))).shape == (27, 0)
+    b = sp.coo_array(B[:, [3]].toarray().ravel())  # SciPy too returns a vector
+    np.testing.assert_allclose(spsolve(A, b), la.spsolve(sp.csc_array(S), b), atol=1e-13)
 
 
 def test_spsolve_of_a_singular_matrix_warns_and_returns_nan(device: Device) -> None:
@@ -476,7 +493,12 @@ def test_spsolve_of_a_singular_matrix_warns_and_returns_nan(device: Device) -> N
         assert x.shape == ((4,) if b.shape[1:] in ((), (1,)) else b.shape)
         assert np.isnan(host(x)).all()
     with pytest.warns(la.MatrixRankWarning, match="singular"):
-        assert np.isnan(spsolve(A, sp.eye_array(4, format="csc")).toarray()).all()
+        X = spsolve(A, sp.eye_array(4, format="csc"))
+    assert isinstance(X, GpuSparseMatrix)
+    assert X.device is device
+    assert np.isnan(X.toarray()).all()
+    with pytest.warns(la.MatrixRankWarning, match="singular"):
+        assert not isinstance(spsolve(sp.csr_array((4, 4)), sp.eye_array(4, format="csc")), GpuSparseMatrix)
     with pytest.raises(ShapeError, match="incompatible"):
         spsolve(A, np.ones(3))
 

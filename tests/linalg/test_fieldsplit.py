@@ -189,6 +189,18 @@ def test_update_takes_other_values(device: Device) -> None:
         M.update(matrix(device, sp.csr_array(S + sp.eye_array(S.shape[0]))))
 
 
+@pytest.mark.parametrize("solver", ["direct", "ilu0", None])
+def test_an_update_may_change_where_values_of_the_schur_complement_cancel(real_device: Device, solver: Any) -> None:
+    coupling = np.array([[1.0, 1.0], [1.0, -1.0]])  # beside the diagonal, the Schur complement is 1/d1 - 1/d0
+    S = [sp.csr_array(np.block([[np.diag(d), coupling], [coupling, np.zeros((2, 2))]])) for d in ([2.0, 2.0], [2, 5.0])]
+    fields, x = [slice(2), slice(2, 4)], np.arange(4.0)
+    for first, second in (S, S[::-1]):
+        M = fieldsplit(matrix(real_device, first), fields, solvers=solver)
+        for T in (second, first):
+            M.update(matrix(real_device, T))
+            np.testing.assert_array_equal(M @ x, fieldsplit(matrix(real_device, T), fields, solvers=solver) @ x)
+
+
 def test_an_update_that_fails_leaves_everything_as_it_was(real_device: Device) -> None:
     S, fields = coupled((13, 8))
     A, x = matrix(real_device, S), right_hand_side(S)

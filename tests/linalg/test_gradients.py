@@ -11,8 +11,10 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
-from gsparse.linalg import cg, gmres, ilu0, jacobi
+from gsparse.linalg import cg, factorized, gmres, ilu0, jacobi
 from gsparse.linalg.gradients import entry_products, parse_matrix, product, product_gradients, solution, with_values
+from gsparse.linalg.operators import as_operator
+from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from tests.linalg.problems import convection, laplacian
 from tests.support import from_lengths, host, random_values, with_types
 
@@ -70,6 +72,32 @@ def test_a_solution_solves_the_system_with_these_values_or_its_adjoint(
     x = host(solution(A, values, b, gmres, {"rtol": 1e-12, "M": ilu0(A)}, adjoint=adjoint))
     matrix = 2 * S.toarray()
     np.testing.assert_allclose((matrix.conj().T if adjoint else matrix) @ x, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [factorized, ilu0, lambda A: np.linalg.inv(A.toarray()), lambda A: sp.csr_array(sp.diags_array(1 / A.diagonal()))],
+)
+def test_the_adjoint_of_any_preconditioner_is_one(real_device: Device, make: Any) -> None:
+    S, seen = convection(5), []
+    A = GpuSparseMatrix(S, device=real_device)
+    M = make(A)
+
+    def record(matrix: Any, b: Any, **options: Any) -> Any:
+        seen.append(options["M"].is_resident)
+        return gmres(matrix, b, **options)
+
+    x = solution(A, S.data, np.ones(25), record, {"M": M, "rtol": 1e-12, "maxiter": 99}, adjoint=True)
+    np.testing.assert_allclose(S.T @ x, np.ones(25), rtol=1e-8)
+    assert seen == [as_operator(M, real_device).is_resident]
+
+
+def test_a_product_is_resident_if_all_its_factors_are() -> None:
+    S = convection(5)
+    A = GpuSparseMatrix(S, device="cpu")
+    resident, other = (ilu0(A), False), (factorized(A), False)
+    assert ProductPreconditioner(resident, resident, kind="product").is_resident
+    assert not ProductPreconditioner(resident, other, kind="product").is_resident
 
 
 def test_a_hermitian_solver_gets_the_matrix_itself_and_its_preconditioner_for_the_adjoint() -> None:

@@ -12,6 +12,7 @@ import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
+from gsparse.errors import ShapeError
 from gsparse.linalg import lobpcg
 from tests.linalg.problems import laplacian
 from tests.support import DTYPES, host, on_device, random_values
@@ -158,6 +159,10 @@ def test_integers_are_accepted_and_wrong_shapes_refused(real_device: Device) -> 
     np.testing.assert_allclose(values, np.linalg.eigvalsh(laplacian(SIDE).toarray())[-1:], rtol=1e-6)
     with pytest.raises(ValueError, match="rank-2"):
         lobpcg(A, X[:, 0])
+    with pytest.raises(ShapeError):
+        lobpcg(A, X[1:])
+    with pytest.raises(ShapeError, match=r"Y must have as many rows as X, "):
+        lobpcg(A, X, Y=X[1:, :1])
 
 
 def test_a_verbosity_level_prints_progress(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,6 +155,17 @@ def test_isai_keeps_the_largest_entries_of_long_rows(real_device: Device) -> Non
     assert W[100, 7] == pytest.approx(-0.1 / 25)
 
 
+@pytest.mark.parametrize("kind", ["general", "spd"])
+def test_isai_keeps_the_diagonal_of_long_rows_though_others_have_larger_weights(real_device: Device, kind: Any) -> None:
+    # In the square of the matrix, the weights of the last row are near 0.01·1e6 beside the diagonal, and 1 on it.
+    S = sp.lil_array(sp.diags_array(np.full(200, 1e6)))
+    S[199, :] = 0.01
+    S[:, 199] = np.full((200, 1), 0.01)
+    S[199, 199] = 1
+    W = dense(isai(matrix(real_device, S.tocsr()), 2, kind))
+    assert W[199, 199] == pytest.approx(1, rel=1e-3)
+
+
 def reference_ilu0(S: Any) -> tuple[Any, Any]:
     """Return L and U of ILU(0), by Saad's algorithm."""
     A = S.toarray()
@@ -458,11 +469,11 @@ def test_a_zero_on_the_diagonal_is_refused(device: Device, make: Any) -> None:
 def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device, dtype: type) -> None:
     S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]], dtype))
     for sweeps in (None, 3):
-        with pytest.raises(FactorizationError, match=r"pivot in row 1.*: try ilu0\(A, shift="):
+        with pytest.raises(FactorizationError, match=r"the pivot in row 1 is zero or not finite: try ilu0\(A, shift="):
             ilu0(matrix(device, S), factor_sweeps=sweeps)
     assert np.all(np.isfinite(dense(ilu0(matrix(device, S), shift=0.01))))
     empty = sp.csr_array(np.array([[0.0, 1], [1, 0]]))
-    with pytest.raises(FactorizationError, match="zero pivot in row 0"):
+    with pytest.raises(FactorizationError, match="the pivot in row 0 is zero"):
         ilu0(matrix(device, empty))
     assert np.all(np.isfinite(dense(ilu0(matrix(device, empty), shift=0.1))))
 
@@ -490,6 +501,13 @@ def test_an_empty_row_is_named(device: Device, make: Any) -> None:
     S.eliminate_zeros()
     with pytest.raises(FactorizationError, match="row 2 has no entries, so A is singular: remove this row and its co"):
         make(matrix(device, S))
+
+
+def test_isai_names_an_empty_row_of_a_matrix_without_entries(real_device: Device) -> None:
+    for kind in ("auto", "general", "spd"):
+        with pytest.raises(FactorizationError, match="row 0 has no entries, so A is singular"):
+            isai(matrix(real_device, sp.csr_array((3, 3))), kind=kind)
+    assert (isai(matrix(real_device, sp.csr_array((0, 0)))) @ np.zeros(0)).shape == (0,)
 
 
 def test_pivots_that_are_not_positive_are_refused_by_ic0(device: Device) -> None:

@@ -18,7 +18,7 @@ from gsparse.linalg.krylov.cg import _run as run_cg
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.progress import ConvergenceMonitor
-from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 
 S = laplacian(10)
 B = right_hand_side(S)
@@ -116,6 +116,24 @@ def test_maxiter_bounds_inner_iterations(real_device: Device) -> None:
     assert (result.info, result.iterations) == (9, 9)
 
 
+def test_each_right_hand_side_has_the_iterations_of_maxiter(real_device: Device) -> None:
+    # The first column takes all iterations for its first correction, the others one for each of two corrections.
+    D, b = sp.csr_array(sp.diags_array(np.arange(3.0, 43.0))), np.eye(40, 3)
+    b[:, 0] = 1
+    result = cg(matrix(real_device, D), b, rtol=1e-12, maxiter=8, inner_dtype=np.float32, full_output=True)
+    assert (result.info, result.iterations, result.residuals.shape) == (8, 8, (9, 3))
+    assert np.all(residual(D, result.x[:, 1:], b[:, 1:]) < 1e-12)
+
+
+def test_a_right_hand_side_goes_on_in_its_own_dtype_though_another_has_reached_maxiter(real_device: Device) -> None:
+    # The last element is 0 in float32, so that the first correction of column 1 is 0.
+    D, b = sp.csr_array(sp.diags_array([*np.arange(3.0, 42.0), 1e-50])), np.zeros((40, 2))
+    b[:-1, 0], b[-1, 1] = 1, 1e-50
+    result = cg(matrix(real_device, D), b, rtol=1e-12, maxiter=8, inner_dtype=np.float32, full_output=True)
+    assert (result.info, result.iterations, result.residuals.shape) == (8, 8, (9, 2))
+    np.testing.assert_allclose(result.x[:, 1], np.eye(40)[-1], rtol=1e-12)
+
+
 def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
     A = GpuSparseMatrix(S, device=real_device)
     zero = cg(A, 0 * B, np.ones(B.size), inner_dtype=np.float32, full_output=True)
@@ -125,6 +143,14 @@ def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
     assert nan.info < 0 and nan.iterations == 0
     with pytest.warns(ConvergenceWarning):
         cg(A, np.full(B.size, np.nan), inner_dtype=np.float32)
+
+
+def test_an_exact_solution_ends_the_refinement_with_a_tolerance_of_zero(real_device: Device) -> None:
+    D, b = sp.csr_array(2 * sp.eye_array(8)), np.arange(8.0)
+    for guess in (None, b / 2):  # the first correction is exact, and so is the guess
+        result = cg(matrix(real_device, D), b, guess, rtol=0, inner_dtype=np.float32, full_output=True)
+        assert (result.info, result.residuals[-1]) == (0, 0)
+        np.testing.assert_array_equal(result.x, b / 2)
 
 
 def test_refinement_works_with_other_methods(real_device: Device) -> None:

@@ -238,6 +238,18 @@ def test_candidates_may_be_on_the_device(real_device: Device) -> None:
     np.testing.assert_array_equal(host(one), host(two))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_array_of_the_candidates_may_change_after_the_set_up(real_device: Device, order: Any) -> None:
+    S, coordinates = elasticity((4, 3, 3))
+    A, ones = GpuSparseMatrix(S, device=real_device), np.ones(S.shape[0])
+    for put in (np.asarray, real_device.upload):
+        B = put(np.array(rigid_body_modes(coordinates), order=order))
+        M = amg(A, B=B, block_size=3, max_coarse=10)
+        before = host(M @ ones)
+        B[...] = 7
+        np.testing.assert_array_equal(host(M.update(A) @ ones), before)
+
+
 def test_a_block_sparse_matrix_knows_its_block_size() -> None:
     S, coordinates = elasticity((4, 3, 3))
     B = sp.bsr_array(S, blocksize=(3, 3))

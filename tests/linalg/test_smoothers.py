@@ -302,6 +302,13 @@ def test_a_smoother_that_no_device_runs_is_replaced_with_one_warning(real_device
     assert (info, count.calls < 40) == (0, True)
 
 
+@pytest.mark.parametrize("name", ["gauss_seidel", "sor"])
+def test_sweeps_that_a_polynomial_replaces_on_a_gpu_are_named(device: Device, name: str) -> None:
+    options = {"sweep": "symmetric", **({"omega": 1.1} if name == "sor" else {})}
+    M = amg(aggregation(sp.csr_matrix(laplacian(16)), (name, options)), device=device)
+    assert (f"smoother chebyshev instead of {name}" in repr(M)) == (not device.is_host)
+
+
 def test_a_row_without_diagonal_keeps_its_unknown_as_in_pyamg(device: Device) -> None:
     S = laplacian(6).tolil()
     S[7, 7] = 0

@@ -15,7 +15,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import amg, cg, solve
-from gsparse.linalg.automatic import direct, plan
+from gsparse.linalg.automatic import attempts, direct, plan
 from gsparse.linalg.automatic.plan import methods_for
 from gsparse.linalg.automatic.preconditioners import make_preconditioner
 from gsparse.linalg.automatic.properties import MatrixProperties, examine
@@ -202,6 +202,20 @@ def test_an_inconsistent_neumann_problem_is_reported(device: Device) -> None:
     assert_true(S, result, b)
 
 
+@pytest.mark.usefixtures("iterative")
+def test_a_constant_part_within_the_tolerance_counts_for_the_tolerance(real_device: Device) -> None:
+    S = neumann(40)
+    for rtol, share in ((0.03, 0.9), (0.03, 0.99), (1e-4, 0.95)):
+        b = S @ right_hand_side(S)
+        b += share * rtol * np.linalg.norm(b) / 40  # there are 1600 rows
+        result = solve(GpuSparseMatrix(S, device=real_device), b, rtol=rtol)
+        assert result.info == 0
+        assert result.relative_residual <= rtol
+        assert_true(S, result, b)
+    b = S @ right_hand_side(S) * 1e-150
+    assert solve(GpuSparseMatrix(S, device=real_device), b).relative_residual <= 1e-8
+
+
 def test_other_singular_systems_are_solved_if_they_are_consistent(real_device: Device) -> None:
     repeated = np.where(np.arange(144) == 7, 8, np.arange(144))  # row and column 7 are those of 8
     T = sp.csr_array(laplacian(12)[repeated][:, repeated])
@@ -273,6 +287,33 @@ def test_a_solution_that_has_not_converged_comes_with_a_warning(device: Device) 
     assert len(result.attempts) > 3
     assert_true(S, result, b)
     assert result.relative_residual < 1  # the best solution of all attempts
+
+
+@pytest.mark.parametrize("make", [laplacian, indefinite, convection])
+@pytest.mark.usefixtures("iterative")
+def test_no_method_iterates_with_a_maxiter_of_zero(real_device: Device, make: Any) -> None:
+    S, guess = make(12), np.full(144, 0.5)
+    with pytest.warns(ConvergenceWarning):
+        result = solve(GpuSparseMatrix(S, device=real_device), right_hand_side(S), x0=guess, maxiter=0)
+    assert result.info == 1
+    assert not any(attempt.iterations for attempt in result.attempts)
+    np.testing.assert_array_equal(result.x, guess)
+
+
+@pytest.mark.parametrize("stored", [np.float64, np.float32, int])
+@pytest.mark.usefixtures("iterative")
+def test_only_matrices_in_single_precision_are_solved_by_corrections(
+    real_device: Device, stored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S, original, seen = laplacian(12).astype(stored), attempts._run, []
+
+    def run(*args: Any) -> Any:
+        seen.append(args[-1].get("inner_dtype"))
+        return original(*args)
+
+    monkeypatch.setattr(attempts, "_run", run)
+    assert solve(GpuSparseMatrix(S, device=real_device), right_hand_side(S).astype(complex)).info == 0
+    assert seen and all((inner is not None) == (stored == np.float32) for inner in seen)
 
 
 @pytest.mark.usefixtures("iterative")

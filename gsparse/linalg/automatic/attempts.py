@@ -92,13 +92,13 @@ def _iterate(
         A, scale = _scale_columns(problem)
     elif candidate.preconditioner and properties is not None:
         options["M"] = make_preconditioner(candidate.preconditioner, A, properties)
-    if candidate.method == "cg" and properties is not None and problem.system.dtype != properties.dtype:
+    if candidate.method == "cg" and properties is not None and _is_wider(problem.system.dtype, properties.dtype):
         options["inner_dtype"] = np.float32
-    limit, iterations, rtol = maxiter or candidate.maxiter, 0, problem.rtol
+    limit, iterations, rtol = candidate.maxiter if maxiter is None else maxiter, 0, problem.rtol
     result: SolveResult | None = None
     for _ in range(_MAX_RUNS):
         before = problem.residuals.copy()
-        result = _run(problem, candidate, A, scale, rtol, max(limit - (iterations if maxiter else 0), 1), options)
+        result = _run(problem, candidate, A, scale, rtol, limit if maxiter is None else limit - iterations, options)
         iterations += result.iterations
         if problem.is_solved or (problem.least_squares and result.info == 0 and result.iterations == 0):
             break
@@ -106,11 +106,16 @@ def _iterate(
             reduction = float(np.nanmax(np.where(before <= problem.tolerances, 0, problem.residuals / before)))
             missing = float(np.nanmin(problem.tolerances / problem.residuals))
         is_stuck = reduction > (_PROGRESS if result.info == 0 else _GOOD_PROGRESS) and result.iterations > 0
-        if is_stuck or (maxiter and iterations >= maxiter):
+        if is_stuck or (maxiter is not None and iterations >= maxiter):
             break
         rtol *= min(_SAFETY * missing, _SAFETY)
     assert result is not None
     return _outcome(problem, result.reason if result.info else "residual still too large"), result, iterations
+
+
+def _is_wider(dtype: np.dtype[Any], matrix_dtype: np.dtype[Any]) -> bool:
+    """Return whether vectors of `dtype` are more precise than the values of the matrix."""
+    return bool(np.finfo(dtype).eps < np.finfo(matrix_dtype).eps)
 
 
 def _run(
@@ -129,8 +134,8 @@ def _run(
     if method.least_squares:
         call = partial(call, atol=_LSMR_SAFETY * rtol, btol=rtol, conlim=0.0, maxiter=limit)
     elif "restart" in method.signature.parameters:
-        restart = min(_RESTART, limit)
-        call = partial(call, rtol=rtol, restart=restart, maxiter=max(1, limit // restart))
+        restart = min(_RESTART, max(limit, 1))
+        call = partial(call, rtol=rtol, restart=restart, maxiter=limit // restart)
     else:
         call = partial(call, rtol=rtol, maxiter=limit)
     with np.errstate(all="ignore"):

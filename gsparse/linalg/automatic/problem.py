@@ -56,7 +56,7 @@ class LinearProblem:
         self._subtract = self._bind(*kind, adjoint=False)
         self._adjoint: Any = None
         self.x = self.system.x.copy()
-        self.given_b = self.system.b
+        self.given_b, self.given_tolerances = self.system.b, self.tolerances
         self.residuals = self.true_residuals(self.x)
 
     def _bind(self, device: Device, dtype: np.dtype[Any], columns: int, *, adjoint: bool) -> Any:
@@ -92,14 +92,14 @@ class LinearProblem:
             norms = self.system.norms(self.residual(x))
         return np.where(np.isnan(norms), np.inf, norms)
 
-    def replace_b(self, b: Array) -> None:
+    def replace_b(self, b: Array, tolerances: npt.NDArray[np.float64]) -> None:
         """Solve for another right-hand side, until `accept` puts the one of the caller back. Synchronizes."""
-        self.system.b = b
+        self.system.b, self.tolerances = b, tolerances
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
         """Keep this solution, whatever its residuals, for the right-hand side of the caller. Synchronizes."""
-        self.system.b, self.x = self.given_b, x
+        self.system.b, self.tolerances, self.x = self.given_b, self.given_tolerances, x
         self.residuals = self.true_residuals(x)
 
     def offer(self, x: Array) -> bool:

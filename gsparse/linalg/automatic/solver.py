@@ -207,9 +207,11 @@ def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None
     columns = problem.system.b.reshape(problem.columns, -1)
     means = columns.mean(axis=1, keepdims=True)
     norms = np.abs(problem.device.download(means)).reshape(-1) * np.sqrt(columns.shape[1])  # synchronizes
-    problem.replace_b((columns - means).reshape(-1))
-    shares = norms / np.where(problem.norms == 0, 1, problem.norms)
-    return float(np.where(norms > problem.tolerances, shares, 0).max())
+    shares, is_larger = norms / np.where(problem.norms == 0, 1, problem.norms), norms > problem.tolerances
+    # A removed part within the tolerance leaves less of it: the part is orthogonal to the other one, so squares add up.
+    part = np.where(is_larger, 0, norms / np.where(problem.tolerances == 0, 1, problem.tolerances))
+    problem.replace_b((columns - means).reshape(-1), problem.tolerances * np.sqrt(1 - part**2))
+    return float(np.where(is_larger, shares, 0).max())
 
 
 def _has_free_constant(properties: MatrixProperties | None) -> bool:
@@ -251,11 +253,11 @@ def _finish(
 ) -> SolveResult:
     """Return the best solution, with its true residual and whether it has converged. Synchronizes."""
     last, why = attempts[-1], attempts[-1].why
-    info, reason, advice = _verdict(problem, attempts, removed)
     if _has_free_constant(properties):
         why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
         columns = problem.x.reshape(problem.columns, -1)
         problem.accept((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
+    info, reason, advice = _verdict(problem, attempts, removed)
     is_iterative = result is not None and last.iterations > 0
     relative = problem.relative_residuals
     return SolveResult(

@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
-from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, parse_kind
+from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, is_symmetric, parse_kind
 from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
@@ -101,7 +101,7 @@ class Factorization(Operator):
         if kind in ("hermitian", "positive definite"):
             is_as_declared = matrix.is_roughly_hermitian()
         elif kind == "symmetric":
-            is_as_declared = find_kind(matrix) == "symmetric"
+            is_as_declared = is_symmetric(matrix)
         if not is_as_declared:
             word = "symmetric" if matrix.dtype.kind != "c" or kind == "symmetric" else "Hermitian"
             raise FactorizationError(
@@ -121,13 +121,13 @@ class Factorization(Operator):
 
     def _factorize_as(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
         library, reason = choose_library(self._library, matrix.device, kind)
+        self._factors: Factors | None = None  # frees the memory of former ones, which an update replaces
+        if matrix.size:
+            self._factors = library.factorize(matrix, kind, self._options)
         self.library, self.kind = library.name, kind
         self.reason = reason if not matrix.device.is_host else ""
         self._csr: Csr = matrix.csr
-        self._factors: Factors | None = None
         self._error: Exception | None = None
-        if matrix.size:
-            self._factors = library.factorize(matrix, kind, self._options)
 
     # ------------------------------------------------------------------------------------------------------ figures
 
@@ -151,7 +151,7 @@ class Factorization(Operator):
         float
             -inf if a pivot is zero.
         """
-        return 0.0 if self._factors is None else self._usable().logdet()
+        return self._usable().logdet() if self.shape[0] else 0.0
 
     def inertia(self) -> tuple[int, int]:
         """Return the numbers of positive and of negative eigenvalues of a Hermitian A. Synchronizes.
@@ -166,7 +166,7 @@ class Factorization(Operator):
         FactorizationError
             If the factors do not tell, because A is not Hermitian or because rows were exchanged.
         """
-        return (0, 0) if self._factors is None else self._usable().inertia()
+        return self._usable().inertia() if self.shape[0] else (0, 0)
 
     def __getattr__(self, name: str) -> Any:
         # SuperLU's own attributes, for programs that were written for `scipy.sparse.linalg.splu`.
@@ -244,9 +244,9 @@ class Factorization(Operator):
         return self.device
 
     def _usable(self) -> Factors:
-        assert self._factors is not None
         if self._error is not None:
             raise FactorizationError(f"an update has failed, and the factors are lost: {self._error}") from self._error
+        assert self._factors is not None
         return self._factors
 
     def _solved(self, b: Array, columns: int, trans: Transposition) -> Array:
@@ -291,9 +291,9 @@ class Factorization(Operator):
             matrix = self._checked(unchecked)
             self._check_declaration(matrix)
             try:
-                if not includes(self.kind, self._declared or find_kind(matrix)):
+                if self._factors is None or not includes(self.kind, self._declared or find_kind(matrix)):
                     self._factorize(matrix)
-                elif self._factors is not None:
+                else:
                     self._factors.update(matrix)
             except Exception as error:
                 self._error = error

@@ -231,9 +231,10 @@ def spsolve(
     Returns
     -------
     array or sparse array
-        For a dense b, an array of the same library where b is. A column of shape (N, 1) gives a vector, as in SciPy. A
-        sparse b of several columns gives a sparse array: a GpuSparseMatrix on the device of A if A is one, otherwise a
-        `csc_array` of SciPy. If A is singular, all elements are NaN.
+        For a dense b, an array of the same library where b is. As in SciPy, a column of shape (N, 1) gives a vector,
+        and so does a sparse b of one column or one dimension. A sparse b of several columns gives a sparse array: a
+        GpuSparseMatrix on the device of A if A is one, otherwise a `csc_array` of SciPy. If A is singular, all elements
+        are NaN.
 
     Raises
     ------
@@ -258,7 +259,7 @@ def spsolve(
     True
     """
     matrix = as_matrix(A, "spsolve")
-    is_sparse = sp.issparse(b) and not (b.ndim == 2 and b.shape[1] == 1)
+    is_sparse = sp.issparse(b) and b.ndim == 2 and b.shape[1] != 1
     right = b if is_sparse else parse_dense(b.toarray() if sp.issparse(b) else b)
     if right.ndim not in (1, 2) or right.shape[0] != matrix.shape[0]:
         raise ShapeError(f"A and b have incompatible dimensions, shapes {matrix.shape} and {right.shape}")
@@ -275,11 +276,11 @@ def spsolve(
         warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=frames_to_the_caller())
         dtype = solve_dtype(wide, right)
         if is_sparse:
-            return sp.csc_array(np.full(right.shape, np.nan, dtype))
+            return _as_sparse(sp.csc_array(np.full(right.shape, np.nan, dtype)), A)
         x = (np if right.is_on_host else matrix.device.xp).full(right.shape, np.nan, dtype)
         return right.returned(_as_vector(x))
     if is_sparse:
-        return _solve_sparse(factors, matrix if isinstance(A, DeviceMatrix) else None, right)
+        return _as_sparse(_solve_sparse(factors, right), A)
     return right.returned(_as_vector(factors.solve(right)))
 
 
@@ -295,12 +296,16 @@ def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _solve_sparse(factors: Factorization, matrix: Any, b: Any) -> Any:
+def _as_sparse(x: Any, A: Any) -> Any:
+    """Return a sparse solution as the caller gets it: on the device of A, if A is on one."""
+    return GpuSparseMatrix(x, device=A.device) if isinstance(A, DeviceMatrix) else x
+
+
+def _solve_sparse(factors: Factorization, b: Any) -> Any:
     """Solve for the columns of a sparse matrix, a few at a time, and drop the zeros of the solutions."""
     columns = sp.csc_array(b)
     solved = [
         sp.csc_array(factors.solve(columns[:, first : first + _COLUMNS_AT_ONCE].toarray()))
         for first in range(0, columns.shape[1], _COLUMNS_AT_ONCE)
     ]
-    x = sp.hstack(solved, format="csc") if solved else sp.csc_array(b.shape, dtype=factors.dtype)
-    return x if matrix is None else GpuSparseMatrix(x, device=matrix.device)
+    return sp.hstack(solved, format="csc") if solved else sp.csc_array(b.shape, dtype=factors.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["MatrixKind", "find_kind", "includes", "parse_kind"]
+__all__ = ["MatrixKind", "find_kind", "includes", "is_symmetric", "parse_kind"]
 
 # Largest difference of two values that mirror each other, in units of eps times the largest magnitude in a row: what
 # rounding in the assembly of a matrix may leave.
@@ -61,10 +61,13 @@ def find_kind(matrix: SquareMatrix) -> MatrixKind:
     """
     if matrix.is_hermitian():
         return "positive definite" if _is_dominant(matrix) else "hermitian"
+    return "symmetric" if matrix.dtype.kind == "c" and is_symmetric(matrix) else "general"
+
+
+def is_symmetric(matrix: SquareMatrix) -> bool:
+    """Return whether a matrix equals its transpose without conjugation, up to rounding. Synchronizes."""
     tolerance = _ROUNDING * float(np.finfo(matrix.dtype).eps)
-    if matrix.dtype.kind == "c" and kernels_of(matrix.device).is_symmetric(matrix.device, matrix.csr, False, tolerance):
-        return "symmetric"
-    return "general"
+    return bool(kernels_of(matrix.device).is_symmetric(matrix.device, matrix.csr, False, tolerance))
 
 
 def includes(kind: MatrixKind, other: MatrixKind) -> bool:

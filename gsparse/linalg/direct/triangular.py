@@ -111,7 +111,7 @@ def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_di
                 f"A is singular: zero entry on diagonal, in row {row}: pass unit_diagonal=True if it stands for a 1"
             )
         rows = kernels_of(device).row_numbers(device, strict.indptr, strict.nnz)
-        strict = strict.with_data(strict.data / pivots[rows])
+        strict = strict.with_data(strict.data.astype(dtype, copy=False) / pivots[rows])
         b = (b.reshape(columns, -1) / pivots).reshape(-1).astype(dtype, copy=False)
     x = device.xp.empty_like(b)
     triangle = UnitTriangularMatrix(device, matrix.size, strict, "levels", 0, upper=not lower)

@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.dense import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.lanczos import Wanted
-from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, seed_of, start_vector
+from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, no_convergence, seed_of, start_vector
 from gsparse.linalg.eigen.shifts import Shift
 from gsparse.linalg.eigen.transforms import SingularShiftError
 
@@ -81,6 +81,11 @@ class Call:
             The options of the transform, which both of these functions take.
         v0, return_eigenvectors, full_output
             The arguments of the eigensolver.
+
+        Raises
+        ------
+        scipy.sparse.linalg.ArpackNoConvergence
+            If there are fewer than k finite eigenvalues.
         """
         problem = self.problem
         with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
@@ -88,9 +93,12 @@ class Call:
                 result = solve_dense(problem, options, self.wanted)
             else:
                 result = self._solve(solve, options, start_vector(problem, v0))
+        w, v = result
+        if len(w) < self.wanted.k:  # M is semidefinite, and other eigenvalues are infinite
+            raise no_convergence(result.restarts, len(w), self.wanted.k, w, v)
         if full_output:
             return result
-        return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+        return (w, v) if return_eigenvectors else w
 
     def _solve(self, solve: Callable[..., EigenResult], options: Any, v0: Array | None) -> EigenResult:
         """Find the pairs on the device. A shift that is an eigenvalue is moved."""

@@ -126,7 +126,8 @@ def eigs(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
+        If not all eigenvalues converge within `maxiter` restarts, or if fewer than k are finite, because M is singular.
+        As in SciPy, the error has those that did.
     RuntimeError, ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
         As for `eigsh`.
 

@@ -129,7 +129,8 @@ def eigsh(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
+        If not all eigenvalues converge within `maxiter` restarts, or if fewer than k are finite, because M is singular.
+        As in SciPy, the error has those that did.
     RuntimeError
         If A - sigma·M, or M without sigma, is singular.
     ValueError

@@ -12,7 +12,7 @@ matrix                        methods
 ============================  ======================================================================================
 dense array                   LU factors on the host
 diagonal                      division
-few rows                      factors (`gsparse.linalg.factorized`), and then as below
+few rows                      factors (`gsparse.linalg.factorized`)
 Hermitian                     conjugate gradients with multigrid; factors; MINRES
 not Hermitian                 GMRES with ILU(0); factors
 an operator without entries   conjugate gradients and MINRES, or GMRES

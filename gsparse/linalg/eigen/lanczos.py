@@ -161,16 +161,20 @@ class Lanczos:
 
     def solve(self, v0: Array | None) -> None:
         """Find the wanted pairs, as many as converge within `maxiter` cycles."""
-        needs_range = self.space.multiply_mass is not None
+        has_mass = self.space.multiply_mass is not None
+        # The eigenvectors of (A - σM)⁻¹·M lie in its range, which is not the whole space if M is singular. Vectors that
+        # M⁻¹·A maps to zero are wanted too.
+        needs_range = has_mass and isinstance(self.transform, Solve) and self.transform.kind != "mass"
         while True:
             start = random_vector(self.space, self.wanted.seed + self.runs) if v0 is None or self.runs else v0
             self.runs += 1
             if not self.krylov.start(start, self.operator if needs_range else None):
                 if self.runs == 1:
                     raise ValueError("v0 must be a finite vector that is not zero, and not in the null space of M")
-                self.is_complete = self.is_confirmed = True  # all vectors of the space are locked
+                # All vectors of the space, or of the range, are locked.
+                self.is_complete = self.is_confirmed = len(self.values) >= self.wanted.k
                 return
-            if self.runs == 1 and needs_range:
+            if self.runs == 1 and has_mass:
                 self._first_length = self.krylov.length(self.krylov.capacity)
             num_found = self._run()
             if num_found is None:

@@ -9,8 +9,8 @@ Locally optimal block preconditioned conjugate gradients. With k columns, an ite
     X = S·C                             likewise A·X and B·X, without products with A and B
     P = S·C_P                           what the new X has got from P and W
 
-and takes one product each with M, A and B. P is formed in the next iteration, orthonormal and orthogonal to X
-(Duersch et al. 2018).
+and takes one product each with M and A, and three with B, two of which make W orthonormal. P is formed in the next
+iteration, orthonormal and orthogonal to X (Duersch et al. 2018).
 """
 
 from __future__ import annotations
@@ -172,6 +172,8 @@ def lobpcg(
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
         products = as_block_product(A, device, on_host), as_block_product(B, device, on_host, "B")
+        if constraints is not None and constraints.shape[0] != block.shape[0]:
+            raise ShapeError(f"Y must have as many rows as X, {block.shape[0]}, got shape {constraints.shape}")
         problem = BlockEigenproblem(device, *products, largest, ranks)
         rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
         num_constraints = 0 if constraints is None else constraints.shape[1]

@@ -69,7 +69,7 @@ class EigenResult:
 
     def __str__(self) -> str:
         worst = float(np.max(self.residuals)) if len(self.residuals) else 0.0
-        text = f"{len(self.eigenvalues)} eigenvalues after {self.restarts} restarts and {self.products} products"
+        text = f"{len(self.eigenvalues)} eigenvalues after {self.restarts} cycles and {self.products} products"
         text += f" in {self.runs} runs; largest residual {worst:.2e}"
         if self.inner is not None and self.inner.solves:
             inner = self.inner
@@ -120,7 +120,7 @@ class Eigenproblem:
         chosen = max(2 * k + 1, _SMALLEST_NCV) if ncv is None else int(ncv)
         chosen = min(chosen, self.n)
         if chosen < smallest:
-            raise ValueError(f"ncv must be at least {smallest} and at most n={self.n} for k={k}, got ncv={ncv}")
+            raise ValueError(f"ncv must be at least {smallest} for k={k}, got ncv={ncv}")
         return chosen
 
     def deliver(self, w: Any, vectors: Array | None) -> tuple[Array, Array | None]:

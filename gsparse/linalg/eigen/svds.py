@@ -96,7 +96,7 @@ def svds(
     The smallest singular values of a sparse matrix with M + N of at most 100,000 are found with factors on the host.
     The others are found by products alone, of which many are needed if they are close together. Zero singular values
     are found too. The host waits once per restart, and in each solve with factors. Matrices with at most 64 rows or
-    columns are solved by LAPACK on the host, unless `ncv` or `maxiter` is passed.
+    columns, and at most 4,000,000 elements, are solved by LAPACK on the host, unless `ncv` or `maxiter` is passed.
 
     References
     ----------

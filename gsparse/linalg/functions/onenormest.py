@@ -39,9 +39,10 @@ class Products:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A lower bound of ‖A‖₁: the 1-norm of the image of a unit vector, that vector's place, and the image.
+    """A lower bound of ‖A‖₁, the place of the best unit vector that was tried, and that vector's image.
 
-    The image is on the device, or on the host if A was made dense there.
+    The 1-norm of the image is the bound, unless the bound is due to the first block, of vectors of signs. The
+    image is on the device, or on the host if A was made dense there.
     """
 
     norm: float
@@ -70,7 +71,8 @@ def onenormest(A: Any, t: int = 2, itmax: int = 5, compute_v: bool = False, comp
     est : float
         A lower bound of the norm, seldom smaller than a third of it.
     v : ndarray, shape (n,)
-        A vector with ``norm(A @ v, 1) == est * norm(v, 1)``.
+        The best unit vector that was tried, with ``norm(A @ v, 1) == est``. That norm is smaller if `est` is due to the
+        first block, whose vectors consist of signs, as in SciPy.
     w : ndarray, shape (n,)
         The product ``A @ v``.
 
@@ -152,7 +154,7 @@ def estimate_one_norm(products: Products, t: int, itmax: int = 5) -> Estimate:
         if improved or iteration == 2:
             # Before the second iteration, no column of A has been looked at.
             place = int(current[row]) if len(current) else 0
-            best = Estimate(max(norms[row], best.norm), place, Y[row].copy() if improved else best.image)
+            best = Estimate(max(norms[row], best.norm), place, Y[row].copy())
         if (iteration >= 2 and not improved) or iteration > itmax:
             break
         before, signs = signs, _signs(xp, Y)

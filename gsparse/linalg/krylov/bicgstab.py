@@ -28,7 +28,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
-from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
@@ -45,14 +45,14 @@ PROGRAM = Program(
             "start",
             each="r = b - t; shadow = r; p = r",
             sums="rr = abs2(r)",
-            after="rho = rr; rho_min = tiny * rr",
+            after="rho = rr; rr_first = rr",
         ),
         Step(
             "project",
             sums="rv = conj(shadow) * v",
             after="""
                 record(sqrt(rr))
-                stop = 4 if sqrt(abs2(rho)) < rho_min else 5 if is_stagnant > 0 else 0
+                stop = 4 if sqrt(abs2(rho / rr_first)) < tiny else 5 if is_stagnant > 0 else 0
                 stop = 3 if iteration >= maxiter else stop
                 stop = 1 if (sqrt(rr) < tolerance or rr == 0) and (stop != 3 or iteration == 0) else stop
                 stop = 2 if isnan(rr) else 1 if is_half_step > 0 else stop
@@ -64,7 +64,7 @@ PROGRAM = Program(
             before="alpha = rho / rv",
             each="r -= alpha * v",
             sums="ss = abs2(r)",
-            after="alpha = rho / rv; stop = 5 if abs2(rv) == 0 else 0",
+            after="alpha = rho / rv; stop = 5 if abs2(rv / rr_first) == 0 else 0",
             may_stop_early=True,
         ),
         Step(
@@ -72,8 +72,8 @@ PROGRAM = Program(
             sums="ts = conj(t) * r; tt = abs2(t); shadow_s = conj(shadow) * r; shadow_t = conj(shadow) * t",
             after="""
                 is_half_step = 1 if sqrt(ss) < tolerance or ss == 0 else 0
-                is_stagnant = 1 if sqrt(abs2(ts)) <= tiny * sqrt(tt) * sqrt(ss) else 0
-                omega = 0 if is_half_step > 0 else ts / tt
+                is_stagnant = 0 if tt > 0 and sqrt(abs2(ts / sqrt(tt) / sqrt(ss))) > tiny else 1
+                omega = 0 if is_half_step > 0 or is_stagnant > 0 else ts / tt
                 beta = alpha / (rho * omega)
                 rho = shadow_s - omega * shadow_t
                 beta *= rho
@@ -96,7 +96,7 @@ PROGRAM = Program(
 
 _REASONS = {
     _RHO: "broke down: the residual became orthogonal to the first one (rho = 0)",
-    _OMEGA: "broke down: the stabilizing step became zero (omega = 0)",
+    _OMEGA: "broke down: a step has a zero denominator, or the stabilizing step became zero (omega = 0)",
 }
 _ADVICE = dict.fromkeys(_REASONS, "Start from another x0, or use gmres.")
 
@@ -128,7 +128,8 @@ def bicgstab(
     x0 : array or "Mb", optional
         Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol, atol : float, optional
-        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+        The solve has converged when ``norm(b - A @ x) < max(rtol * norm(b), atol)``. As in SciPy, this is not tested
+        after iteration number `maxiter`.
     maxiter : int, optional
         Maximum number of iterations; 10·N by default.
     M : operator, optional
@@ -147,9 +148,9 @@ def bicgstab(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, the number of iterations if it did not, -10 or -11 if it broke down because rho or
-        omega became zero. Both are compared with the first residual and with A, so the scaling of the problem does not
-        matter.
+        0 if the solve converged, the number of iterations if it did not. If it broke down, -10 because rho became zero,
+        or -11 because omega or the denominator of alpha did. They are compared with the first residual and with A, so
+        the scaling of the problem does not matter.
 
     Raises
     ------
@@ -183,7 +184,9 @@ def bicgstab(
     return returned(result, system, full_output)
 
 
-def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:
+def _solve(
+    system: Any, rtol: float, atol: float, maxiter: IterationLimit | None, monitor: ConvergenceMonitor
+) -> SolveResult:
     maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"p_hat": 0, "s_hat": 0} if system.M is None else {}
     loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor)

@@ -28,7 +28,7 @@ __all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_
 _ISTOP = 10
 _REASONS = {
     CONVERGED: "passed the test norm(r) <= btol·norm(b) + atol·norm(A)·norm(x)",
-    10: "x = 0 (or x0) is the exact solution",
+    10: "x = 0 (or x0) is a solution, at least in the sense of least squares",
     12: "found a least-squares solution: norm(Aᴴ·r) <= atol·norm(A)·norm(r)",
     13: "the condition number exceeds conlim",
     14: "as accurate as the arithmetic allows",

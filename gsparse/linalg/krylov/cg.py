@@ -29,7 +29,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
-from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import (
     has_no_solution,
     hermitian_maxiter_advice,
@@ -74,11 +74,12 @@ PROGRAM = Program(
         Step("curvature", sums="pq = conj(p) * q"),
         Step(
             "update",
-            before="alpha = rho / pq",
+            before="alpha = rho / pq if pq != 0 else 0",
             each="r -= alpha * q",
             sums="rr = abs2(r)",
             after="""
-                alpha = rho / pq
+                alpha = rho / pq if pq != 0 else 0
+                verdict = 2 if verdict == 0 and pq == 0 else verdict
                 iteration += 1 if verdict == 0 else 0
                 rho_old = rho
                 is_indefinite = 1 if pq < 0 and verdict == 0 else is_indefinite
@@ -120,7 +121,8 @@ def cg(
     x0 : array or "Mb", optional
         Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol, atol : float, optional
-        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+        The solve has converged when ``norm(b - A @ x) < max(rtol * norm(b), atol)``. As in SciPy, this is not tested
+        after iteration number `maxiter`.
     maxiter : int, optional
         Maximum number of iterations; 10·N by default.
     M : operator, optional
@@ -130,7 +132,8 @@ def cg(
         Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     inner_dtype : dtype, optional
         With float32, iterate in float32 (complex64 for a complex system) and refine the solution in the dtype of A and
-        b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction.
+        b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction,
+        and after each iteration in that dtype, if corrections no longer help.
     single_reduction : bool, optional
         Add up all inner products of an iteration at once, over the rows and over the ranks. With a distributed matrix,
         the ranks then wait for each other once per iteration instead of twice, or three times with a preconditioner.
@@ -207,11 +210,11 @@ def cg(
 
 
 def _solve(
-    run: Callable[[LinearSystem, float, float, int, ConvergenceMonitor], SolveLoop],
+    run: Callable[[LinearSystem, float, float, IterationLimit, ConvergenceMonitor], SolveLoop],
     system: LinearSystem,
     rtol: float,
     atol: float,
-    maxiter: int | None,
+    maxiter: IterationLimit | None,
     monitor: ConvergenceMonitor,
 ) -> SolveResult:
     """Run one of the two forms of the method, and return its result."""
@@ -223,7 +226,9 @@ def _solve(
     return loop.result(advice=advice, infos=BREAKDOWN_INFO)
 
 
-def _run(system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor) -> SolveLoop:
+def _run(
+    system: LinearSystem, rtol: float, atol: float, maxiter: IterationLimit, monitor: ConvergenceMonitor
+) -> SolveLoop:
     tolerances = system.tolerances(rtol, atol)
     loop = SolveLoop(
         system, PROGRAM, maxiter, monitor=monitor, is_hopeless=partial(has_no_solution, system, tolerances)

@@ -37,14 +37,16 @@ class LinearSystem:
     A : Operator
     M : Operator or None
         The preconditioner.
-    b, x : array, shape (columns * rows,)
-        On the device, one column after the other. `x` begins as the initial guess, and the solve overwrites it.
+    b : array, shape (columns * M,)
+        On the device, one column after the other, for a matrix of M rows and N columns.
+    x : array, shape (columns * N,)
+        Likewise. It begins as the initial guess, and the solve overwrites it.
     columns : int
         Number of right-hand sides.
     has_guess : bool
         Whether `x` may begin with a value other than zero.
     guess : array, optional
-        The initial guess as the caller passed it.
+        The initial guess, if the caller has passed an array.
     b_input : DenseInput
         b as the caller passed it: the solution is returned as the same kind of array.
     shape : tuple of int

@@ -224,8 +224,10 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if x passed the test, also as a least-squares solution; the number of iterations if it did not; negative if
-        the solve broke down. It is not 0 if the residual is larger than the test says and A or M is not Hermitian.
+        0 if x passed the test, also as a least-squares solution, or if it cannot become more accurate, because of
+        rounding errors or because A is nearly singular (`reason` tells); the number of iterations if neither is so;
+        negative if the solve broke down. It is not 0 if the residual is larger than the test says and A or M is not
+        Hermitian.
 
     Raises
     ------

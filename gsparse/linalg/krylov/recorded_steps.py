@@ -21,7 +21,7 @@ __all__ = ["captured", "recorded_pass", "recorded_product", "timed_alone"]
 
 
 def recorded_pass(device: Device, program: Program, step: Step, vectors: dict[str, Array], call: Call) -> Call:
-    """Return a pass over vectors as a call that is recorded. Each vector that it reads or writes is moved once."""
+    """Return a pass over vectors as a call that is recorded. Each read and each write of a vector counts."""
     moved = (*step.reads("before", "each", "sums"), *step.targets("each"))
     nbytes = sum(int(vectors[name].nbytes) for name in moved if name in vectors)
     return recording.timed(call, "step", f"{program.name}: {step.name}", device, None, nbytes)

@@ -24,7 +24,7 @@ from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, parse_dtype
-from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import ConvergenceMonitor
@@ -32,8 +32,9 @@ from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
 
 __all__ = ["Solve", "refined"]
 
-# The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``.
-Solve = Callable[[LinearSystem, float, float, int | None, ConvergenceMonitor], SolveResult]
+# The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``. `maxiter` is one limit for all right-hand
+# sides, one for each, or None.
+Solve = Callable[[LinearSystem, float, float, IterationLimit | None, ConvergenceMonitor], SolveResult]
 
 _STAGNATED = 4
 
@@ -56,7 +57,7 @@ PROGRAM = Program(
             after="""
                 norm = sqrt(rr)
                 record(norm)
-                stop = 2 if isnan(norm) else 1 if norm < tolerance else 3 if maxiter <= 0 else 0
+                stop = 2 if isnan(norm) else 1 if norm < tolerance or norm == 0 else 3 if maxiter <= 0 else 0
             """,
         ),
         # The correction is computed for a residual of norm 1, so that the narrow dtype does not underflow.
@@ -71,7 +72,7 @@ PROGRAM = Program(
                 norm = sqrt(rr)
                 record(norm)
                 stop = {_STAGNATED} if norm > {_SAFETY} * norm_old else 0
-                stop = 1 if norm < tolerance else 3 if iteration >= maxiter else stop
+                stop = 1 if norm < tolerance or norm == 0 else 3 if iteration >= maxiter else stop
                 stop = 2 if isnan(norm) else stop
             """,
         ),
@@ -131,9 +132,8 @@ def refined(
     correction.replace_last(loop.last["norm"].real)
     result = loop.result(infos=BREAKDOWN_INFO)
     if (loop.last.stop == _STAGNATED).any():
-        wide = solve(dataclasses.replace(system, has_guess=True), rtol, atol, maxiter - result.iterations, monitor)
-        correction.append(wide.residuals)
-        iterations = result.iterations + wide.iterations
+        wide = solve(dataclasses.replace(system, has_guess=True), rtol, atol, maxiter - loop.last.iterations, monitor)
+        iterations = int((loop.last.iterations + correction.append(wide.residuals)).max())
         info = wide.info if wide.info <= 0 else iterations
         result = dataclasses.replace(wide, info=info, iterations=iterations, seconds=result.seconds + wide.seconds)
     return dataclasses.replace(result, residuals=correction.residuals(result.residuals.ndim))
@@ -166,16 +166,16 @@ class _Correction(Operator):
         inner.x[...], inner.b[...] = 0, w
         for column in np.flatnonzero(~is_active):
             inner.b.reshape(inner.columns, -1)[column] = 0
-        maxiter = self._maxiter - int(snapshot.iterations.max())
+        left = self._maxiter - snapshot.iterations
         with np.errstate(over="ignore", invalid="ignore"):  # values may be out of range in the narrow dtype
-            result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, maxiter, ConvergenceMonitor())
+            result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, left, ConvergenceMonitor())
         # Either all ranks apply the correction, or none does.
         bad = kernels_of(inner.device).first_where(inner.device, inner.x.reshape(-1), "not finite")
         is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
         self._state.set(num_inner=self.append(result.residuals, np.where(is_active, norms, np.nan)))
 
-    def append(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> list[int]:
+    def append(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> npt.NDArray[np.int64]:
         """Append the residuals of a solve, times `norms`, and return the number of iterations of each column."""
         columns = (np.broadcast_to(norms, len(self._history)) * residuals.reshape(len(residuals), -1)).T[:, 1:]
         counts = []
@@ -183,7 +183,7 @@ class _Correction(Operator):
             residuals_of_column = column[~np.isnan(column)]
             history.extend(residuals_of_column.tolist())
             counts.append(len(residuals_of_column))
-        return counts
+        return np.array(counts)
 
     def replace_last(self, norms: npt.NDArray[np.float64]) -> None:
         """Replace the last residual of each column by the true one."""

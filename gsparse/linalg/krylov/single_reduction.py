@@ -33,7 +33,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import CONVERGED
@@ -103,7 +103,7 @@ PROGRAM = Program(
 
 
 def run_with_single_reduction(
-    system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor
+    system: LinearSystem, rtol: float, atol: float, maxiter: IterationLimit, monitor: ConvergenceMonitor
 ) -> SolveLoop:
     """Run conjugate gradients with one sum over ranks per iteration. Synchronizes.
 
@@ -112,7 +112,7 @@ def run_with_single_reduction(
     system : LinearSystem
         Its matrix is Hermitian and positive definite.
     rtol, atol : float
-    maxiter : int
+    maxiter : int, or ndarray of int, shape (columns,)
     monitor : ConvergenceMonitor
 
     Returns
@@ -142,7 +142,8 @@ def _confirm(loop: SolveLoop, tolerances: Array, begin: Sequence[Call], body: Se
     """Compute b - A·x of the right-hand sides that have converged, and go on with those whose residual is too large.
 
     It takes a product, and one more sum over ranks. Right-hand sides that go on begin with a direction of their own
-    (`rho` is infinite). For the others, `stop` lets all passes do nothing.
+    (`rho` is infinite). For the others, `stop` lets all passes do nothing, and x is the only vector that is used
+    again.
     """
     norms_before = np.full(loop.system.columns, np.inf)
     while True:

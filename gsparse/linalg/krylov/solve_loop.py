@@ -2,9 +2,9 @@
 
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
 graph. If the system is small, they are one kernel instead (`one_kernel.py`). The graph or the kernel is launched
-repeatedly. While it runs, the host reads a copy of the scalars that the previous launch left, so the device never waits
-for the host. Once a pass has set `stop`, all further passes change nothing. On a CPU, the host looks at `stop` after
-each iteration.
+repeatedly. While it runs, the host reads a copy of the scalars that the previous launch left, so the device does not
+wait for the host, unless a launch takes long (`_MAX_SECONDS_AHEAD`). Once a pass has set `stop`, all further passes
+change nothing. On a CPU, the host looks at `stop` after each iteration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, de
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["SolveLoop"]
+__all__ = ["IterationLimit", "SolveLoop"]
+
+# The largest number of iterations: one for all right-hand sides, or one for each.
+IterationLimit = int | npt.NDArray[np.int64]
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
@@ -56,7 +59,8 @@ class SolveLoop:
     ----------
     system : LinearSystem
     program : Program
-    maxiter : int
+    maxiter : int, or ndarray of int, shape (columns,)
+        For the progress bar, which ends at the largest one. The program itself decides when to stop.
     sizes : dict of str to int, optional
         Lengths of the vectors that are not as long as x.
     monitor : ConvergenceMonitor, optional
@@ -75,7 +79,7 @@ class SolveLoop:
         self,
         system: LinearSystem,
         program: Program,
-        maxiter: int,
+        maxiter: IterationLimit,
         *,
         sizes: dict[str, int] | None = None,
         monitor: ConvergenceMonitor | None = None,
@@ -85,7 +89,7 @@ class SolveLoop:
     ) -> None:
         self.began = time.perf_counter()
         self.norm = norm
-        self.system, self.device, self.maxiter = system, system.device, maxiter
+        self.system, self.device, self.maxiter = system, system.device, int(np.max(maxiter))
         kernels_of(self.device).compile_steps(self.device, program, system.dtype)
         self.monitor = monitor or ConvergenceMonitor()
         self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}
@@ -208,7 +212,7 @@ class SolveLoop:
         """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
 
         If the time is wanted, a second iteration is timed where the time of the first one says little about the others:
-        if something was compiled and, on a GPU, if the first iteration was short or the system is small
+        if something was compiled, or if, on a GPU, the first iteration was short or the system is small
         (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
         """
         compilations = COMPILE_NOTICE.compilations
@@ -305,7 +309,8 @@ class SolveLoop:
     def residuals(self) -> npt.NDArray[np.float64]:
         """The residuals that the host has recorded, an array of shape (iterations + 1,) or (iterations + 1, columns).
 
-        It has one dimension if b has. A column that has stopped before the others has NaN from then on.
+        It has one dimension if there is one right-hand side. A column that has stopped before the others has NaN from
+        then on.
         """
         residuals = np.concatenate([np.empty((0, self.system.columns)), *self._residuals])
         return residuals[:, 0] if len(self.system.shape) == 1 else residuals

@@ -100,8 +100,8 @@ def parse_candidates(device: Device, B: Any, size: int, dtype: np.dtype[Any], na
         raise ShapeError(f"{name} must have a row for each of the {size} rows of A, got shape {array.shape}")
     if array.dtype.kind not in "biufc" or (array.dtype.kind == "c" and dtype.kind != "c"):
         raise TypeError(f"{name} must be of real numbers for a matrix of {dtype}, got {array.dtype}: use {name}.real")
-    array = array if device.owns(array) else device.upload(np.ascontiguousarray(array))
-    array = device.xp.ascontiguousarray(array.astype(dtype, copy=False))
+    # A copy, because updates use the candidates again, and the caller may have changed the array by then.
+    array = array.astype(dtype, order="C") if device.owns(array) else device.upload(np.array(array, dtype, order="C"))
     if kernels_of(device).first_where(device, array, "not finite") is not None:  # synchronizes
         raise ValueError(f"{name} must be finite, it has NaN or infinite values")
     return array

@@ -51,7 +51,7 @@ def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoot
     return Relaxation(options["iterations"] * tuple((1 / in_leja_order(roots.real)).tolist()), name="chebyshev")
 
 
-def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
+def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str = "gauss_seidel") -> Smoother:
     """Return the same sweeps; on a GPU, a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal.
 
     The polynomial takes about as many iterations and fewer launches, and its products read less than sweeps do.
@@ -61,7 +61,7 @@ def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool) -> Sm
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
         return make_gauss_seidel(matrix, directions, inverses=inverses)
     if hermitian and kernels_of(matrix.device).NEEDS_LEVELS and matrix.has_positive_diagonal():
-        return replace(chebyshev(matrix, max(2, len(directions))), replaces="gauss_seidel")
+        return replace(chebyshev(matrix, max(2, len(directions))), replaces=name)
     return make_gauss_seidel(matrix, directions, omega=_real(options.get("omega", 1.0)))
 
 
@@ -114,7 +114,7 @@ _PYAMG: dict[str, Callable[[SquareMatrix, Options, bool], Smoother]] = {
     "chebyshev": _chebyshev,
     "gauss_seidel": _gauss_seidel,
     "block_gauss_seidel": _gauss_seidel,
-    "sor": _gauss_seidel,
+    "sor": partial(_gauss_seidel, name="sor"),
     **{
         f"{order}_{kind}": partial(_subset_jacobi, name=f"{order}_{kind}", fine_first=order == "fc")
         for order in ("cf", "fc")

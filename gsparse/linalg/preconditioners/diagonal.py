@@ -82,8 +82,8 @@ class ProductPreconditioner(Preconditioner):
     Parameters
     ----------
     *factors : (Operator, bool)
-        The factors, matrices or preconditioners, in the order of their application, and whether to use the adjoint of
-        each.
+        The factors, square matrices or preconditioners of one size, in the order of their application, and whether to
+        use the adjoint of each. The product has the dtype and the device of the first one.
     kind : str
         See `Preconditioner`.
     """
@@ -91,9 +91,9 @@ class ProductPreconditioner(Preconditioner):
     def __init__(self, *factors: tuple[Operator, bool], kind: str) -> None:
         operator = factors[0][0]
         matrices = {id(f.matrix): f.matrix for f, _ in factors if isinstance(f, MatrixOperator)}
-        num_entries = sum(int(m.nnz) for m in matrices.values())
+        num_entries = sum(int(m.nnz) for m in matrices.values()) if matrices else None
         super().__init__(operator.home(), operator.shape[0], operator.dtype, kind, num_entries)
-        self._factors = factors
+        self._factors, self.is_resident = factors, all(factor.is_resident for factor, _ in factors)
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         factors = [(f, not is_adjoint) for f, is_adjoint in reversed(self._factors)] if adjoint else self._factors

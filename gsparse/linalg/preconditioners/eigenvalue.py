@@ -99,10 +99,11 @@ def gershgorin_bound(matrix: SquareMatrix) -> float:
 
 
 def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety: float = _SAFETY) -> float:
-    """Return an upper bound of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
+    """Return an estimate of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
     It is the smaller one of Gershgorin's bound, which always holds, and `safety` times the largest Ritz value plus the
-    distance within which there is an eigenvalue. With ``safety=1``, it can be a few percent too small.
+    distance within which there is an eigenvalue. With the default of `safety` it is seldom too small, with ``safety=1``
+    it can be a few percent too small.
     """
     return min(gershgorin_bound(matrix), safety * sum(_largest_ritz_value(matrix, inverse_diagonal)))
 
@@ -163,6 +164,14 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     powers would be nearly singular:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ]·C
+
+    Where an eigenvalue is so large that the polynomials overflow (in single precision, from about 100 on), Gershgorin's
+    bound is returned instead.
+
+    Raises
+    ------
+    FactorizationError
+        If a value is not finite.
     """
     device, dtype, count = matrix.device, matrix.dtype, min(_RITZ_VECTORS, matrix.whole_size)
     if not matrix.whole_size:
@@ -170,17 +179,20 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     multiply = matrix.operator.bind(device, dtype)
     basis, product = device.empty((count + 1, matrix.size), dtype), device.empty(matrix.size, dtype)
     basis[0] = hashed_vector(device, matrix.size, matrix.dtype, first_row=matrix.operator.first_index)
-    for j in range(count):
-        multiply(basis[j], product)
-        basis[j + 1] = inverse_diagonal * product - basis[j]
-        if j:
-            basis[j + 1] *= 2
-            basis[j + 1] -= basis[j - 1]
-    products, ranks = (basis.conj() @ basis.T).reshape(-1), matrix.operator.ranks
+    with np.errstate(over="ignore", invalid="ignore"):
+        for j in range(count):
+            multiply(basis[j], product)
+            basis[j + 1] = inverse_diagonal * product - basis[j]
+            if j:
+                basis[j + 1] *= 2
+                basis[j + 1] -= basis[j - 1]
+        products, ranks = (basis.conj() @ basis.T).reshape(-1), matrix.operator.ranks
     if ranks is not None:
         ranks.allreduce(products)
     read = device.read_async(products, None if ranks is None else ranks.wait)
     gram = read().reshape(count + 1, count + 1)  # synchronizes
+    if not np.isfinite(gram).all():
+        return gershgorin_bound(matrix)
     recurrence = (np.eye(count + 1, count, -1) + np.eye(count + 1, count, 1)) / 2
     recurrence[1, 0] = 1
     return _SAFETY * _largest_magnitude(gram, recurrence)

@@ -224,7 +224,7 @@ class RowFactorization(IncompleteFactorization):
             fault = f"ic0: the pivot in row {row} is not positive: try ic0(A, shift=0.01); for an indefinite A use "
             fault += "ilu0(A) with gmres"
         else:
-            fault = f"ilu0: zero pivot in row {row}: try ilu0(A, shift=0.01), or reorder the rows"
+            fault = f"ilu0: the pivot in row {row} is zero or not finite: try ilu0(A, shift=0.01), or reorder the rows"
         raise matrix.error_of_row(row, self.name, fault)
 
 

@@ -21,12 +21,12 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import ShapeError
+from gsparse.errors import ShapeError, StructureError
 from gsparse.kernels.calls import Call
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, canonical_csr
 from gsparse.linalg.registry import find_method
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -125,19 +125,29 @@ class FieldPreconditioner(MatrixPreconditioner):
         return _sign(total)
 
     def _update_solves(self, targets: list[Any]) -> None:
-        """Update the solves; if one of them fails, the others get their former values back."""
-        done = []
+        """Update the solves; if one of them fails, the others get their former values back.
+
+        A Schur complement may have other entries than before, because values cancel in it, or no longer do. Then the
+        solve is made anew.
+        """
+        solves, done = list(self._solves), []
         try:
-            for solve, solver, new, old in zip(self._solves, self._solvers, targets, self._targets, strict=True):
-                if not _is_operator(solver) and new is not old:  # the caller's Schur complement remains
-                    if not hasattr(solve, "update"):
-                        raise TypeError(f"{type(solve).__name__} has no update: use fieldsplit(A, fields) again")
+            for i, (solver, new, old) in enumerate(zip(self._solvers, targets, self._targets, strict=True)):
+                if _is_operator(solver) or new is old:  # the caller's Schur complement remains
+                    continue
+                solve: Any = solves[i]
+                if not hasattr(solve, "update"):
+                    raise TypeError(f"{type(solve).__name__} has no update: use fieldsplit(A, fields) again")
+                if _have_same_structure(new, old):
                     solve.update(new)
                     done.append((solve, old))
+                else:
+                    solves[i] = _make_solve(solver, new, self.device)
         except Exception:
             for solve, old in done:
                 solve.update(old)
             raise
+        self._solves = solves
 
     # ----------------------------------------------------------------------------------------------------- products
 
@@ -192,6 +202,16 @@ class FieldPreconditioner(MatrixPreconditioner):
 
 def _is_operator(solver: Solver) -> bool:
     return isinstance(solver, Operator) or hasattr(solver, "matvec")
+
+
+def _have_same_structure(A: Any, B: Any) -> bool:
+    """Return whether two matrices of one device have entries at the same places. Synchronizes."""
+    with SquareMatrix.of(A, "fieldsplit", finite=False) as matrix:
+        try:
+            matrix.check_structure(matrix.device, canonical_csr(B), "fieldsplit")
+        except StructureError:
+            return False
+    return True
 
 
 def _inverse_diagonal(block: Any) -> Array:

@@ -94,8 +94,8 @@ def ilu0(
         Number of sweeps for each factor with ``solve="jacobi"``. About as many sweeps as there are levels make the
         solve exact.
     shift : float, optional
-        Manteuffel's shift: this multiple of the sum of magnitudes of each row is added to its diagonal element first.
-        Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
+        Manteuffel's shift: the magnitude of each diagonal element is first increased by this multiple of the sum of
+        magnitudes of its row. Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
     block_size : int, optional
         Number of consecutive rows that make a node, such as the unknowns of a grid point, at most 32. The factors are
         then those of the graph of nodes, whose entries are dense blocks: a block in which A has an entry is stored

@@ -48,7 +48,7 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     power : int, optional
         W has entries where this power of A has. A higher power approximates the inverse better and costs more. A row of
-        that power with more than 128 entries keeps only the 128 largest.
+        that power with more than 128 entries keeps the diagonal and the 127 largest others.
     kind : {"auto", "general", "spd"}, optional
         "auto" is "spd" if A has a positive diagonal and is Hermitian: as declared (``symmetric=``), or if nothing was
         declared, up to rounding.
@@ -130,13 +130,13 @@ class ApproximateInverse(MatrixPreconditioner):
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     """Return the pattern of the inverse, with sorted columns and a full diagonal. Synchronizes.
 
-    It is computed on the host. The values are those of a power of the magnitudes of A, with a dominant diagonal.
+    It is computed on the host. The values are those of a power of the magnitudes of A plus a diagonal that dominates.
+    A row that is cut to `_MAX_LENGTH` entries keeps its diagonal, and the largest of the others.
     """
     device, xp = matrix.device, matrix.device.xp
     weights = on_host(device, matrix.csr.with_data(xp.abs(matrix.csr.data).astype(np.float64)))
-    base = weights = sp.csr_array(
-        weights + sp.diags_array(weights.sum(axis=1) + 1.0)
-    )  # the diagonal gets the largest weight
+    # The diagonal is dominant, and so has an entry in each row, of this matrix and of its powers.
+    base = weights = sp.csr_array(weights + sp.diags_array(weights.sum(axis=1) + 1.0))
     for _ in range(power - 1):
         weights = weights @ base
     if lower:
@@ -153,7 +153,9 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     if int(np.diff(weights.indptr).max(initial=0)) <= _MAX_LENGTH:
         return pattern
     rows = kernels_of(device).row_numbers(device, pattern.indptr, pattern.nnz)
-    order = xp.lexsort(xp.stack([-pattern.data, rows.astype(np.float64)]))
+    # The diagonal comes first: where coefficients jump, a power may have a much larger weight elsewhere in the row.
+    is_other = rows != pattern.indices
+    order = xp.lexsort(xp.stack([-pattern.data, is_other.astype(np.float64), rows.astype(np.float64)]))
     place = xp.empty(pattern.nnz, np.int64)
     place[order] = xp.arange(pattern.nnz)
     cut: Csr = kernels_of(device).keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
@@ -163,6 +165,8 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
 def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:
     """Solve the systems of all rows, those of similar size together. Synchronizes."""
     xp = matrix.device.xp
+    if matrix.size and not matrix.csr.nnz:
+        raise matrix.error_of_row(0, "isai", "")  # the row is empty
     data = xp.zeros(pattern.nnz, matrix.dtype)
     for rows, size in _groups(matrix, pattern):
         places, inside, columns = _places(xp, pattern, rows, size)

@@ -169,8 +169,8 @@ class Relaxation(Smoother):
 class _BoundRelaxation(BoundSmoother):
     """A relaxation of one matrix, bound to vectors of one dtype.
 
-    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 (2 without a diagonal), 6
-    for every other step, and 3 for the residual after the last step.
+    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 and 6 for every other step
+    (without a diagonal, 2 and 5), and 3 for the residual after the last step.
     """
 
     def __init__(self, relaxation: Relaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
@@ -232,7 +232,7 @@ class OperatorRelaxation(Smoother):
 
 
 class _BoundOperatorRelaxation(BoundSmoother):
-    """Traffic in vectors, not counting what the products read: 4 for each step with a residual, 1 for one from zero."""
+    """Traffic in vectors, not counting what the products read: 6 for each step with a residual, 1 for one from zero."""
 
     def __init__(
         self, relaxation: OperatorRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool

@@ -25,7 +25,8 @@ def plan(self: MatrixLike) -> Plan:
     DtypeError
         If no device multiplies values of the matrix's dtype.
     """
-    return self._prepared()[0].plan(*_own_types(self))
+    types = _own_types(self)
+    return self._prepared()[0].plan(*types)
 
 
 @method
@@ -49,14 +50,15 @@ def plan_for(self: MatrixLike, columns: int) -> ColumnsPlan:
     >>> A.plan_for(8).launch.columns_per_load
     2
     """
-    dtype = _own_types(self)[1]
-    pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
-    return self._prepared()[0].columns_plan(Panel(columns, pack), *_own_types(self))
+    types = _own_types(self)
+    pack = next((n for n in (4, 2) if n * types[1].itemsize <= 16 and columns % n == 0), 1)
+    return self._prepared()[0].columns_plan(Panel(columns, pack), *types)
 
 
 def stored(self: MatrixLike) -> Stored:
     """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
-    return self._prepared()[0].product(*_own_types(self)).stored
+    types = _own_types(self)
+    return self._prepared()[0].product(*types).stored
 
 
 # The property is not called `blocksize` as in SciPy, because methods of SciPy such as `resize` and `sum` take a matrix

@@ -60,7 +60,7 @@ def _places_of_digits(device: Device, digit: tuple[Any, ...], tiles: int) -> Arr
     places, arrivals, _ = tally(device, _DIGITS * tiles if tiles <= _FEW_TILES else 0)
     args = (*digit, counts, arrivals, places if tiles <= _FEW_TILES else None)
     launch_blocks(device, _SOURCE, expression("count_digits", keys.dtype), tiles, TILE_THREADS, args)
-    return places if tiles <= _FEW_TILES else prefix_sums(device, counts)
+    return places if tiles <= _FEW_TILES else prefix_sums(device, counts, is_total_read=False)
 
 
 def order_by_row(device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:

@@ -196,9 +196,12 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
     return point_to_rows(device, values, offsets, values.dtype if nnz <= MAX_INT32 else np.int64, taken), nnz
 
 
-def prefix_sums(device: Device, values: Array) -> Array:
-    """Return the sum of the values before each one (int64), and the sum of all of them as the last element."""
-    offsets = sum_tiles(device, values, is_total_read=False) if values.size else values
+def prefix_sums(device: Device, values: Array, *, is_total_read: bool = True) -> Array:
+    """Return the sum of the values before each one (int64), and the sum of all of them as the last element.
+
+    `is_total_read` says whether the caller reads the sum of all from ``device.counts`` (see `sum_tiles`).
+    """
+    offsets = sum_tiles(device, values, is_total_read=is_total_read) if values.size else values
     return point_to_rows(device, values, offsets, np.int64)
 
 

@@ -198,6 +198,13 @@ def test_a_breakdown_of_cg_names_what_helps_with_an_indefinite_matrix(real_devic
     assert gsparse.linalg.minres(A, np.ones(3))[1] == 0
 
 
+@pytest.mark.parametrize("scale", [1e-140, 1e140])
+def test_the_cubes_of_a_right_hand_side_may_be_out_of_range(real_device: Device, scale: float) -> None:
+    expected = cg(matrix(real_device, S), B, rtol=1e-9, full_output=True)
+    result = cg(matrix(real_device, S), B * scale, rtol=1e-9, full_output=True)
+    assert (result.info, result.iterations) == (0, expected.iterations)
+
+
 def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
     T = sp.csr_array(
         S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel())

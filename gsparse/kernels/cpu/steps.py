@@ -36,7 +36,7 @@ _CHUNK = 4096
 _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
 import numpy as np
 from gsparse.kernels.cpu.compiling import compiled_loosely
-from gsparse.kernels.cpu.division import divide
+from gsparse.kernels.cpu.division import divide_scalars
 from gsparse.kernels.cpu.jit import jitted, subroutine
 
 CHUNK = {_CHUNK}
@@ -69,7 +69,7 @@ class _Writer(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         left, right = self.visit(node.left), self.visit(node.right)
         if isinstance(node.op, ast.Div):
-            return ast.Call(ast.Name("divide", ast.Load()), [left, right], [])
+            return ast.Call(ast.Name("divide_scalars", ast.Load()), [left, right], [])
         return ast.BinOp(left, node.op, right)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:

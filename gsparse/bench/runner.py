@@ -22,7 +22,6 @@ from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run, with_reference
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
 from gsparse.device.base import Device
-from gsparse.kernels.cpu.compiling import HandOut
 
 __all__ = ["RunListener", "Settings", "measure", "run"]
 
@@ -246,6 +245,8 @@ def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Setti
 def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
     """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
     active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
+    from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
+
     previous_threads = gsparse.get_num_threads()
     HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
     try:

@@ -46,7 +46,7 @@ from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import Structure
-from gsparse.products.tuning import FirstProducts
+from gsparse.products.tuning import FirstProducts, call_if_alive
 
 __all__ = ["PreparedMatrix", "prepare_matrix"]
 
@@ -206,13 +206,15 @@ class PreparedMatrix:
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         if self._planner.needs_plan:
             plan = self.plan(storage, compute)
-            adopt = partial(_call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
+            adopt = partial(call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
             product = build_planned(self._planner, plan, self._preparation(storage, compute), adopt)
         else:
             launch = Launch(self.options.threads_per_block)
             product = build_product(self._preparation(storage, compute), self._planner.request, launch, PLAIN)
         if self.is_new_result:
-            first = FirstProducts(product.multiply, MIN_ANALYSIS_PRODUCTS, WeakMethod(self.plan_for_many_products))
+            first = FirstProducts(
+                product.multiply, MIN_ANALYSIS_PRODUCTS, partial(call_if_alive, WeakMethod(self.plan_for_many_products))
+            )
             product = replace(product, multiply=first)
         # Free what the chosen format does not need.
         del self._formats.preparations[storage, compute]
@@ -341,12 +343,6 @@ class PreparedMatrix:
                     return self._transposed_csr, False
         prepared, conjugated = self.transposed()
         return prepared.csr, conjugated
-
-
-def _call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
-    """Call a method, unless its object has been freed."""
-    if (function := method()) is not None:
-        function(*args)
 
 
 def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix | None, bool]:

@@ -38,6 +38,7 @@ __all__ = [
     "LazyTuner",
     "Timing",
     "cache_path",
+    "call_if_alive",
     "choose_measured",
     "forget",
     "formats_to_time",
@@ -203,6 +204,12 @@ def forget() -> None:
     cache_path().unlink(missing_ok=True)
 
 
+def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
+    """Call a method, unless its object has been freed."""
+    if (function := method()) is not None:
+        function(*args)
+
+
 class FirstProducts:
     """A product that counts its calls and says when there were many.
 
@@ -211,18 +218,18 @@ class FirstProducts:
     multiply : callable
     count : int
         Number of calls before `say_so` is called.
-    say_so : WeakMethod
-        Called before each further product; the first time, it makes the matrix replace this object. The reference is
-        weak, so that the matrix is freed as soon as nobody refers to it.
+    say_so : callable
+        Called before each further product; the first time, it makes the matrix replace this object. It must not refer
+        to the matrix (`call_if_alive`), so that the matrix is freed as soon as nobody refers to it.
     """
 
-    def __init__(self, multiply: Callable[..., None], count: int, say_so: WeakMethod[Callable[[], None]]) -> None:
+    def __init__(self, multiply: Callable[..., None], count: int, say_so: Callable[[], None]) -> None:
         self._multiply, self._remaining, self._say_so = multiply, count, say_so
 
     def __call__(self, *args: Any) -> None:
         self._remaining -= 1
-        if self._remaining < 0 and (say_so := self._say_so()) is not None:
-            say_so()
+        if self._remaining < 0:
+            self._say_so()
         self._multiply(*args)
 
 

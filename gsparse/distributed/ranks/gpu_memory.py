@@ -85,7 +85,7 @@ def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on G
         boxes = _GpuBoxes(control, device)
         with ExitStack() as unless_used:
             unless_used.callback(boxes.close)
-            boxes.open()
+            boxes.connect()
             if control.table([boxes.are_open]).all():
                 kind = MemoryCommunicator if has_own_gpus else SharedGpuCommunicator
                 communicator = kind(control, device, boxes.mailboxes(), boxes.close)
@@ -108,7 +108,7 @@ class _GpuBoxes:
         self._runtime, self._opened = device.xp.cuda.runtime, dict[int, int]()
         self._control, self._address, self.are_open = control, 0, False
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Allocate this rank's boxes, and open those of the other ranks, which all call this method too."""
         handle, failure = bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
         with self._device.active():

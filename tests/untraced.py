@@ -51,7 +51,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if _TRACER is not None and sys.gettrace() is None:
         sys.settrace(_TRACER)
         _call_something()
-        item.add_report_section("teardown", "coverage", "the tracer of coverage had ended, and was started again")
         print(f"\nthe tracer of coverage ended in {item.nodeid}, and was started again", file=sys.__stderr__)
 
 

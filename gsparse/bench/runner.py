@@ -244,10 +244,10 @@ def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Setti
 
 def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
     """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
-    active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
     from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
 
-    previous_threads = gsparse.get_num_threads()
+    active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
+    previous_threads, previous_first = gsparse.get_num_threads(), HandOut.num_first
     HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
     try:
         for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
@@ -256,6 +256,7 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
         times = {**medians(samplers, settings.repeats), **failed}
     finally:
         gsparse.set_num_threads(previous_threads)
+        HandOut.num_first = previous_first
     return [
         _with_times(replace(record, threads=1 if peer.set_threads is None else threads), "", call_us=times[i])
         for i, (peer, _, record) in enumerate(active)

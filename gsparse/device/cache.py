@@ -35,19 +35,20 @@ def cache_folder() -> Path:
     base = os.environ.get(CACHE_VARIABLE)
     if base:
         return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "gsparse"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home(CACHE_VARIABLE) / ".cache") / "gsparse"
 
 
 def gpu_code_folder() -> Path:
     """Return the folder in which CuPy keeps compiled kernels of a GPU. It may not exist yet."""
-    return Path(os.environ.get("CUPY_CACHE_DIR") or _home() / ".cupy" / "kernel_cache")
+    return Path(os.environ.get("CUPY_CACHE_DIR") or _home("CUPY_CACHE_DIR") / ".cupy" / "kernel_cache")
 
 
-def _home() -> Path:
+def _home(variable: str) -> Path:
+    """Return the user's home directory, in which a folder is unless an environment variable names another one."""
     try:
         return Path.home()
     except RuntimeError as error:  # HOME is not set, and the system does not know this user.
-        raise FileNotFoundError(f"this user has no home directory: set {CACHE_VARIABLE} to a folder") from error
+        raise FileNotFoundError(f"this user has no home directory: set {variable} to a folder") from error
 
 
 def cpu_code_folder() -> Path:

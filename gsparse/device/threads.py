@@ -127,7 +127,7 @@ class _Pool:
         self.size = 0
 
     def resize(self, size: int, *, grow: bool) -> None:
-        """End threads until there are at most `size`. With `grow`, start threads until there are at least `size`."""
+        """End threads until there are at most `size`, or with `grow`, start some until there are at least `size`."""
         with self.lock:
             while not grow and self.size > size:
                 self.jobs.put(None)
@@ -262,10 +262,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     """
     hand_out = getattr(function, "hand_out", None)
     num_threads = min(_pool.num_threads, _wanted_threads(hand_out, cost))
-    if num_threads < 2:
-        function(0, 1, *args)
-        return
-    if hand_out is not None:
+    if hand_out is not None and num_threads > 1:
         if hand_out(num_threads - 1, num_threads * _PARTS_PER_THREAD, args):
             return
         num_threads = min(num_threads, _most_threads(None, cost))  # Threads of this module take longer to wake.

@@ -120,12 +120,17 @@ def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
 
 def _can_share(other: MatrixLike, by_columns: bool) -> bool:
     """Return whether `_shared` can be called. SciPy transposes values that no device computes with."""
-    return other.dtype.char not in HOST_ONLY or other._by_columns is by_columns or other.ndim == 1
+    return other.dtype.char not in HOST_ONLY or _has_same_arrays(other, by_columns)
+
+
+def _has_same_arrays(other: MatrixLike, by_columns: bool) -> bool:
+    """Return whether the arrays of a matrix are those of a new one that reads them by columns, or by rows."""
+    return other._by_columns is by_columns or other.ndim == 1
 
 
 def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *, by_columns: bool) -> MatrixArrays:
     """Return arrays that share another matrix's device arrays; the one that is written first gets its own."""
-    if other._by_columns is by_columns or other.ndim == 1:
+    if _has_same_arrays(other, by_columns):
         arrays = other._arrays.share()
         arrays.set_options(matrix_options)
         return arrays

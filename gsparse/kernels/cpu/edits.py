@@ -107,10 +107,9 @@ def missing_entries(device: Device, csr: Csr) -> Csr:
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
     """Add row by row."""
     data, flat = csr.data, dense.reshape(-1)
-    if csr.dtype.kind not in "fc":
+    if csr.dtype.kind in "iu":  # Booleans are added as they are: the sum of 256 of their bytes would be 0.
         data, flat = _items(data), _items(flat)
-    add = _join_entries if csr.dtype == np.bool_ else _add_entries
-    run_parts(add, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
+    run_parts(_add_entries, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
@@ -231,16 +230,6 @@ def _add_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: 
         begin = np.int64(row) * num_cols
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
             dense[np.uint64(begin + np.int64(indices[np.uint64(k)]))] += data[np.uint64(k)]
-
-
-@compiled
-def _join_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: Array) -> None:
-    """Set the elements of booleans to true where an entry is true; a sum of their bytes could wrap to 0."""
-    indptr, indices, data = source
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        begin = np.int64(row) * num_cols
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            dense[np.uint64(begin + np.int64(indices[np.uint64(k)]))] |= data[np.uint64(k)]
 
 
 @compiled

@@ -14,8 +14,8 @@ __all__ = ["THREADS", "BasisLaunch"]
 _SOURCE = "basis.cuh"
 # Threads of a block, and vectors that a team holds.
 THREADS, _TEAM_VECTORS = constant(_SOURCE, "GS_BASIS_THREADS"), constant(_SOURCE, "GS_TEAM_VECTORS")
-# A multiprocessor has registers for `_BLOCKS` blocks of a pass; a launch for one right-hand
-# side has no more, so that all run at once.
+# A multiprocessor has registers for `_BLOCKS` blocks of a pass; a launch for one right-hand side has no more, so that
+# all run at once.
 _BLOCKS = constant(_SOURCE, "GS_BASIS_BLOCKS")
 # The largest number of teams that share the lanes of a warp. Vectors that they cannot hold are read again.
 _TEAMS = constant(_SOURCE, "GS_BASIS_TEAMS")

@@ -41,8 +41,8 @@ class Products:
 class Estimate:
     """A lower bound of ‖A‖₁, the place of the best unit vector that was tried, and that vector's image.
 
-    The 1-norm of the image is the bound, unless the bound is due to the first block, of vectors of signs. The
-    image is on the device, or on the host if A was made dense there.
+    The 1-norm of the image is the bound, unless the bound is due to the first block, of vectors of signs. The image is
+    on the device, or on the host if A was made dense there.
     """
 
     norm: float

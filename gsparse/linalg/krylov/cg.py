@@ -132,8 +132,8 @@ def cg(
         Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     inner_dtype : dtype, optional
         With float32, iterate in float32 (complex64 for a complex system) and refine the solution in the dtype of A and
-        b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction,
-        and after each iteration in that dtype, if corrections no longer help.
+        b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction, and after
+        each iteration in that dtype, if corrections no longer help.
     single_reduction : bool, optional
         Add up all inner products of an iteration at once, over the rows and over the ranks. With a distributed matrix,
         the ranks then wait for each other once per iteration instead of twice, or three times with a preconditioner.

@@ -84,8 +84,8 @@ assert result.info == 0 and np.linalg.norm(b - S @ result.x) <= 1e-8 * np.linalg
 # Reading a solve
 # ---------------
 # As in SciPy, a solve returns ``x, info``. ``full_output=True`` returns a `SolveResult` with the reason for stopping,
-# the history of the residual and, if the solve did not converge, advice. A solve that does not converge does not raise
-# an exception, which is also as in SciPy: check ``info``.
+# the history of the residual and, if the solve did not converge, advice. As in SciPy, a solve that does not converge
+# raises no exception: check ``info``. Unlike SciPy, it issues a ``ConvergenceWarning``, unless ``full_output=True``.
 
 x, info = cg(A, b, M=jacobi(A), rtol=1e-8)
 assert info == 0

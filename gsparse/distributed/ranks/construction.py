@@ -64,10 +64,11 @@ def _checked_count(own_columns: int) -> int:
 
 
 def _chosen_device(device: str | Device | None, communicator: Communicator, local_rank: int) -> Device:
-    """Return the device of a rank. With "auto", the ranks of a host take its GPUs in turn."""
+    """Return the device of a rank. If no GPU is named by its number, the ranks of a host take its GPUs in turn."""
     device = default_device_name() if device is None else device
     chosen = get_device(device)
-    if device == "auto" and isinstance(chosen, GpuDevice) and communicator.world_size > 1:  # on GPUs only
+    names_one = isinstance(device, Device) or ":" in str(device)
+    if not names_one and isinstance(chosen, GpuDevice) and communicator.world_size > 1:  # on GPUs only
         return gpu_device(local_rank % chosen.xp.cuda.runtime.getDeviceCount())
     return chosen
 

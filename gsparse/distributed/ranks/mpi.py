@@ -278,8 +278,9 @@ def from_mpi(
         none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
         columns are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. With "auto", the ranks of a host take its GPUs in turn, or the CPU if it has
-        none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
+        Where the rank computes. With "auto" and "gpu", the ranks of a host take its GPUs in turn; with "auto", they
+        take the CPU if it has none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise
+        "auto".
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     **options

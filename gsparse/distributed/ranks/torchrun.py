@@ -81,9 +81,9 @@ def from_torchrun(
         none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
         columns are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. With "auto", it is the GPU with the number LOCAL_RANK, modulo the number of GPUs, or
-        the CPU if there is none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise
-        "auto".
+        Where the rank computes. With "auto" and "gpu", it is the GPU with the number LOCAL_RANK, modulo the number of
+        GPUs; with "auto", it is the CPU if there is none. The default is the environment variable ``GSPARSE_DEVICE`` if
+        it is set, otherwise "auto".
     port : int, optional
         Port of the host MASTER_ADDR at which rank 0 waits for the others. The default is MASTER_PORT + 1, because
         `torchrun` itself may listen at MASTER_PORT. If MASTER_PORT is 32767 or more, the default is

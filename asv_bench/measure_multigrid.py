@@ -15,8 +15,8 @@ which ends when the device is idle. AMGX runs beside ours with ``--amgx PROGRAM 
 ``PROGRAM poisson7:200 1e-8 CONFIG`` must print a JSON object with `setup_s`, `solve_s` and `converged`. Without it,
 the best time of AMGX 2.5 that was measured on an H100 is taken (FIGURES.md).
 
-``robustness --record FILE`` writes the table to a file, and ``--picture FILE`` draws it. ``--page`` draws the picture of
-the documentation's page from the recorded file in ``docs/_static``, without measuring anything.
+``robustness --record FILE`` writes the table to a file, and ``--picture FILE`` draws it. ``--page`` draws the picture
+of the documentation's page from the recorded file in ``docs/_static``, without measuring anything.
 """
 
 from __future__ import annotations

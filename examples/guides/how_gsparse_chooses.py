@@ -125,11 +125,11 @@ assert single_use.plan.format.startswith("csr_")
 #
 # Measuring instead of predicting
 # -------------------------------
-# Predictions use constants that were measured on an H200 and on an Intel Xeon, and your machine may differ. ``tune=True``
-# times the two to four best candidates at the first product, and stores the result on disk (``GSPARSE_CACHE_DIR``) for
-# the next matrix with the same features on the same device. ``tune="lazy"`` makes these formats at the first product as
-# well, but times them during the first products, so that no product waits for a measurement. Each of these products may
-# round differently, because formats add in different orders.
+# Predictions use constants that were measured on an H200 and on an Intel Xeon, and your machine may differ.
+# ``tune=True`` times the two to four best candidates at the first product, and stores the result on disk
+# (``GSPARSE_CACHE_DIR``) for the next matrix with the same features on the same device. ``tune="lazy"`` makes these
+# formats at the first product as well, but times them during the first products, so that no product waits for a
+# measurement. Each of these products may round differently, because formats add in different orders.
 
 tuned = GpuSparseMatrix(grid, tune=True)
 tuned @ x
@@ -172,8 +172,8 @@ for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"for
 # of columns and entries among threads matters more than the storage format. Such products read CSR, dense blocks, which
 # read each row of X once for all rows of a block, or, on a GPU, row patterns that include the values. Where products
 # with a vector read another format, blocks are stored in addition if that is predicted to pay. They take about as much
-# memory as the values of CSR. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It works
-# on any machine.
+# memory as the values of CSR. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It
+# works on any machine.
 
 for name, S in (("grid", grid), ("graph", graph)):
     for k in (4, 64):

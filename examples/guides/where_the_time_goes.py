@@ -68,9 +68,9 @@ print(p.table("line"))
 # - *copy %* compares the bytes per second with those of a large copy on this device. A product near 100 % cannot be
 #   much faster, and one above 100 % reads from a cache. With a small matrix, most of the time is the cost of the call.
 #
-# ``p.table("matrix")`` has a row for each operation with each matrix. A matrix is named by ``A.name = "..."``, or by its
-# shape. Here, the steps of CG take most of the time, and the next rows prepare matrices. This picture shows the time of
-# each line:
+# ``p.table("matrix")`` has a row for each operation with each matrix. A matrix is named by ``A.name = "..."``, or by
+# its shape. Here, the steps of CG take most of the time, and the next rows prepare matrices. This picture shows the
+# time of each line:
 
 gsparse.plot.profile(p, by="line")
 

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.joined_matrices import block_array, block_diag, hstack, vstack
 from gsparse.matrix.matrix_flavour import CsrMatrix
 from gsparse.matrix.matrix_product import MatrixProduct
 from gsparse.matrix.operands import csr_operands, in_format, made, matrices_of, on_host
@@ -163,8 +164,12 @@ def find(A: Any) -> Any:
 
     Returns
     -------
-    rows, columns, values : ndarray, shape (n,)
+    rows : ndarray of int, shape (n,)
         On the host. Synchronizes.
+    columns : ndarray of int, shape (n,)
+        On the host.
+    values : ndarray, shape (n,)
+        On the host.
 
     Examples
     --------

@@ -32,6 +32,7 @@ class MatrixProduct:
     Parameters
     ----------
     A : GpuSparseMatrix, shape (M, K)
+        The first factor.
     B : GpuSparseMatrix or sparse array, shape (K, N)
         A matrix of another library is copied to the device of A.
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.device.select import get_device
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.operands import in_format, made
 from gsparse.matrix.sparse_operations import csr_of
 from gsparse.sparse.assembly import canonical_in_own_dtype, from_coordinates, identity, without_zeros
 
@@ -25,7 +26,7 @@ def coo_array(arg1: Any, shape: Any = None, dtype: Any = None, copy: bool = Fals
     ----------
     arg1 : (data, (row, col)) or anything that GpuSparseMatrix takes
         Arrays of the host are copied to the device, and sorted and added up there.
-    shape, dtype, copy
+    shape, dtype, copy : optional
         As those of GpuSparseMatrix.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         Where the result lives; by default where `arg1` does.

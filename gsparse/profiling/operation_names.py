@@ -20,7 +20,9 @@ _KINDS = {
     "gsparse.matrix.assembly": "conversion",
     "gsparse.matrix.constructor": "set-up",
     "gsparse.matrix.conversions": "conversion",
+    "gsparse.matrix.joined_matrices": "conversion",
     "gsparse.matrix.plans": "set-up",
+    "gsparse.matrix.simple_matrices": "conversion",
     "gsparse.linalg": "linear algebra",
     "gsparse.linalg.operators": "product",
 }

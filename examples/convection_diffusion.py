@@ -70,7 +70,8 @@ def main() -> None:
             raise SystemExit(f"not converged: {result.advice}")
     u = result.x.reshape(options.n, options.n)
     row, column = np.unravel_index(u.argmax(), u.shape)
-    print(f"u is largest, {u.max():.3f}, at x = {column / options.n:.2f}, y = {row / options.n:.2f}: down the wind")
+    x, y = (column + 1) / (options.n + 1), (row + 1) / (options.n + 1)
+    print(f"u is largest, {u.max():.3f}, at x = {x:.2f}, y = {y:.2f}: down the wind")
 
     if options.plot:
         plot(u, options.plot)

@@ -42,6 +42,12 @@ def device(request: pytest.FixtureRequest) -> Device:
     return make_device(request.param)
 
 
+@pytest.fixture(params=DEVICES[1:], scope="session")
+def gpu_device(request: pytest.FixtureRequest) -> Device:
+    """Return an emulated GPU or a real one, for tests of what a CPU does not do."""
+    return make_device(request.param)
+
+
 @pytest.fixture(params=("cpu", pytest.param("gpu", marks=pytest.mark.gpu)), scope="session")
 def real_device(request: pytest.FixtureRequest) -> Device:
     return make_device(request.param)

@@ -114,7 +114,8 @@ def fork(kind: str, forks: int, seed: int) -> str:
         "release": release,
         "multiply": lambda: (B @ x, B.T @ x),
     }
-    stop = threading.Event()
+    stop, unexpected = threading.Event(), list[str]()
+    threading.excepthook = lambda args: unexpected.append(repr(args.exc_value))
     threads = [_repeat(uses[kind], stop) for _ in range(2)]
     for number in range(forks):
         state = _in_child(lambda: _use(B, S, x))
@@ -123,6 +124,8 @@ def fork(kind: str, forks: int, seed: int) -> str:
     stop.set()
     for thread in threads:
         thread.join()
+    if unexpected:
+        raise Failed(f"{kind}: {unexpected[0]}")
     return f"{kind}: {forks} children"
 
 

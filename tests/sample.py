@@ -4,10 +4,11 @@ Most of the time of a test goes into compiling its kernels for each device and e
 takes a device runs with a few combinations of its parameters: every value of every parameter occurs on the CPU or on
 the emulated GPU, by turns, with one dtype, real on the CPU and complex on the emulated GPU if the function offers that.
 With the mark `thorough` every value occurs on both, and so does a real, a complex and an integer dtype. Tests without a
-device are quick and all run, so the choice kills every mutant of ``tests/mutation`` that all tests kill.
+device are quick and all run, unless a mark leaves them out, so the choice kills every mutant of ``tests/mutation`` that
+all tests kill.
 
 The marks `few`, `whole` and `timed` leave out more (``pyproject.toml``): slow tests, and tests of real time, which a
-busy machine can make fail. If one of those fails in a whole run, it is repeated once. Tests that draw random examples
+busy machine can make fail. If a test that is marked `timed` fails, it is repeated once. Tests that draw random examples
 draw fewer (`tests.seeds`).
 
 A path, ``-k``, ``-m`` and ``--whole``, which ``.ci/whole`` uses, run all tests that they select. The choice depends on
@@ -29,7 +30,7 @@ import pytest
 __all__ = ["covering", "is_quick", "quick_choice"]
 
 # Fixtures whose parameters are names of devices, and the devices that take turns.
-_DEVICE_NAMES = ("device", "real_device", "pretend")
+_DEVICE_NAMES = ("device", "gpu_device", "real_device", "pretend")
 _IN_TURN = ("cpu", "emulated:32")
 
 # The device on which only thorough test functions run, and the largest number of tests of each. Kernels with 64 lanes

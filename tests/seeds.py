@@ -32,7 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     is_repeatable = config.option.seed == _DEFAULT
     most = {"max_examples": _FEW_EXAMPLES} if is_quick(config) else {}
-    hypothesis.settings.register_profile("gsparse", derandomize=is_repeatable, **most)
+    # No deadline of an example: a busy machine exceeds any.
+    hypothesis.settings.register_profile("gsparse", derandomize=is_repeatable, deadline=None, **most)
     hypothesis.settings.load_profile("gsparse")
     if config.option.seed == "random":
         config.option.seed = str(secrets.randbelow(2**32))  # before pytest-xdist passes the options to its workers

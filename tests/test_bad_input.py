@@ -659,8 +659,8 @@ def test_an_out_of_memory_error_of_the_host_is_not_taken_for_one_of_the_gpu() ->
     assert not emptied
 
 
-def test_device_arrays_are_parsed_without_a_host_copy(device: Device) -> None:
-    """Check that valid inputs, similar to the bad ones above, are accepted."""
+def test_valid_arrays_of_the_device_are_accepted(device: Device) -> None:
+    """They are similar to the bad ones above."""
     module: ModuleType = device.xp
     dense = on_device(device, S.toarray())
     for source in (dense, (on_device(device, DATA), tuple(map(module.asarray, map(np.array, S.nonzero()))))):

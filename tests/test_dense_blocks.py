@@ -139,10 +139,10 @@ def test_a_survey_never_denies_blocks_that_are_there(
 
 
 def test_the_survey_alone_recognizes_most_matrices_without_blocks(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    gpu_device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if device.is_host:
-        pytest.skip("the survey of the CPU does not examine rows for blocks")
+    """The survey of the CPU does not examine rows for blocks."""
+    device = gpu_device
     monkeypatch.setattr(kernels_of(device), "full_blocks", Mock(side_effect=AssertionError("rows are examined again")))
     lines = [sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)) for n in (40, 300)]
     random = sp.random_array((1000, 900), density=0.02, rng=rng, format="csr")
@@ -339,9 +339,11 @@ def test_lanes_share_rows_only_if_a_matrix_has_few_of_them() -> None:
     assert [lanes_for_rows(stats(100, length)) for length in (5.0, 11.9, 12.0, 24.0, 48.0)] == [1, 1, 2, 4, 8]
 
 
-def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(device: Device, rng: np.random.Generator) -> None:
-    if not kernels_of(device).SLICES_BLOCKS:
-        pytest.skip("one thread owns a block row")
+def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(
+    gpu_device: Device, rng: np.random.Generator
+) -> None:
+    device = gpu_device
+    assert kernels_of(device).SLICES_BLOCKS  # on a CPU, one thread owns a block row
     even = GpuSparseMatrix(of_blocks(np.full(200, 30), 60, (3, 3), rng), device=device, format="bsr").stored
     assert even.row_lanes == 8
     assert even.slices.rows is None

@@ -155,10 +155,10 @@ def test_rows_of_a_product_that_slots_cannot_number_are_counted_once(
 
 
 def test_the_longest_row_of_a_merged_product_is_known_where_it_costs_little(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    gpu_device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if device.kind != "gpu":
-        pytest.skip("a CPU does not merge rows")
+    """A CPU does not merge rows."""
+    device = gpu_device
     A, B = PAIRS["a lane"](rng)
     assert CsrProduct(device, *(measured(device, S) for S in (A, B))).result.longest is None
     monkeypatch.setattr(sparse_products, "_WORTH_A_LOOK", 1)

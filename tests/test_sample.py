@@ -158,10 +158,11 @@ def test_tests_that_mutation_testing_uses_are_not_marked() -> None:
     files = {file for files in re.findall(r"\[(.*?)\]", LIST) for file in re.findall(r'"(tests/\w+\.py)"', files)}
     assert "tests/test_plan.py" in files
     for file in files:
+        assert "\npytestmark" not in (ROOT / file).read_text(), file
         for function in ast.parse((ROOT / file).read_text()).body:
             if isinstance(function, ast.FunctionDef):
                 marks = " ".join(map(ast.unparse, function.decorator_list))
-                is_marked = re.search(r"mark\.(few|whole)\b", marks)
+                is_marked = re.search(r"mark\.(few|whole|timed)\b", marks)
                 assert not is_marked or "device" in ast.unparse(function.args), f"{file}: {function.name}"
 
 

@@ -21,9 +21,15 @@ from tests.test_algebra_tiles import with_lengths
 
 
 class CountingArrays:
-    """The array module of a device, which counts the calls that would be launches of CuPy's own kernels."""
+    """The array module of a device, which counts calls of functions that would launch kernels of CuPy's own.
 
-    _LAUNCHES = ("arange", "zeros", "flatnonzero", "cumsum", "ones", "full", "where")
+    Operators of arrays are not counted.
+    """
+
+    _LAUNCHES = (
+        *("arange", "argsort", "clip", "concatenate", "conjugate", "cumsum", "diff", "flatnonzero", "full", "isnan"),
+        *("maximum", "minimum", "ones", "searchsorted", "take", "unique", "where", "zeros"),
+    )
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts

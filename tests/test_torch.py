@@ -204,18 +204,18 @@ def test_single_precision_is_solved_to_its_own_tolerance() -> None:
 def test_values_and_vectors_on_the_device_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     A = GpuSparseMatrix(laplacian(5), device="cpu")
     values, x = tensor(laplacian(5).data), tensor(np.ones(25))
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     from gsparse.linalg import gradients
 
     multiply = gradients.multiply
 
     def record(matrix: Any, vector: Any, **options: Any) -> Any:
-        seen.append(matrix._arrays.data.current_array().ctypes.data)
+        seen.append((matrix._arrays.data.current_array().ctypes.data, vector.data_ptr()))
         return multiply(matrix, vector, **options)
 
     monkeypatch.setattr(gradients, "multiply", record)
     gsparse.torch.matmul(A, x, values)
-    assert seen == [values.data_ptr()]
+    assert seen == [(values.data_ptr(), x.data_ptr())]
 
 
 def test_the_structure_is_transposed_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,8 @@ def writes_a_file(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     modes = [a.value for a in [*call.args, *(k.value for k in call.keywords)] if isinstance(a, ast.Constant)]
     is_for_writing = any(isinstance(mode, str) and set(mode) & set("wxa") and len(mode) <= 3 for mode in modes)
+    flags = {node.attr for part in call.args for node in ast.walk(part) if isinstance(node, ast.Attribute)}
+    is_for_writing = is_for_writing or bool(flags & {"O_WRONLY", "O_RDWR", "O_CREAT"})  # of os.open
     return name in ("write_text", "write_bytes", "tofile") or (
         name in ("open", "NamedTemporaryFile", "fdopen") and is_for_writing
     )
@@ -151,5 +153,8 @@ def test_only_gsparse_writing_opens_files_for_writing() -> None:
         "writing.py: path.open('wb')",  # a device or a pipe
         "writing.py: path.open('x+b')",
         "cli/entry.py: Path(os.devnull).open('w', encoding='utf-8')",
+        "cli/entry.py: os.open(os.devnull, os.O_WRONLY)",  # discards output
+        # Memory that processes share, of mode 0o600.
+        "distributed/ranks/shared_memory.py: os.open(path, os.O_RDWR | getattr(os, 'O_NOFOLLOW', 0) | flags, 384)",
         "distributed/worker/checkpoint_tasks.py: archive.open(f'{name}.npy', 'w', force_zip64=True)",  # within a file
     }

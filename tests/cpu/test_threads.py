@@ -125,7 +125,7 @@ def test_a_part_may_itself_multiply(large: Any) -> None:
     expected = large @ x
     same = []
     threads.run_parts(lambda part, n: same.append(np.array_equal(large @ x, expected)), 10**9)
-    assert all(same)
+    assert same and all(same)
 
 
 def test_a_part_may_itself_distribute_parts() -> None:
@@ -153,7 +153,7 @@ def test_an_error_in_a_part_reaches_the_caller_and_the_threads_continue() -> Non
             threads.run_parts(fail, 10**9)
     done: list[int] = []
     threads.run_parts(lambda part, num_parts: done.append(part), 10**9)
-    assert sorted(done) == list(range(len(done)))
+    assert len(done) > 1 and sorted(done) == list(range(len(done)))
 
 
 @compiled
@@ -169,7 +169,7 @@ def test_arrays_are_released_after_a_product(function: Any) -> None:
     for _ in range(10):
         threads.run_parts(function, 10**9, array)
     # A thread of the pool may not have dropped its last reference yet.
-    for _ in range(1000):
+    for _ in range(60_000):
         if sys.getrefcount(array) == before:
             break
         threading.Event().wait(0.001)
@@ -193,7 +193,7 @@ def test_threads_end_when_fewer_are_allowed(name: str, function: Any) -> None:
     assert count() >= 4
     threads.set_num_threads(2)
     threads.run_parts(function, 10**9, np.zeros(1000))
-    for _ in range(2000):
+    for _ in range(60_000):
         if count() == 1:
             break
         threading.Event().wait(0.001)
@@ -252,6 +252,7 @@ def meet(part: int, num_parts: int, words: int) -> None:
 
 
 @NATIVE
+@pytest.mark.timed
 @pytest.mark.parametrize("num_threads", [2, 16])
 @pytest.mark.parametrize("idle", [0, 0.05], ids=["awake", "asleep"])
 def test_helpers_start_while_another_thread_holds_the_gil(idle: float, num_threads: int) -> None:
@@ -303,6 +304,7 @@ def test_threads_that_are_awake_share_small_products(cost: int, awake: int, num_
 
 
 @NATIVE
+@pytest.mark.timed
 def test_idle_threads_keep_no_core_busy(large: Any) -> None:
     threads.set_num_threads(16)
     for _ in range(10):
@@ -522,7 +524,7 @@ def test_helpers_whose_start_was_interrupted_are_started_later(monkeypatch: pyte
 
 
 def wait_for_helpers(number: int) -> None:
-    for _ in range(2000):
+    for _ in range(60_000):
         if sum(thread.name == "gsparse-cpu-native" for thread in threading.enumerate()) == number:
             return
         threading.Event().wait(0.001)

@@ -157,12 +157,12 @@ def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> No
 
 @pytest.mark.parametrize("teams", [1, 2, 8])
 def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
-    device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
+    gpu_device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, cells = run_arnoldi(device)
+    vectors, cells = run_arnoldi(gpu_device)
     monkeypatch.setattr(basis_launch, "_TEAMS", teams)
     monkeypatch.setattr(basis_launch, "_BLOCKS", 5)
-    others, other_cells = run_arnoldi(device)
+    others, other_cells = run_arnoldi(gpu_device)
     np.testing.assert_allclose(others, vectors, atol=1e-13)
     np.testing.assert_allclose(other_cells, cells, rtol=1e-12)
 

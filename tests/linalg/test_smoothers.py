@@ -325,9 +325,9 @@ def test_a_row_without_diagonal_keeps_its_unknown_as_in_pyamg(device: Device) ->
     np.testing.assert_allclose(host(ours), x, rtol=0, atol=1e-13)
 
 
-def test_a_dense_column_makes_projections_cimminos_method(device: Device) -> None:
-    if device.is_host:
-        pytest.skip("a CPU projects on one row after the other")
+def test_a_dense_column_makes_projections_cimminos_method(gpu_device: Device) -> None:
+    """A CPU projects on one row after the other."""
+    device = gpu_device
     S = sp.lil_array(sp.eye_array(3000))
     S[:, 0] = 1
     with SquareMatrix.of(GpuSparseMatrix(sp.csr_array(S), device=device), "test") as matrix:

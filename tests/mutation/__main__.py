@@ -81,7 +81,7 @@ class PureTests:
     """A plugin of pytest that leaves out the tests that need a device."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if "device" not in getattr(item, "fixturenames", ())]
+        items[:] = [item for item in items if not {"device", "gpu_device"} & set(getattr(item, "fixturenames", ()))]
 
 
 def passes(module: str, source: str) -> bool:

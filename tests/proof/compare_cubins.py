@@ -131,7 +131,8 @@ def measure(architecture: str, only: str) -> Measured:
 def measure_tree(tree: Path, architecture: str, only: str) -> Measured:
     """Measure another checkout in a process that imports it, or read a saved result."""
     if tree.is_file():
-        return {name: Code(*fields) for name, fields in json.loads(tree.read_text()).items() if re.search(only, name)}
+        kernels = {name: Code(*fields) for name, fields in json.loads(tree.read_text()).items()}
+        return {name: code for name, code in kernels.items() if re.search(only, name.rpartition(": ")[0])}
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "measured.json")
         command = [sys.executable, "-P", __file__, "--measure", str(result), "--architecture", architecture]

@@ -118,9 +118,9 @@ def test_hip_does_not_support_relocatable_device_code() -> None:
 
 
 def test_device_properties_contain_the_warp_size() -> None:
-    assert callable(cupy.cuda.runtime.getDeviceProperties)
-    if has_driver():
-        assert cupy.cuda.runtime.getDeviceProperties(0)["warpSize"] in (32, 64)
+    if not has_driver():
+        pytest.skip("needs a driver")
+    assert cupy.cuda.runtime.getDeviceProperties(0)["warpSize"] in (32, 64)
 
 
 def test_cupy_array_priority_is_below_ours() -> None:

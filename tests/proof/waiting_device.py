@@ -16,7 +16,8 @@ from .emulated_device import EmulatedDevice
 __all__ = ["WaitingDevice"]
 
 # Functions of arrays that return what they contain to the host, and functions of the array module whose results have a
-# size that only the device knows. CuPy waits in all of them.
+# size that only the device knows. CuPy waits in all of them, except for `array_equal`, whose result it returns without
+# waiting; NumPy's result is a bool of Python's, and our code always reads it.
 _READS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "item", "tolist")
 _SIZED = ("nonzero", "flatnonzero", "argwhere", "unique", "array_equal")
 

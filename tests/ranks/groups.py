@@ -51,7 +51,7 @@ def run_sockets(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(4 * timeout)
+        thread.join(max(4 * timeout, SOON))
         assert not thread.is_alive(), "a rank hangs"
     errors = [result for result in results if isinstance(result, Exception)]
     for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):

@@ -157,6 +157,7 @@ def test_exchanges_of_other_sizes_and_other_calls_raise_an_error(run: Run) -> No
             run(stop_early, 2)
 
 
+@pytest.mark.timed
 def test_silence_is_an_error_within_the_timeout(run: Run) -> None:
     done = threading.Event()
 
@@ -193,9 +194,10 @@ def test_a_wait_for_the_device_ends_as_soon_as_another_rank_has_failed(run: Run)
 
 def test_a_wait_for_the_device_ends_when_the_device_is_done_or_at_the_timeout() -> None:
     alone = SingleCommunicator()
-    alone.timeout = 0.1
+    alone.timeout = LONG
     looks = iter([False] * 20 + [True])
     alone.wait(lambda: next(looks))
+    alone.timeout = 0.1
     with pytest.raises(CommunicationError, match=r"0\.1 s.*silent"):
         alone.wait(lambda: False)
 

@@ -86,6 +86,7 @@ def test_a_foreign_client_has_a_shorter_time_limit_than_a_rank(kind: str, monkey
         ranks.start(0)
         assert seconds_until_closed(stranger, SOON) > 0.1
         assert not ranks.found
+    monkeypatch.undo()
     ranks.start(1)
     assert ranks.wait() == {0: 2, 1: 2}
 

@@ -24,6 +24,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.distributed.io import readers
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import FileFormatError, ShapeError, StructureError
+from tests.seeds import num_examples
 from tests.support import STRUCTURES, random_values
 
 FIELDS = {"real": "float64", "double": "float64", "integer": "int64", "complex": "complex128", "pattern": None}
@@ -79,7 +80,7 @@ def texts(draw: st.DrawFn) -> str:
     return "\n".join(head) + "\n" + newline.join(lines) + draw(st.sampled_from(["", newline]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(texts(), st.data())
 def test_rows_of_matrix_market_are_those_of_scipys_reader(text: str, data: st.DataObject) -> None:
     whole = sp.csr_array(scipy.io.mmread(io.StringIO(text), spmatrix=False))

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LaplacianNd
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
 from gsparse.distributed.ranks.ordering import order_rows
 from gsparse.errors import ShapeError
+from tests.seeds import num_examples
 
 
 def grid(n: int) -> sp.csr_array:
@@ -114,7 +115,7 @@ def test_metis_weighs_rows_by_their_entries() -> None:
     assert max(work) <= 1.1 * np.mean(work)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(0, 9), st.integers(1, 12), st.floats(0, 0.5), st.sampled_from([None, "rcm"]), st.booleans())
 def test_every_row_has_one_owner_even_if_there_are_few_rows(
     n: int, world_size: int, density: float, reorder: str | None, metis: bool

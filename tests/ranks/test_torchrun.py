@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import scipy.sparse as sp
 
 import gsparse.linalg as gla
 from gsparse.distributed import from_torchrun
-from gsparse.distributed.ranks import torchrun
+from gsparse.distributed.ranks import construction, torchrun
 from gsparse.distributed.ranks.handshake import Deadline, connect, prove
 from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from tests.linalg.problems import laplacian, residual
@@ -129,6 +130,23 @@ def test_the_default_device_is_that_of_the_environment(environment: Any, monkeyp
         from_torchrun(laplacian(3))
 
 
+@pytest.mark.parametrize(("device", "number"), [("auto", 1), ("gpu", 1), ("CUDA", 1), ("gpu:0", 0), (None, 1)], ids=str)
+def test_ranks_of_a_host_take_its_gpus_in_turn_unless_one_is_named(
+    device: str | None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gpu:
+        xp = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 2)))
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    for name, stand_in in (("GpuDevice", Gpu), ("gpu_device", Gpu), ("get_device", lambda name: Gpu(0))):
+        monkeypatch.setattr(construction, name, stand_in)
+    monkeypatch.setenv("GSPARSE_DEVICE", "gpu")
+    ranks: Any = SimpleNamespace(world_size=4)
+    assert construction._chosen_device(device, ranks, 3).number == number  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -221,6 +239,7 @@ def test_strangers_do_not_keep_ranks_from_meeting(kind: str) -> None:
     assert len(set(found[0])) == 3
 
 
+@pytest.mark.timed
 def test_a_rank_with_another_secret_is_refused() -> None:
     ranks = Threads(2, timeout=2.0)
     ranks.start(0)
@@ -230,7 +249,7 @@ def test_a_rank_with_another_secret_is_refused() -> None:
     assert "GSPARSE_SECRET" in str(found[1])
 
 
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.timed), 3])
 def test_a_rank_that_is_present_or_does_not_exist_is_refused(rank: int) -> None:
     ranks = Threads(3)
     ranks.start(0)
@@ -264,6 +283,7 @@ def test_a_rank_that_ends_before_it_has_the_addresses_is_an_error_that_names_it(
     assert isinstance(found[1], CommunicationError)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("sent", [b"\xff\xff\xff\x00", b"\x02\x00\x00\x00{{"], ids=["too long", "no JSON"])
 def test_an_address_that_is_none_is_refused(sent: bytes) -> None:
     ranks = Threads(2, timeout=3.0)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy._lib._array_api import array_namespace
 
-from gsparse import GpuSparseMatrix
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.matrix import host_operations, in_place, indexing, writes
 from tests.scipy_suite import SUITES, replaced
@@ -44,6 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             # Prepend these rules, so that a later mark of the test itself takes precedence.
             item.add_marker(pytest.mark.filterwarnings(*WARNINGS), append=False)
+            if item.get_closest_marker(
+                "timeout"
+            ):  # of two seconds, which a busy machine exceeds
+                item.add_marker(pytest.mark.timeout(120), append=False)
             suite = SUITES.get(item.path.stem.removeprefix("test_"))
             if suite is not None and not suite.container:
                 item.add_marker(pytest.mark.whole)  # test_the_suites.py always runs one witness of each suite
@@ -55,13 +58,6 @@ def replace_functions_called_by_full_name(request: pytest.FixtureRequest) -> Ite
     suite = SUITES.get(request.path.stem.removeprefix("test_"))
     with contextlib.nullcontext() if suite is None else replaced(suite):
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compile_selections() -> None:
-    """Compile what a test with a time limit of two seconds needs."""
-    numbers = np.arange(100_000)
-    assert not GpuSparseMatrix((100_000, 100_000))[numbers[:, None], numbers].nnz
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import weakref
+import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from gsparse.bench import (
     problems,
     report,
     run,
+    scaling,
 )
 from gsparse.bench.check import ExactProduct, extended_product
 from gsparse.bench.command import QUICK_PROBLEMS
@@ -148,6 +150,51 @@ def test_a_missing_matrix_folder_is_explained_in_the_error(tmp_path: Path, monke
     assert "absent" not in str(raised.value)  # the variable does not name an existing folder, so no path is shown
 
 
+@pytest.mark.parametrize("values", [{}, {problems.FOLDER_VARIABLE: ""}], ids=["unset", "empty"])
+def test_without_a_folder_in_the_variable_the_one_beside_the_checkout_is_used(
+    values: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(problems.FOLDER_VARIABLE, raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert problems.matrix_folder() == Path(problems.__file__).resolve().parents[3] / "shared" / "matrices"
+
+
+@pytest.mark.parametrize("format", ["csr", "bsr", "dia"])
+def test_large_matrices_are_found_in_every_format_of_scipy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
+    S = sp.kron(sp.eye_array(12_000), np.ones((3, 3)), format=format)
+    sp.save_npz(tmp_path / "large.npz", S)
+    assert find_problem("large").make(np).data.size >= problems.MIN_ENTRIES
+    assert [p.name for p in problems.all_problems()] == [*MODEL_PROBLEMS, "large"]
+
+
+def test_damaged_files_do_not_end_the_list_of_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
+    sp.save_npz(tmp_path / "a.npz", sp.eye_array(10, format="csr"))
+    intact = (tmp_path / "a.npz").read_bytes()
+    data = zipfile.ZipFile(tmp_path / "a.npz").getinfo("data.npy")
+    begin = data.header_offset + 30 + len(data.filename)
+    (tmp_path / "a.npz").write_bytes(
+        intact[:begin] + b"\xff" * data.compress_size + intact[begin + data.compress_size :]
+    )
+    assert [p.name for p in problems.all_problems(0)] == [*MODEL_PROBLEMS, "a"]
+
+
+def test_different_matrices_have_different_names(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / f"{name}.npz" for folder in ("old", "new") for name in ("A", folder)]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        sp.save_npz(path, sp.eye_array(len(path.parent.name), format="csr"))
+    result = run([find_problem(str(path)) for path in paths], replace(QUICK, formats=("auto",)))
+    assert list(dict.fromkeys(r.matrix for r in result.records)) == [str(paths[0]), "old", str(paths[2]), "new"]
+    names = [problem.name for problem in scaling.scaling_problems((1_000, 1_000_000, 1_200_000))]
+    assert names[0] == "uniform, 10 % dense, 1,000 nonzeros"
+    assert len(set(names)) == len(names)
+
+
 def test_every_name_in_the_examples_of_the_help_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
     lines = [line.partition(" bench ")[2].split("  ")[0] for line in command.EPILOG.splitlines() if " bench " in line]
@@ -232,6 +279,45 @@ def test_several_thread_counts_are_measured_and_the_old_one_restored() -> None:
     assert gsparse.get_num_threads() == before
 
 
+def test_the_numbers_of_threads_of_other_libraries_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = {"torch": 6, "sparse_dot_mkl": 7}
+    mkl = SimpleNamespace(
+        mkl_get_max_threads=lambda: threads["sparse_dot_mkl"],
+        mkl_set_num_threads=lambda count: threads.update(sparse_dot_mkl=count),
+    )
+    torch = SimpleNamespace(
+        get_num_threads=lambda: threads["torch"], set_num_threads=lambda count: threads.update(torch=count)
+    )
+    seen: list[int] = []
+    monkeypatch.setattr(cpu_peers, "import_module", {"torch": torch, "sparse_dot_mkl": mkl}.__getitem__)
+    peers = [
+        Peer(str(number), "vendor", lambda: Prepared(lambda: seen.extend(threads.values()), 1), {}, set_threads)
+        for number, set_threads in enumerate((cpu_peers._set_mkl_threads, cpu_peers._set_torch_threads))
+    ]
+    monkeypatch.setattr(cpu_peers, "library_peers", lambda loaded: peers)
+    measure(load(tiny(), CPU, "float64"), replace(QUICK, formats=("auto",), threads=(2, 3), check=False))
+    assert set(seen) == {2, 3}
+    assert threads == {"torch": 6, "sparse_dot_mkl": 7}
+
+
+def test_products_with_nan_and_infinity_are_correct_only_where_the_exact_product_has_them() -> None:
+    arrays = problems.stencil(6, 7)
+    data = arrays.data.copy()
+    data[:2] = np.nan, np.inf
+    data[arrays.indptr[9]] = -np.inf
+    loaded = load(Problem("no numbers", lambda xp: arrays._replace(data=data)), CPU, "float32")
+    for several in (loaded, columns.with_columns(loaded, 6)):
+        exact = ExactProduct(several)
+        right = as_matrix(several.arrays) @ several.x
+        error, is_correct = exact.compare(right)
+        assert is_correct
+        assert error is not None and 0 <= error < 10
+        for row, value in ((0, 1.0), (9, 1.0), (20, np.nan), (20, np.inf)):
+            wrong = right.copy()
+            wrong[row] = value
+            assert exact.compare(wrong) == (None, False)
+
+
 def test_a_failing_peer_is_recorded_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode() -> Any:
         raise RuntimeError("no such library\nand more")
@@ -314,11 +400,22 @@ def test_the_summary_takes_means_by_size_and_finds_the_worst() -> None:
         )
     text = "\n".join(summary_lines(rows))
     assert "from 1e6 nonzeros: the plan's speed over cuSPARSE best-of: 2.00 (1.00 to 4.00, 2 figures)" in text
-    assert "1e5 to 1e6 nonzeros: the speed of a call of A @ x over CuPy's: 2.00" in text
+    assert "1e5 to 1e6 nonzeros: the speed of a call over CuPy's: 2.00" in text
     assert "worst: 0.80 of cuSPARSE best-of on c, as f" in text
     assert "within 5 % of the best candidate on 1 of 3; worst factor 1.67 on c" in text
     assert [c.better_of_two for c in choices(rows)] == [1.0, 1.0, 1.0]
     assert len(by_matrix(rows)) == 3
+
+
+def test_the_better_of_two_predictions_is_that_of_two_formats() -> None:
+    rows = [
+        record("plan", 1.0, kind="plan"),
+        record("f", 2.0, predicted_us=1.0, compressed=True),
+        record("f plain", 3.0, predicted_us=1.1, compressed=False),
+        record("g", 1.0, predicted_us=1.2, compressed=True),
+    ]
+    (choice,) = choices(rows)
+    assert choice.better_of_two == 1.0
 
 
 def test_claims_are_printed_with_the_figures_of_this_run_or_as_not_measured() -> None:
@@ -798,6 +895,22 @@ def test_gpu_measurements_run_and_missing_libraries_are_recorded(fake_gpu: FakeG
     assert rows["plan"].reference == "cuSPARSE best-of"
     assert set(result.copy_gbytes_per_second) == {"gpu"}
     assert "kernel µs" in report.matrix_table(result.records, result)
+
+
+def test_a_gpu_has_a_clock_of_its_own_if_none_is_given(fake_gpu: FakeGpu) -> None:
+    records = measure(load(tiny(), fake_gpu, "float64"), Settings(fake_gpu, repeats=1, formats=("auto",)))
+    plan = next(r for r in records if r.what == "plan")
+    assert plan.kernel_us == pytest.approx(10)
+    assert plan.threads is None
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_bytes_of_products_with_columns_are_those_that_are_stored(count: int) -> None:
+    loaded = load(Problem("blocks", lambda xp: problems.shuffled_blocks(8, 3)), CPU, "float64")
+    records = measure(columns.with_columns(loaded, count), replace(QUICK, columns=(count,)))
+    plan, scipy_product = (next(r for r in records if r.what == what) for what in ("plan", "SciPy"))
+    vectors = 2 * loaded.shape[0] * count * 8
+    assert plan.nbytes - vectors < 0.8 * (scipy_product.nbytes - vectors)  # blocks of 3 x 3 have fewer indices
 
 
 def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGpu) -> None:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
-from gsparse.linalg import cg
+from gsparse.linalg import cg, solve
 from gsparse.plot import axes, runs, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -147,6 +147,12 @@ def test_a_distribution_of_a_matrix_that_is_not_distributed_is_refused(ax: Any) 
         plot.distribution(sp.eye_array(3, format="csr"), ax)
 
 
+def test_a_distribution_of_fewer_entries_than_workers_has_the_true_ratio(ax: Any) -> None:
+    A = SimpleNamespace(nnz_per_worker=[1, 0, 0, 0], ghosts_per_worker=[0] * 4, row_bounds=(0, 1, 1, 1, 1))
+    plot.distribution(A, ax)
+    assert texts(ax)[0] == "entries (most: 4.00 times the mean)"
+
+
 def test_a_distribution_without_entries_is_drawn(ax: Any) -> None:
     plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
     ax.figure.canvas.draw()
@@ -247,6 +253,14 @@ def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any)
     plot.convergence(cg(LINE, np.zeros(400), full_output=True), ax)
     assert texts(ax) == ["converged, 0 iterations"]
     assert np.isnan(ax.lines[0].get_ydata()).all()
+    ax.figure.canvas.draw()
+
+
+def test_convergence_names_a_solve_by_a_factorization_in_the_legend(ax: Any) -> None:
+    result = solve(LINE, np.ones(400))
+    assert result.residuals.size == 0
+    plot.convergence({"automatic": result}, ax)
+    assert texts(ax) == ["automatic: converged, 0 iterations"]
     ax.figure.canvas.draw()
 
 
@@ -410,6 +424,13 @@ def test_each_number_of_threads_has_a_line(ax: Any) -> None:
     assert list(ax.lines[1].get_ydata()) == [5.0, 50.0]
 
 
+def test_each_number_of_threads_has_a_colour_of_its_own(ax: Any) -> None:
+    rows = [record(what, 1.0, kind=what, threads=t) for t in (2, 3, 4, 6, 7) for what in ("plan", "library")]
+    plot.thread_scaling(rows, ax)
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == len(rows)
+    assert len({line.get_color() for line in ax.lines}) == 5
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("A", "size"),
@@ -430,9 +451,13 @@ def test_everything_that_scipy_converts_to_a_matrix_is_drawn(A: Any, size: int, 
     [(None, "NoneType"), ("A.mtx", "str"), (np.ones((2, 2, 2)), "one of 3 dimensions of float64")],
     ids=["nothing", "a name", "three dimensions"],
 )
-def test_plotting_something_else_than_a_matrix_names_what_is_needed(draw: Any, A: Any, got: str, ax: Any) -> None:
+def test_plotting_something_else_than_a_matrix_names_what_is_needed(draw: Any, A: Any, got: str) -> None:
+    from matplotlib import pyplot
+
+    figures = pyplot.get_fignums()
     with pytest.raises(TypeError, match=f"needs a sparse array or matrix, or a dense array of numbers .*, got {got}$"):
-        draw(A, ax)
+        draw(A)
+    assert pyplot.get_fignums() == figures  # No empty figure is left open.
 
 
 def test_without_axes_a_new_figure_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

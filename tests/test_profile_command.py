@@ -77,6 +77,15 @@ def test_the_table_is_printed_however_the_program_ends(
     assert "runpy" not in error
 
 
+@pytest.mark.parametrize("text", ["x = (1,\n", "# -*- coding: nonsense -*-\n", "raise ValueError\n"])
+def test_a_traceback_has_no_frames_of_the_command(program: Path, capsys: Any, text: str) -> None:
+    program.write_text(text)
+    code, _, error = call(capsys, program)
+    assert code == 1
+    assert "Error" in error
+    assert not [line for line in error.splitlines() if "runpy" in line or "cli" in line]
+
+
 def test_files_are_written_on_request(program: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     names = {"--json": "p.json", "--trace": "t.json", "--picture": "p.png"}

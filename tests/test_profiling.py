@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,11 +18,12 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse.device.base import Device
-from gsparse.linalg import cg, gmres, jacobi
+from gsparse.linalg import cg, gmres, jacobi, lsmr, lsqr
 from gsparse.profiling import caller, recording
 from gsparse.profiling.advice import advise
 from gsparse.profiling.profile import Profile
 from gsparse.profiling.rows import OUTSIDE, Row
+from gsparse.profiling.table import as_text
 from tests.proof.emulated_device import DeviceWithBlocksTogether, EmulatedDevice
 from tests.support import on_device
 
@@ -261,6 +263,24 @@ def test_other_threads_have_rows_of_their_own() -> None:
     assert "in other threads, at the same time" in str(p)
 
 
+def test_a_profile_inside_of_an_operation_counts_the_time_of_the_same_operation() -> None:
+    """The outer solve began before the profile, so no row of the profile contains the seconds of the inner one."""
+    A, b = gsparse.GpuSparseMatrix(line(), device="cpu"), np.ones(300)
+    profiles: list[Profile] = []
+
+    def callback(x: Any) -> None:
+        if not profiles:
+            with gsparse.profile() as p:
+                cg(A, b)
+            profiles.append(p)
+
+    with gsparse.profile():
+        cg(A, b, callback=callback)
+    solver = only(profiles[0], "solver", "cg")
+    assert solver.calls == 1
+    assert solver.inclusive_seconds >= solver.seconds > 0
+
+
 def test_an_error_inside_of_an_operation_closes_its_span() -> None:
     A = gsparse.GpuSparseMatrix(line(), device="cpu")
     with gsparse.profile() as p:
@@ -351,6 +371,21 @@ def test_a_profile_waits_for_no_device_before_it_is_evaluated() -> None:
     assert {e["args"]["name"] for e in trace if e["ph"] == "M"} >= {"host", device.name}
 
 
+def test_seconds_of_the_device_are_counted_once_with_an_operation_of_the_host_between() -> None:
+    device, other = DeviceWithEvents(), DeviceWithEvents()
+    spans = [
+        ("linear algebra", "solve", device),
+        ("solver", "cg"),
+        ("copy", "others", other),
+        ("step", "update", device),
+    ]
+    with gsparse.profile() as p, ExitStack() as opened:
+        for span in spans:
+            opened.enter_context(recording.span(*span))
+    seconds = {row.name: row.device_seconds for row in p.rows() if row.kind != OUTSIDE}
+    assert seconds == {"solve": 2.0, "cg": 0.0, "others": 1.0, "update": 1.0}
+
+
 class DeviceWithEvents(EmulatedDevice):
     """An emulated GPU with events, between two of which lies a second."""
 
@@ -413,6 +448,17 @@ def test_the_table_names_what_it_does_not_show() -> None:
     assert "wall-clock time" in text
 
 
+def test_the_other_rows_have_seconds_of_the_device_and_no_share_in_another_thread() -> None:
+    for is_other_thread in (False, True):
+        rows = [
+            Row("step", str(i), "", "", is_other_thread, calls=1, seconds=1.0, device_seconds=0.25, device="gpu")
+            for i in range(4)
+        ]
+        text = as_text(rows, 4.0, "operation", 2, {})
+        cells = next(line for line in text.splitlines() if line.startswith("2 other rows")).split()
+        assert cells[3:] == ["2", "2.0000", *([] if is_other_thread else ["50.0", "%"]), "0.5000"]
+
+
 def test_a_notebook_shows_the_tables() -> None:
     A = gsparse.GpuSparseMatrix(line(), device="cpu")
     A.name = "<K>"
@@ -450,6 +496,25 @@ def test_the_line_of_the_user_is_found_through_a_library() -> None:
         scipy.sparse.linalg.cg(A, np.ones(300))
         here = sys._getframe().f_lineno - 1
     assert only(p, "product", "A @ x", "line").place == f"{FILE}:{here}"
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        (f"{Path(gsparse.__file__).parent}/matrix/plans.py", caller._OURS),
+        ("/home/me/.local/lib/python3.11/site-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
+        ("/usr/lib/python3/dist-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
+        (json.__file__, caller._OF_LIBRARY),
+        ("/home/me/gsparse/gsparse_run.py", caller._OF_USER),
+        ("<stdin>", caller._OF_USER),
+    ],
+)
+def test_files_of_gsparse_of_libraries_and_of_the_user_are_told_apart(file: str, owner: int) -> None:
+    assert caller._owner_of(file) == owner
+
+
+def test_a_file_whose_path_begins_like_that_of_gsparse_is_not_one_of_its_files() -> None:
+    assert caller._owner_of(f"{Path(gsparse.__file__).parent}_tools/run.py") != caller._OURS
 
 
 def test_a_call_without_code_of_the_user_has_the_line_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,6 +584,16 @@ def test_advice_proposes_a_preconditioner_only_where_there_is_none() -> None:
     assert any("cg 1 times without a preconditioner" in sentence for sentence in advice_on(lambda: cg(A, b)))
     M = jacobi(A)
     assert not [sentence for sentence in advice_on(lambda: cg(A, b, M=M)) if "without" in sentence]
+
+
+@pytest.mark.parametrize("solve", [lsqr, lsmr])
+def test_advice_proposes_no_preconditioner_for_methods_that_take_none(solve: Callable[..., Any]) -> None:
+    S = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(200, 200), format="csr")
+    A, b = gsparse.GpuSparseMatrix(S, device="cpu"), np.arange(200.0)
+    with gsparse.profile() as p:
+        solve(A, b, full_output=True)
+    assert only(p, "solver", solve.__name__).iterations >= 50
+    assert not [sentence for sentence in p.advice if "preconditioner" in sentence]
 
 
 def test_advice_names_copies_compilations_and_what_ran_on_the_host() -> None:

@@ -29,8 +29,12 @@ class ExactProduct:
         self._loaded = loaded
         self._cached_products: tuple[Any, Any] | None = None
 
-    def compare(self, computed: Any) -> tuple[float, bool]:
+    @np.errstate(invalid="ignore")
+    def compare(self, computed: Any) -> tuple[float | None, bool]:
         """Compare a computed product with the exact one.
+
+        A matrix may hold NaN or infinity. A row whose exact product is not finite has no error if the computed one is
+        not finite either.
 
         Parameters
         ----------
@@ -39,8 +43,9 @@ class ExactProduct:
 
         Returns
         -------
-        error : float
-            The largest |computed - exact| of a row, in units of eps·(|A|·|x|) of that row.
+        error : float or None
+            The largest |computed - exact| of a row, in units of eps·(|A|·|x|) of that row. None if only one of the two
+            is finite in some row.
         correct : bool
             Whether the product has the dtype of the matrix, and the error of every row is at most 2·(row length + 4),
             the bound of gsparse's tests. For k columns the bound is 2·(row length + 4 + k).
@@ -53,11 +58,13 @@ class ExactProduct:
         exact, bound = self._products()
         info = np.finfo(loaded.dtype)
         unit = info.eps * bound + info.smallest_subnormal
-        error = abs(computed - exact) / unit
+        are_not_finite = ~(np.isfinite(computed) | np.isfinite(exact))
+        error = np.where(are_not_finite, 0.0, abs(computed - exact) / unit)
         lengths = np.diff(_host(self._loaded.arrays.indptr))
         allowed = 2 * (lengths + 4 + (loaded.columns if is_panel else 0))
         correct = bool(dtype == loaded.dtype and np.all(error <= allowed))  # The comparison is false for a NaN.
-        return float(np.max(error, initial=0.0)), correct
+        largest = float(np.max(error, initial=0.0))
+        return (largest if np.isfinite(largest) else None), correct
 
     def _products(self) -> tuple[Any, Any]:
         if self._cached_products is None:

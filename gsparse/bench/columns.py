@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import gsparse
-from gsparse.bench.peers import SEED, LoadedMatrix, Peer, Prepared
+from gsparse.bench.peers import SEED, LoadedMatrix, Peer, Prepared, set_threads
 from gsparse.device.dtypes import Array
 from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
@@ -52,7 +52,7 @@ def column_peers(loaded: LoadedMatrix, with_launches: Collection[str] = ()) -> I
     )
     for name, (layout, kind, X, Y) in zip(LAYOUTS, panels, strict=True):
         prepare = partial(_prepare_choice, loaded, A, X, Y)
-        yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
+        yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, set_threads)
         if name not in with_launches or loaded.device.kind != "gpu":
             continue
         panel, prepared = panel_of(X), A._prepared()[0]
@@ -94,11 +94,11 @@ def _prepare_choice(loaded: LoadedMatrix, A: Any, X: Array, Y: Array) -> Prepare
         return A.matmat(X, out=Y)
 
     launch()
-    label = {}
+    prepared, dtype, label = A._prepared()[0], loaded.dtype, {}
     if loaded.device.kind == "gpu" and loaded.columns > 1:
-        chosen_launch = A._prepared()[0].columns_plan(panel_of(X), loaded.dtype, loaded.dtype).launch
-        label = {"format": name_of(chosen_launch, "")}
-    return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
+        label = {"format": name_of(prepared.columns_plan(panel_of(X), dtype, dtype).launch, "")}
+    product = prepared.product(dtype, dtype) if loaded.columns == 1 else prepared.columns(dtype, dtype)
+    return Prepared(lambda: A @ X, product.nbytes + loaded.vector_bytes, launch, result=launch, label=label)
 
 
 def _prepare_launch(
@@ -113,4 +113,4 @@ def _prepare_launch(
         return Y
 
     run()
-    return Prepared(run, loaded.csr_bytes, run, result=run)
+    return Prepared(run, int(stored.nbytes) + loaded.vector_bytes, run, result=run)

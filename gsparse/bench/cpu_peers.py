@@ -68,8 +68,11 @@ def _prepare_mkl(loaded: LoadedMatrix) -> Prepared:
     return Prepared(lambda: mkl.dot_product_mkl(S, loaded.x), loaded.csr_bytes, pause=OPENMP_PAUSE)
 
 
-def _set_mkl_threads(threads: int) -> None:
-    import_module("sparse_dot_mkl").mkl_set_num_threads(threads)
+def _set_mkl_threads(threads: int) -> int:
+    mkl = import_module("sparse_dot_mkl")
+    previous: int = mkl.mkl_get_max_threads()
+    mkl.mkl_set_num_threads(threads)
+    return previous
 
 
 def _prepare_torch(loaded: LoadedMatrix) -> Prepared:
@@ -80,5 +83,8 @@ def _prepare_torch(loaded: LoadedMatrix) -> Prepared:
     return Prepared(product, loaded.csr_bytes, result=lambda: product().numpy(), pause=OPENMP_PAUSE)
 
 
-def _set_torch_threads(threads: int) -> None:
-    import_module("torch").set_num_threads(threads)
+def _set_torch_threads(threads: int) -> int:
+    torch = import_module("torch")
+    previous: int = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    return previous

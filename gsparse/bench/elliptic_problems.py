@@ -139,7 +139,8 @@ def rotated_diffusion(n: int, epsilon: float, angle: float) -> sp.csr_array:
 def convection_diffusion(n: int, peclet: float, *, recirculating: bool = False) -> sp.csr_array:
     """Return upwind differences for convection and diffusion on a square.
 
-    The flow is constant, or goes round. Its speed is 1, and diffusion is the reciprocal of the Péclet number.
+    The flow is constant, of speed 1, or goes round, with a speed of up to 1. Diffusion is the reciprocal of the Péclet
+    number.
     """
     h = 1 / (n + 1)
     y, x = np.meshgrid(h * np.arange(1, n + 1), h * np.arange(1, n + 1), indexing="ij")

@@ -20,7 +20,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
-__all__ = ["LoadedMatrix", "Peer", "Prepared", "SkippedError", "format_peers", "load"]
+__all__ = ["LoadedMatrix", "Peer", "Prepared", "SkippedError", "format_peers", "load", "set_threads"]
 
 # A format is skipped if its padding ratio, or its predicted time over that of the fastest candidate, is above these
 # limits. Such a format clearly does not fit the matrix, and its time would not add information.
@@ -131,14 +131,22 @@ class Peer:
     label : dict
         Further fields of the `Record` that are known in advance.
     set_threads : callable, optional
-        Sets the number of CPU threads of its products. None means that they use one thread.
+        Sets the number of CPU threads of its products, and returns the previous one. None means that they use one
+        thread.
     """
 
     what: str
     kind: str
     prepare: Callable[[], Prepared]
     label: dict[str, Any]
-    set_threads: Callable[[int], Any] | None = None
+    set_threads: Callable[[int], int] | None = None
+
+
+def set_threads(threads: int) -> int:
+    """Set the number of CPU threads of gsparse, and return the previous one."""
+    previous = gsparse.get_num_threads()
+    gsparse.set_num_threads(threads)
+    return previous
 
 
 def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
@@ -210,7 +218,7 @@ def _format_peer(loaded: LoadedMatrix, base: Any, kind: str, options: dict[str, 
     label = {"threads_per_block": threads, "compressed": compress}
     label |= {"format": options["format"]} if kind == "format" else {}
     prepare = partial(_prepare_format, loaded, base, options, limit)
-    return Peer(what, kind, prepare, label, gsparse.set_num_threads)
+    return Peer(what, kind, prepare, label, set_threads)
 
 
 def _prepare_format(loaded: LoadedMatrix, base: Any, options: dict[str, Any], limit: float) -> Prepared:

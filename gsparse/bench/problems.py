@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +37,7 @@ __all__ = [
     "shuffled_blocks",
     "stencil",
     "uniform",
+    "with_distinct_names",
 ]
 
 SEED = 20261120
@@ -65,11 +69,14 @@ class Problem:
         Takes the array module (NumPy or CuPy) and returns the arrays.
     pictured : bool
         Whether ``--plot`` draws its pattern.
+    path : Path or None
+        The file that it is read from.
     """
 
     name: str
     make: Callable[[Any], Arrays]
     pictured: bool = True
+    path: Path | None = None
 
 
 def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arrays:
@@ -203,7 +210,7 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
 def matrix_folder() -> Path:
     """Return the folder of matrices from applications: GSPARSE_MATRICES, or ../shared/matrices beside the checkout."""
     default = Path(__file__).resolve().parents[3] / "shared" / "matrices"
-    return Path(os.environ.get(FOLDER_VARIABLE, default))
+    return Path(os.environ.get(FOLDER_VARIABLE) or default)
 
 
 def read_matrix(path: Path, name: str | None = None) -> sp.csr_array:
@@ -245,7 +252,7 @@ def find_problem(name: str) -> Problem:
     if not path.is_file():
         path = matrix_folder() / f"{name}.npz"
     if path.is_file():
-        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path), xp))
+        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path), xp), path=path)
     known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _application_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""
@@ -254,6 +261,14 @@ def find_problem(name: str) -> Problem:
         f"{name!r} is neither a file nor a model problem{folder}{hint}; --list prints the names, and "
         f"{FOLDER_VARIABLE} names a folder of .npz files to add (.mtx files are given by their paths)"
     )
+
+
+def with_distinct_names(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems, with their paths as names for files that share their names with other problems."""
+    listed = list(problems)
+    counts = Counter(problem.name for problem in listed)
+    are_shared = [problem.path is not None and counts[problem.name] > 1 for problem in listed]
+    return [replace(p, name=str(p.path)) if is_shared else p for p, is_shared in zip(listed, are_shared, strict=True)]
 
 
 def all_problems(min_entries: int = MIN_ENTRIES) -> Iterator[Problem]:
@@ -270,13 +285,13 @@ def _application_files() -> list[Path]:
 
 
 def _stored_entries(path: Path) -> int:
-    """Read the number of entries of a sparse ``.npz`` file from its header. Return 0 for any other file."""
+    """Read the number of entries of a sparse ``.npz`` file from its header. Return 0 if it cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
             np.lib.format.read_magic(file)
             shape, _, _ = np.lib.format.read_array_header_1_0(file)
-            return int(shape[0])
-    except (zipfile.BadZipFile, KeyError, ValueError, IndexError):
+            return math.prod(shape)  # The values of BSR and DIA have more than one dimension.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError):
         return 0
 
 

@@ -51,7 +51,7 @@ class Record:
     peak : float or None
         Peak device memory during the conversion, including the CSR arrays, over the memory of the CSR arrays.
     error_eps : float or None
-        Largest |computed - exact| over eps·(|A|·|x|), if checked.
+        Largest |computed - exact| over eps·(|A|·|x|), if checked. None also if only one of the two is finite in a row.
     correct : bool or None
         Whether the error of each row is within its bound, if checked.
     reference : str

@@ -6,6 +6,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import metadata
@@ -18,7 +19,7 @@ from gsparse.bench import cpu_peers, gpu_peers
 from gsparse.bench.check import ExactProduct
 from gsparse.bench.columns import column_peers, with_columns
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError, format_peers, load
-from gsparse.bench.problems import Problem
+from gsparse.bench.problems import Problem, with_distinct_names
 from gsparse.bench.records import Record, Run, with_reference
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
 from gsparse.device.base import Device
@@ -45,7 +46,7 @@ class Settings:
     threads : tuple of int
         The numbers of CPU threads to measure with.
     repeats : int
-        Number of samples of each figure.
+        Number of samples of each figure. Fewer are taken, but at least 3, if they would take longer than 0.4 s.
     check : bool
         Whether to compare each product with one in extended precision.
     columns : tuple of int
@@ -84,6 +85,7 @@ def run(problems: Iterable[Problem], settings: Settings, listener: RunListener |
     Parameters
     ----------
     problems : iterable of Problem
+        Files of the same name are told apart by their paths.
     settings : Settings
     listener : RunListener, optional
 
@@ -97,7 +99,7 @@ def run(problems: Iterable[Problem], settings: Settings, listener: RunListener |
         clock = GpuClock(device.xp) if device.kind == "gpu" else None
         results = Run(environment(device), copy_bandwidths(settings, clock), ())
         listener.start(results)
-        for problem in problems:
+        for problem in with_distinct_names(problems):
             for name, make in (case for dtype in settings.dtypes for case in _cases(problem, dtype, settings)):
                 part = _measure_case(results, name, make, settings, clock, listener)
                 results = replace(results, records=results.records + part.records, errors=results.errors | part.errors)
@@ -151,9 +153,11 @@ def measure(
     loaded : LoadedMatrix
     settings : Settings
     clock : GpuClock, optional
-        Times the kernels on a GPU. Without it only calls are timed, as on a CPU.
+        Times kernels and calls on a GPU. A new one is made by default. A CPU needs none.
     listener : RunListener, optional
     """
+    if clock is None and loaded.device.kind == "gpu":
+        clock = GpuClock(loaded.device.xp)
     exact = ExactProduct(loaded) if settings.check else None
     libraries = gpu_peers if loaded.device.kind == "gpu" else cpu_peers
     if settings.columns:
@@ -247,16 +251,13 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
     from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
 
     active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
-    previous_threads, previous_first = gsparse.get_num_threads(), HandOut.num_first
-    HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
-    try:
+    with ExitStack() as restored:
+        restored.callback(setattr, HandOut, "num_first", HandOut.num_first)
+        HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
         for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
-            set_threads(threads)
+            restored.callback(set_threads, set_threads(threads))
         samplers, failed = _call_samplers([prepared for _, prepared, _ in active], lambda: None, threads)
         times = {**medians(samplers, settings.repeats), **failed}
-    finally:
-        gsparse.set_num_threads(previous_threads)
-        HandOut.num_first = previous_first
     return [
         _with_times(replace(record, threads=1 if peer.set_threads is None else threads), "", call_us=times[i])
         for i, (peer, _, record) in enumerate(active)

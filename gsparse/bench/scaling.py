@@ -16,7 +16,7 @@ __all__ = ["SIZES", "THREADS", "fitting", "scaling_problems"]
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 THREADS = (1, 2, 4, 8, 16)
 
-# One of this many columns is stored in each row: 10 %, as in the published study, so dense that x stays in cache.
+# Each row has an entry in one of this many columns, as in the published study: so dense that x stays in cache.
 SPARSITY = 10
 
 # Peak memory, in bytes per entry, of making such a matrix and preparing it for all peers at once.
@@ -29,7 +29,7 @@ ASSUMED_MEMORY = 8 << 30
 def scaling_problems(sizes: Sequence[int]) -> Iterator[Problem]:
     """Yield a uniform random matrix, 10 % dense, for each number of nonzeros."""
     for nnz in sizes:
-        yield Problem(f"uniform, 10 % dense, {nnz:.0e} nonzeros", partial(_dense_uniform, nnz), pictured=False)
+        yield Problem(f"uniform, 10 % dense, {nnz:,} nonzeros", partial(_dense_uniform, nnz), pictured=False)
 
 
 def _dense_uniform(nnz: int, xp: Any) -> Arrays:

@@ -68,7 +68,8 @@ def choices(records: Sequence[Record]) -> list[Choice]:
         if plan is None or not plan.us or not formats:
             continue
         best = min(r.us or math.inf for r in (plan, *formats))
-        predicted = sorted((r for r in formats if r.predicted_us), key=lambda r: r.predicted_us or math.inf)[:2]
+        candidates = (r for r in formats if r.predicted_us and r.compressed is not False)  # as the plan has them
+        predicted = sorted(candidates, key=lambda r: r.predicted_us or math.inf)[:2]
         better = min((r.us or math.inf for r in predicted), default=None)
         compared.append(Choice(matrix, plan.us / best, None if better is None else better / best))
     return compared
@@ -97,7 +98,7 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
             lines.append(f"{name}: the plan's speed over {reference}: {over}")
         calls = summarize_ratios(ratio for r, ratio in speedups_over(records, "CuPy") if least <= r.nnz < most)
         if calls is not None:
-            lines.append(f"{name}: the speed of a call of A @ x over CuPy's: {calls}")
+            lines.append(f"{name}: the speed of a call over CuPy's: {calls}")
     if plans:
         worst = min(plans, key=lambda r: r.speedup or math.inf)
         chosen = f", as {worst.format}" if worst.format else ""

@@ -80,17 +80,21 @@ def _run_program(script: Path) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
-        _print_traceback(error, script)
+        _print_traceback(error)
         return _FAILED
     return 0
 
 
-def _print_traceback(error: Exception, script: Path) -> None:
-    """Print the traceback as Python does, without the frames of this command and of `runpy`."""
+def _print_traceback(error: Exception) -> None:
+    """Print the traceback as Python does, without the frames of this command and of `runpy`.
+
+    An error in the syntax of the program has no other frames.
+    """
+    files = {function.__code__.co_filename for function in (_print_traceback, runpy.run_path)}
     trace = error.__traceback__
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != script:
+    while trace is not None and trace.tb_frame.f_code.co_filename in files:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)
+    traceback.print_exception(type(error), error, trace)
 
 
 def _report(p: Profile, options: argparse.Namespace) -> None:

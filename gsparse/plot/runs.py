@@ -164,10 +164,10 @@ def thread_scaling(records: Iterable[RecordLike], ax: Any = None) -> Any:
             name = "gsparse" if record.kind == "plan" else record.what
             lines.setdefault((name, record.threads), []).append((record.nnz, record.us))
     styles = dict(zip(dict.fromkeys(name for name, _ in lines), ("-", ":", "--", "-."), strict=False))
+    colors = {threads: f"C{i}" for i, threads in enumerate(sorted({threads for _, threads in lines}))}
     for (name, threads), points in lines.items():
         x, y = zip(*sorted(points), strict=True)
-        color = f"C{threads.bit_length() - 1}"
-        ax.plot(x, y, styles.get(name, "-"), color=color, marker=".", label=f"{name}, {threads} thread(s)")
+        ax.plot(x, y, styles.get(name, "-"), color=colors[threads], marker=".", label=f"{name}, {threads} thread(s)")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("nonzeros")

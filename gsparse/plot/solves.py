@@ -30,7 +30,7 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
     """Draw the residual of each iteration relative to the first one.
 
     There is a line for each solve and right-hand side. A line ends with a dot if the solve converged, and with a cross
-    if it did not.
+    if it did not. A solve that ended with a factorization has no residuals, and is named in the legend alone.
 
     Parameters
     ----------
@@ -97,6 +97,7 @@ def _require_solves(named: Mapping[str, Any]) -> None:
 
 def _relative(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Divide each column by its first element. Replace zeros, which a logarithmic axis cannot show, by NaN."""
-    columns = np.asarray(residuals, float).reshape(len(residuals), -1)
+    columns = np.asarray(residuals, float)
+    columns = columns[:, None] if columns.ndim == 1 else columns
     first = np.where(columns[:1] > 0, columns[:1], 1.0)
     return np.where(columns > 0, columns, np.nan) / first

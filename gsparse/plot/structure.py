@@ -168,8 +168,8 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
     >>> row_lengths(scipy.sparse.eye_array(1000), Figure().subplots()).get_ylabel()
     'rows'
     """
-    ax = axes_of(ax)
     lengths = lengths_of(A)
+    ax = axes_of(ax)
     longest = int(lengths.max(initial=1))
     edges = _edges_of_lengths(longest)
     counts, _ = np.histogram(lengths, edges)

@@ -62,7 +62,7 @@ def distribution(A: PartitionedMatrix, ax: Any = None) -> Any:
         )
     ax = axes_of(ax)
     entries, ghosts, rows = np.array(A.nnz_per_worker), np.array(A.ghosts_per_worker), np.diff(A.row_bounds)
-    unevenness = entries.max() / max(entries.mean(), 1)
+    unevenness = entries.max() / entries.mean() if entries.any() else 1.0
     ghosts_per_row = ghosts.sum() / max(rows.sum(), 1)
     right = ax.twinx()
     ranks, width = np.arange(entries.size), 0.4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 from types import FrameType
@@ -14,8 +15,10 @@ Place = tuple[str, int]
 # Frames that are searched. A call from deeper inside of libraries is attributed to the first frame outside of gsparse.
 _MAX_FRAMES = 100
 
-_PACKAGE = str(Path(__file__).parent.parent)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_STANDARD_LIBRARY = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
+# The folders into which pip and the distributions of Linux install packages, for all users or for one.
+_FOLDERS_OF_LIBRARIES = {"site-packages", "dist-packages"}
 
 # Whether a file belongs to gsparse, to another library, or to the user.
 _OURS, _OF_LIBRARY, _OF_USER = range(3)
@@ -43,7 +46,8 @@ def place_of_caller(frame: FrameType | None) -> Place | None:
 def _owner_of(filename: str) -> int:
     if filename.startswith(_PACKAGE):
         return _OURS
-    return _OF_LIBRARY if filename.startswith((*_LIBRARIES, "<frozen")) else _OF_USER
+    is_standard = filename.startswith((*_STANDARD_LIBRARY, "<frozen"))
+    return _OF_LIBRARY if is_standard or _FOLDERS_OF_LIBRARIES & set(Path(filename).parts) else _OF_USER
 
 
 def text_of_place(place: Place | None) -> str:

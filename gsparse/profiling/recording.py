@@ -126,7 +126,7 @@ class Span:
     iterations : int
         For a solver: the iterations that it needed.
     is_preconditioned : bool or None
-        For a solver: whether it had a preconditioner.
+        For a solver: whether it had a preconditioner; None if it takes none.
     children : list of Span or None
         The spans inside of an iteration that is timed alone.
     """
@@ -361,8 +361,15 @@ def end(kind: str) -> None:
         stack[-1].__exit__()
 
 
-def note_solve(iterations: int, is_preconditioned: bool) -> None:
-    """Enter how a solve went into the innermost open span of a solver."""
+def note_solve(iterations: int, is_preconditioned: bool | None) -> None:
+    """Enter how a solve went into the innermost open span of a solver.
+
+    Parameters
+    ----------
+    iterations : int
+    is_preconditioned : bool or None
+        Whether it had a preconditioner; None if the method takes none.
+    """
     solver = next((each for each in reversed(_STATE.stack) if each.kind == "solver"), None)
     if solver is not None:
         solver.iterations, solver.is_preconditioned = solver.iterations + iterations, is_preconditioned

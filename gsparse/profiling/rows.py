@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Row:
     iterations : int
         Iterations of solvers.
     plain_iterations : int
-        Iterations of solves without a preconditioner.
+        Iterations of solves without a preconditioner, by methods that take one.
     is_estimated : bool
         Whether the steps were in CUDA graphs. The time of the graphs is then divided as that of one iteration, which
         was timed alone.
@@ -121,18 +121,20 @@ class Totals:
         total.seconds += span.own_seconds
         total.nbytes += span.nbytes
         total.iterations += span.iterations
-        total.plain_iterations += 0 if span.is_preconditioned else span.iterations
-        if not _is_repeated(span):
+        total.plain_iterations += span.iterations if span.is_preconditioned is False else 0
+        around = list(_spans_around(span, begin))
+        # The seconds of a span that has the same row contain those of this one already.
+        if not any((other.kind, other.name) == (span.kind, span.name) for other in around):
             total.inclusive_seconds += span.seconds
         if span.device is not None:
             total.device = span.device.name
             self.devices[span.device.name] = span.device
         seconds = self._resolve(span)
         total.device_seconds += seconds
-        parent = span.parent
-        # If events measured the parent, its seconds on the device contain those of this span.
-        if parent is not None and parent.begin >= begin and parent.device is span.device and parent.events is not None:
-            self.by_key.setdefault(_key_of(parent), _Total()).device_seconds -= seconds
+        # The seconds on the device of the next span around that events measured there contain those of this span.
+        measured = [other for other in around if other.events is not None and other.device is span.device]
+        if measured:
+            self.by_key.setdefault(_key_of(measured[0]), _Total()).device_seconds -= seconds
         if span.iteration is not None:
             graphs = self.graphs.setdefault((key, id(span.iteration)), _Graphs(span.iteration))
             graphs.iterations += span.repeats
@@ -173,14 +175,12 @@ def _key_of(span: Span) -> _Key:
     return span.kind, span.name, span.matrix, span.place, span.thread
 
 
-def _is_repeated(span: Span) -> bool:
-    """Return whether a span is inside of another one with the same row, which contains its seconds already."""
+def _spans_around(span: Span, begin: float) -> Iterator[Span]:
+    """Yield the spans inside of which a span was opened, the innermost first, if they began at `begin` or later."""
     parent = span.parent
-    while parent is not None:
-        if (parent.kind, parent.name) == (span.kind, span.name):
-            return True
+    while parent is not None and parent.begin >= begin:
+        yield parent
         parent = parent.parent
-    return False
 
 
 def text_of_matrix(label: MatrixLabel | None) -> str:

@@ -46,6 +46,8 @@ def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
                 calls=sum(row.calls for row in rest),
                 seconds=sum(row.seconds for row in rest),
                 device_seconds=sum(row.device_seconds for row in rest),
+                device=next((row.device for row in rest if row.device), ""),
+                is_other_thread=rest[0].is_other_thread,
             )
         )
     return first + outside

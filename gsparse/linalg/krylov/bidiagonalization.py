@@ -105,7 +105,7 @@ def bidiagonalize(
 
 def result_of(loop: SolveLoop) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
-    return loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS)
+    return loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
 
 
 def statistics(loop: SolveLoop, *values: Array) -> tuple[Any, ...]:

@@ -321,6 +321,7 @@ class SolveLoop:
         reasons: dict[int, str] | None = None,
         advice: dict[int, str] | None = None,
         infos: dict[int, int] | None = None,
+        takes_preconditioner: bool = True,
     ) -> SolveResult:
         """Return the result of the solve. Synchronizes.
 
@@ -331,6 +332,8 @@ class SolveLoop:
         infos : dict, optional
             `info` for the method's own stop codes. By default it is 0 for `CONVERGED` and otherwise the number of
             iterations.
+        takes_preconditioner : bool
+            Whether the method accepts a preconditioner. A profile advises to use one only if it does.
         """
         codes, iterations = self.last.stop.tolist(), int(self.last.iterations.max())
         known_infos = {CONVERGED: 0, **(infos or {})}
@@ -339,7 +342,7 @@ class SolveLoop:
         x = self.solution()
         seconds = time.perf_counter() - self.began
         if recording.recorder is not None:
-            recording.note_solve(iterations, self.system.M is not None)
+            recording.note_solve(iterations, self.system.M is not None if takes_preconditioner else None)
         reason = describe(worst, reasons or {})
         at_maxiter = more_iterations("iterations (maxiter)", "jacobi(A), ilu0(A), amg(A)", self.system.M is not None)
         remedy = {MAXITER: at_maxiter, **(advice or {})}.get(worst, "")

@@ -383,6 +383,8 @@ def test_the_command_prints_a_table_and_writes_json(
         (("R-MAT 15", "--columns", "8", "--formats", "auto"), "--columns goes with none of"),
         (("R-MAT 15", "--device", "abacus"), "unknown device 'abacus'"),
         (("R-MAT 15", "--json", "/no/such/folder/a.json"), "there is no folder"),
+        (("R-MAT 15", "--json", "."), "--json . is a folder: name a file"),
+        (("R-MAT 15", "--plot", __file__), "is a file: name a folder"),
     ],
 )
 def test_misuse_exits_with_2_and_says_why(

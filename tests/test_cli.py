@@ -28,7 +28,7 @@ from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.linalg.automatic import direct, plan
-from tests.support import assert_product
+from tests.support import assert_product, closed_pipe
 
 ROOT = Path(__file__).parents[1]
 N = 20
@@ -485,6 +485,7 @@ def test_debug_shows_where_an_error_comes_from(files: Path, capsys: Any) -> None
         (FactorizationError("zero pivot"), 1, "gsparse info: zero pivot\n"),
         (DeviceMemoryError("full"), 1, "gsparse info: full\n"),
         (MemoryError("full"), 1, "gsparse info: full\n"),
+        (TimeoutError("no workers"), 1, "gsparse info: no workers\n"),
         (DeviceError("not there"), 2, "gsparse info: not there\n"),
         (ImportError("needs dask: pip install 'gsparse-gpu[dask]'"), 2, "gsparse info: needs dask: pip install"),
         (
@@ -798,6 +799,20 @@ def test_no_progress_is_shown_without_a_terminal(capsys: Any, monkeypatch: pytes
     with common.show_elapsed("reading"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_a_failure_keeps_its_exit_code_if_the_pipe_is_closed(
+    files: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    arguments = ["solve", str(files / "line.mtx"), "--device", "cpu", "--method", "cg", "--maxiter", "2"]
+    arguments += ["--rhs", str(files / "b.npy"), *options.split()]
+    with closed_pipe() as stdout, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        assert cli.main(arguments) == 1
+    with closed_pipe() as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        assert cli.main(["info", "/no/such/file.mtx"]) == 2
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell of POSIX")

@@ -144,10 +144,14 @@ def check_outputs(options: argparse.Namespace) -> None:
         require_folder("--json", options.json)
     if options.plot and not find_spec("matplotlib"):
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
+    if options.plot and options.plot.exists() and not options.plot.is_dir():
+        raise UsageError(f"--plot {options.plot} is a file: name a folder")
 
 
 def require_folder(option: str, path: Path) -> None:
-    """Raise an error if the folder of an output file does not exist."""
+    """Raise an error if the folder of an output file does not exist, or if the file's name is that of a folder."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder: name a file")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}")
 

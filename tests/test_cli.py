@@ -88,9 +88,17 @@ def test_info_reports_empty_rows_and_rectangular_shapes(tmp_path: Path, capsys: 
         assert "; not square\n" in text
 
 
-def test_info_tune_times_the_candidates(files: Path, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_info_compares_large_integers_with_their_transpose_exactly(tmp_path: Path, capsys: Any) -> None:
+    for above, is_equal in ((1, False), (0, True)):
+        write_file(tmp_path / "A.npz", sp.csr_array(np.array([[0, 2**53], [2**53 + above, 0]])))
+        assert call_json(capsys, "info", tmp_path / "A.npz", "--device", "cpu")["hermitian"] is is_equal
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
+def test_info_tune_times_the_candidates(capsys: Any, monkeypatch: Any, tmp_path: Path, dtype: str) -> None:
     monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
-    report = call_json(capsys, "info", files / "line.mtx", "--device", "cpu", "--tune")
+    write_file(tmp_path / "line.npz", LINE.astype(dtype))
+    report = call_json(capsys, "info", tmp_path / "line.npz", "--device", "cpu", "--tune")
     assert sum(c["measured_seconds"] is not None for c in report["plan"]["candidates"]) >= 2
 
 
@@ -683,7 +691,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
 
     def without(name: str) -> Any:
         if name in ("matplotlib", "distributed"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name)
 
     monkeypatch.setattr(doctor, "import_module", without)
@@ -746,6 +754,7 @@ def test_doctor_lists_each_gpu_and_its_libraries(monkeypatch: pytest.MonkeyPatch
     ("printed", "code", "status", "words"),
     [
         ("NVIDIA H200, 580.1\n", 0, "ok", "NVIDIA H200, 580.1; CUDA 13.0"),
+        ("H200, 580.1\nT4, 580.1\nH200, 580.1\n", 0, "ok", "2 x H200, 580.1; T4, 580.1; CUDA 13.0"),
         ("couldn't communicate with the NVIDIA driver", 9, "broken", "nvidia-smi fails: couldn't communicate"),
     ],
 )
@@ -761,6 +770,38 @@ def test_doctor_reports_what_nvidia_smi_prints(
     result = doctor._check_driver()
     assert result.status == status
     assert result.found.startswith(words)
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("nvidia-smi", 60), OSError("Exec format error")])
+def test_doctor_reports_a_broken_driver_if_nvidia_smi_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **options: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor.subprocess, "run", fail)
+    result = doctor._check_driver()
+    assert (result.status, result.found) == ("broken", f"nvidia-smi fails: {error}")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "missing"),
+        (ModuleNotFoundError("No module named 'msgpack'", name="msgpack"), "broken"),
+        (AttributeError("_ARRAY_API not found"), "broken"),
+    ],
+)
+def test_doctor_distinguishes_missing_packages_from_broken_ones(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
+) -> None:
+    def fail(name: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(doctor, "import_module", fail)
+    monkeypatch.setattr(doctor, "OPTIONAL", {"tqdm": doctor.OPTIONAL["tqdm"]})
+    assert [result.status for result in doctor._check_optional_packages()] == [status]
 
 
 @pytest.mark.whole

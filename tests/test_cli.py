@@ -24,9 +24,11 @@ import gsparse
 from gsparse import cli, linalg
 from gsparse._interrupt import is_command
 from gsparse.cli import common, demo, doctor, entry, solve, warmup
+from gsparse.device.cache import UntrustedFolderError
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
+from gsparse.kernels.cpu.compiling import HandOut
 from gsparse.linalg.automatic import direct, plan
 from tests.support import assert_product, closed_pipe
 
@@ -452,6 +454,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an unknown device": ("info line.mtx --device tpu", "unknown device 'tpu'"),
     "an output file that exists": ("convert line.mtx tall.mtx", "exists already: give another name, or --force"),
     "a kind that is not written": ("convert line.mtx x.csv", "unknown kind of file, gsparse writes .npz"),
+    "a converted file in a missing folder": ("convert line.mtx nowhere/x.npz", "OUT nowhere/x.npz: there is no folder"),
     "values that a file cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
     "a block size without blocks": (
         "solve line.mtx --block-size 7",
@@ -690,6 +693,16 @@ def test_warmup_runs_each_step_for_each_dtype_and_says_what_it_has_compiled(
     assert re.search(r"^compiled +float64 +3 kernels compiled +\d+\.\d s$", text, re.MULTILINE)
     assert re.search(r"^cached +float64 +nothing left to compile +\d+\.\d s$", text, re.MULTILINE)
     assert report["folder"] in text
+    assert HandOut.num_first > 0  # the setting of this process is the old one
+
+
+def test_warmup_says_that_nothing_is_kept_if_the_cache_is_refused(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise UntrustedFolderError("others may write to it")
+
+    monkeypatch.setattr(warmup, "make_private_code_folder", refuse)
+    monkeypatch.setattr(warmup, "STEPS", {})
+    assert "the kernels are not kept" in call(capsys, "warmup", "--device", "cpu")[1]
 
 
 @pytest.mark.whole
@@ -737,7 +750,13 @@ def test_demo_fails_when_the_solutions_disagree(capsys: Any, monkeypatch: pytest
     monkeypatch.setattr(demo, "_AGREEMENT", 0.0)
     code, text, _ = call(capsys, "demo", "-n", "5", "--device", "cpu")
     assert code == 1
-    assert "THEY DISAGREE" in text
+    assert "; THE SOLUTIONS DISAGREE" in text
+
+
+def test_demo_says_that_a_solve_has_not_converged(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = demo.cg
+    monkeypatch.setattr(demo, "cg", lambda *arguments, **options: replace(exact(*arguments, **options), info=1))
+    assert call_json(capsys, "demo", "-n", "5", "--device", "cpu", code=1)["faults"] == ["a solve has not converged"]
 
 
 def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:

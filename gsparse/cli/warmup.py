@@ -16,7 +16,7 @@ from gsparse import linalg
 from gsparse.bench.problems import Arrays, stencil, uniform
 from gsparse.cli.common import Command, add_device, add_json, print_result, show_elapsed
 from gsparse.device.base import Device
-from gsparse.device.cache import UntrustedFolderError, gpu_code_folder, make_private_code_folder
+from gsparse.device.cache import gpu_code_folder, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.device.select import get_device
@@ -46,8 +46,7 @@ class WarmupStep:
     dtype : str
     kernels : int
         How many kernels were compiled, at least: those that threads compile at the same time count as one. On a GPU,
-        kernels that were loaded from a file count too. 0 if everything was in this process already, or on the CPU in
-        the cache.
+        kernels that were loaded from a file count too. 0 if nothing was left to compile.
     seconds : float
         The time of the step, most of which is compilation if it has compiled anything.
     """
@@ -115,20 +114,20 @@ def run(options: argparse.Namespace) -> int:
                 steps.append(_run_step(what, dtype, matrices))
                 if not options.json:
                     print(_line(steps[-1], device), flush=True)
-    folder = _code_folder(device)
+    folder, where = _code_folder(device)
     result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
     total = WarmupStep("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
-    kept = f"the kernels are kept in {folder}" if folder else "the kernels are not kept: gsparse doctor says why"
-    print_result(result, f"{_line(total, device)}\non {device.name}; {kept}", options)
+    print_result(result, f"{_line(total, device)}\non {device.name}; {where}", options)
     return 0
 
 
-def _code_folder(device: Device) -> str | None:
-    """Return the folder in which compiled kernels are kept, or None if other users could have written to it."""
+def _code_folder(device: Device) -> tuple[str | None, str]:
+    """Return the folder in which compiled kernels are kept, None if it cannot be used, and a sentence about it."""
     try:
-        return str(make_private_code_folder() if device.kind == "cpu" else gpu_code_folder())
-    except UntrustedFolderError:
-        return None
+        folder = str(make_private_code_folder() if device.kind == "cpu" else gpu_code_folder())
+    except OSError as error:
+        return None, f"the cache folder cannot be used: {error}"
+    return folder, f"the kernels are kept in {folder}"
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
@@ -123,6 +125,15 @@ def matrix_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no matrices from applications here: {folder} is absent (set GSPARSE_MATRICES)")
     return folder
+
+
+@contextmanager
+def closed_pipe() -> Iterator[TextIO]:
+    """Yield a stream, buffered by lines, to a pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1, encoding="utf-8") as stream:
+        yield stream
 
 
 def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:

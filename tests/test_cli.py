@@ -24,11 +24,13 @@ import gsparse
 from gsparse import cli, linalg
 from gsparse._interrupt import is_command
 from gsparse.cli import common, demo, doctor, entry, solve, warmup
+from gsparse.device.cache import UntrustedFolderError
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
+from gsparse.kernels.cpu.compiling import HandOut
 from gsparse.linalg.automatic import direct, plan
-from tests.support import assert_product
+from tests.support import assert_product, closed_pipe
 
 ROOT = Path(__file__).parents[1]
 N = 20
@@ -88,9 +90,17 @@ def test_info_reports_empty_rows_and_rectangular_shapes(tmp_path: Path, capsys: 
         assert "; not square\n" in text
 
 
-def test_info_tune_times_the_candidates(files: Path, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_info_compares_large_integers_with_their_transpose_exactly(tmp_path: Path, capsys: Any) -> None:
+    for above, is_equal in ((1, False), (0, True)):
+        write_file(tmp_path / "A.npz", sp.csr_array(np.array([[0, 2**53], [2**53 + above, 0]])))
+        assert call_json(capsys, "info", tmp_path / "A.npz", "--device", "cpu")["hermitian"] is is_equal
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
+def test_info_tune_times_the_candidates(capsys: Any, monkeypatch: Any, tmp_path: Path, dtype: str) -> None:
     monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
-    report = call_json(capsys, "info", files / "line.mtx", "--device", "cpu", "--tune")
+    write_file(tmp_path / "line.npz", LINE.astype(dtype))
+    report = call_json(capsys, "info", tmp_path / "line.npz", "--device", "cpu", "--tune")
     assert sum(c["measured_seconds"] is not None for c in report["plan"]["candidates"]) >= 2
 
 
@@ -197,7 +207,7 @@ def test_a_residual_above_rtol_from_rounding_or_least_squares_is_explained(
 
     def rounded(*arguments: Any, **options: Any) -> Any:
         solution = exact(*arguments, **{**options, "full_output": True})
-        return replace(solution, x=solution.x * (1 + 1e-6))
+        return replace(solution, relative_residual=1e-6)
 
     monkeypatch.setattr(linalg, "cg", rounded)
     code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", "--method", "cg")
@@ -247,6 +257,39 @@ def test_solve_tries_the_next_method_when_the_first_fails(tmp_path: Path, capsys
     assert "cg: did not converge, next one tried" in call(capsys, *command)[1]
 
 
+@pytest.mark.parametrize("method", ["gmres", "fgmres", "cg", "lsqr"])
+@pytest.mark.parametrize("maxiter", [3, 47])
+def test_maxiter_counts_iterations_and_not_cycles(files: Path, capsys: Any, method: str, maxiter: int) -> None:
+    write_file(files / "long.npz", sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(500, 500)))
+    options = ["--device", "cpu", "--method", method, "--maxiter", maxiter]
+    iterations = call_json(capsys, "solve", files / "long.npz", *options, code=1)["iterations"]
+    assert maxiter - 20 < iterations <= maxiter  # a cycle of gmres has 20 iterations
+
+
+def test_relative_residuals_are_those_of_each_right_hand_side_with_and_without_a_method(
+    files: Path, capsys: Any
+) -> None:
+    np.save(files / "B.npy", np.arange(2.0 * N).reshape(N, 2))
+    command = ["solve", files / "line.mtx", "--device", "cpu", "--rhs", files / "B.npy"]
+    for options in ([], ["--method", "cg"]):
+        assert np.shape(call_json(capsys, *command, *options)["relative_residual"]) == (2,)
+    assert "norm(b - A·x) / norm(b) =" in call(capsys, *command, "--method", "cg")[1]
+
+
+def test_a_matrix_with_one_row_takes_several_right_hand_sides(files: Path, capsys: Any) -> None:
+    write_file(files / "A.npz", 2 * sp.eye_array(1, format="csr"))
+    np.save(files / "row.npy", [[2.0, 4.0, 6.0]])
+    options = ["--device", "cpu", "--rhs", files / "row.npy", "-o", files / "x.mtx"]
+    assert call(capsys, "solve", files / "A.npz", *options)[0] == 0
+    np.testing.assert_allclose(scipy.io.mmread(files / "x.mtx"), [[1.0, 2.0, 3.0]])
+
+
+def test_the_solution_of_an_empty_system_is_written(files: Path, capsys: Any) -> None:
+    write_file(files / "A.npz", sp.csr_array((0, 0)))
+    assert call(capsys, "solve", files / "A.npz", "--device", "cpu", "-o", files / "x.mtx")[0] == 0
+    assert (files / "x.mtx").read_text().splitlines()[-1] == "0 1"
+
+
 def test_a_solve_that_does_not_converge_exits_with_1_and_advice(files: Path, capsys: Any) -> None:
     command = ["solve", files / "line.mtx", "--device", "cpu", "--method", "cg", "--maxiter", "2"]
     command += ["--rhs", files / "b.npy"]
@@ -254,7 +297,7 @@ def test_a_solve_that_does_not_converge_exits_with_1_and_advice(files: Path, cap
     assert (report["converged"], report["iterations"], report["reason"]) == (False, 2, "reached maxiter")
     code, text, _ = call(capsys, *command)
     assert code == 1
-    assert "Allow more iterations (--maxiter), or give a preconditioner: --precond jacobi, ilu0, amg." in text
+    assert "Allow more iterations (--maxiter), or give a preconditioner: --precond jacobi, ic0, amg." in text
 
 
 def test_an_automatic_solve_that_does_not_converge_lists_what_was_tried(
@@ -292,6 +335,12 @@ def test_advice_names_options_of_the_command_not_arguments_of_python(
     ("method", "S", "advice"),
     [
         ("bicgstab", np.array([[0.0, 1.0], [-1.0, 0.0]]), "Use --method gmres."),
+        (
+            "cg",
+            np.array([[0.0, 1.0], [1.0, 0.0]]),
+            "A is singular or not positive definite: use --method minres, or leave",
+        ),
+        ("gmres", np.array([[0.0, 1.0], [0.0, 0.0]]), "The Krylov space ended before a solution was found: A or the"),
         ("lsmr", np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20), "Scale the columns of A; "),
     ],
 )
@@ -333,12 +382,34 @@ def test_workers_solve_as_a_single_process_does(files: Path) -> None:
     np.testing.assert_allclose(np.load(files / "x.npy"), 1.0, rtol=1e-6)
 
 
+def test_workers_use_the_device_of_the_environment(files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="needs dask")
+
+    def refuse(n_workers: int, device: str) -> None:
+        raise DeviceError(f"{n_workers} workers on {device}")
+
+    monkeypatch.setenv("GSPARSE_DEVICE", "cpu")
+    monkeypatch.setattr("gsparse.distributed.LocalGpuCluster", refuse)
+    assert call(capsys, "solve", files / "line.mtx", "--workers", 2)[2] == "gsparse solve: 2 workers on cpu\n"
+
+
 MISUSES: dict[str, tuple[str, str]] = {
     "cg of a rectangle": ("solve tall.mtx --method cg", "cg needs a square matrix.*use lsqr or lsmr"),
     "a preconditioner of a rectangle": ("solve tall.mtx --precond ilu0", "--precond goes with square matrices"),
     "a preconditioner of lsqr": ("solve line.mtx --method lsqr --precond ilu0", "lsqr takes no --precond"),
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is not an array": ("solve line.mtx --rhs text.npy", "text.npy is not an array.*numpy.save"),
+    "a right-hand side in an archive with the name of an array": (
+        "solve line.mtx --rhs zip.npy",
+        r"zip.npy is an archive of arrays: write one array with numpy.save$",
+    ),
+    "a damaged archive with the name of an array": ("solve line.mtx --rhs cut.npy", "cut.npy is not an array: "),
+    "NaN in the matrix": ("solve nan.mtx", "nan.mtx holds NaN or infinity: replace these values$"),
+    "infinity in the right-hand side": (
+        "solve line.mtx --method cg --rhs inf.npy",
+        "the right-hand side holds NaN or infinity: replace these values$",
+    ),
+    "a right-hand side of one row": ("solve line.mtx --rhs row.npy", r"row.npy has shape \(1, 3\): 20 rows are"),
     "a missing right-hand side": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
     "a right-hand side of text": (
         "solve line.mtx --rhs b.txt",
@@ -383,6 +454,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an unknown device": ("info line.mtx --device tpu", "unknown device 'tpu'"),
     "an output file that exists": ("convert line.mtx tall.mtx", "exists already: give another name, or --force"),
     "a kind that is not written": ("convert line.mtx x.csv", "unknown kind of file, gsparse writes .npz"),
+    "a converted file in a missing folder": ("convert line.mtx nowhere/x.npz", "OUT nowhere/x.npz: there is no folder"),
     "values that a file cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
     "a block size without blocks": (
         "solve line.mtx --block-size 7",
@@ -435,6 +507,11 @@ def test_misuse_prints_one_line_that_says_what_to_do(
     Path("banner.mtx").write_text("1 1 1\n1 1 1\n")
     Path("b.txt").write_text("1\n" * 20)
     np.savez("b.npz", b=np.ones(20), c=np.ones(3))
+    Path("zip.npy").write_bytes(Path("b.npz").read_bytes())
+    Path("cut.npy").write_bytes(Path("b.npz").read_bytes()[:50])
+    scipy.io.mmwrite("nan.mtx", LINE * np.nan)
+    np.save("inf.npy", np.full(20, np.inf))
+    np.save("row.npy", np.ones((1, 3)))
     np.save("short.npy", np.ones(3))
     np.save("words.npy", np.full(20, "1"))
     sp.save_npz("vector.npz", sp.coo_array(np.arange(20.0)))
@@ -485,6 +562,7 @@ def test_debug_shows_where_an_error_comes_from(files: Path, capsys: Any) -> None
         (FactorizationError("zero pivot"), 1, "gsparse info: zero pivot\n"),
         (DeviceMemoryError("full"), 1, "gsparse info: full\n"),
         (MemoryError("full"), 1, "gsparse info: full\n"),
+        (TimeoutError("no workers"), 1, "gsparse info: no workers\n"),
         (DeviceError("not there"), 2, "gsparse info: not there\n"),
         (ImportError("needs dask: pip install 'gsparse-gpu[dask]'"), 2, "gsparse info: needs dask: pip install"),
         (
@@ -603,6 +681,7 @@ def test_warmup_runs_each_step_for_each_dtype_and_says_what_it_has_compiled(
         with COMPILE_NOTICE:
             pass
 
+    monkeypatch.setattr(HandOut, "num_first", 7)
     monkeypatch.setattr(warmup, "_SIDE", 4)
     monkeypatch.setattr(warmup, "_ROWS", 60)
     monkeypatch.setattr(warmup, "STEPS", {"compiled": observe, "cached": lambda A: None})
@@ -612,9 +691,19 @@ def test_warmup_runs_each_step_for_each_dtype_and_says_what_it_has_compiled(
     assert seen == [(shape, dtype) for dtype in ("float32", "float64") for shape in ((64, 64), (64, 64), (60, 60))]
     code, text, _ = call(capsys, "warmup", "--device", "cpu")
     assert code == 0
-    assert re.search(r"^compiled +float64 +3 kernels compiled +0\.\d s$", text, re.MULTILINE)
-    assert re.search(r"^cached +float64 +nothing left to compile +0\.\d s$", text, re.MULTILINE)
+    assert re.search(r"^compiled +float64 +3 kernels compiled +\d+\.\d s$", text, re.MULTILINE)
+    assert re.search(r"^cached +float64 +nothing left to compile +\d+\.\d s$", text, re.MULTILINE)
     assert report["folder"] in text
+    assert HandOut.num_first == 7
+
+
+def test_warmup_says_that_the_cache_cannot_be_used(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise UntrustedFolderError("others may write to it")
+
+    monkeypatch.setattr(warmup, "make_private_code_folder", refuse)
+    monkeypatch.setattr(warmup, "STEPS", {})
+    assert "the cache folder cannot be used: others may write to it" in call(capsys, "warmup", "--device", "cpu")[1]
 
 
 @pytest.mark.whole
@@ -662,7 +751,13 @@ def test_demo_fails_when_the_solutions_disagree(capsys: Any, monkeypatch: pytest
     monkeypatch.setattr(demo, "_AGREEMENT", 0.0)
     code, text, _ = call(capsys, "demo", "-n", "5", "--device", "cpu")
     assert code == 1
-    assert "THEY DISAGREE" in text
+    assert "; THE SOLUTIONS DISAGREE" in text
+
+
+def test_demo_says_that_a_solve_has_not_converged(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = demo.cg
+    monkeypatch.setattr(demo, "cg", lambda *arguments, **options: replace(exact(*arguments, **options), info=1))
+    assert call_json(capsys, "demo", "-n", "5", "--device", "cpu", code=1)["faults"] == ["a solve has not converged"]
 
 
 def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:
@@ -682,7 +777,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
 
     def without(name: str) -> Any:
         if name in ("matplotlib", "distributed"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name)
 
     monkeypatch.setattr(doctor, "import_module", without)
@@ -745,6 +840,7 @@ def test_doctor_lists_each_gpu_and_its_libraries(monkeypatch: pytest.MonkeyPatch
     ("printed", "code", "status", "words"),
     [
         ("NVIDIA H200, 580.1\n", 0, "ok", "NVIDIA H200, 580.1; CUDA 13.0"),
+        ("H200, 580.1\nT4, 580.1\nH200, 580.1\n", 0, "ok", "2 x H200, 580.1; T4, 580.1; CUDA 13.0"),
         ("couldn't communicate with the NVIDIA driver", 9, "broken", "nvidia-smi fails: couldn't communicate"),
     ],
 )
@@ -760,6 +856,38 @@ def test_doctor_reports_what_nvidia_smi_prints(
     result = doctor._check_driver()
     assert result.status == status
     assert result.found.startswith(words)
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("nvidia-smi", 60), OSError("Exec format error")])
+def test_doctor_reports_a_broken_driver_if_nvidia_smi_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **options: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor.subprocess, "run", fail)
+    result = doctor._check_driver()
+    assert (result.status, result.found) == ("broken", f"nvidia-smi fails: {error}")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "missing"),
+        (ModuleNotFoundError("No module named 'msgpack'", name="msgpack"), "broken"),
+        (AttributeError("_ARRAY_API not found"), "broken"),
+    ],
+)
+def test_doctor_distinguishes_missing_packages_from_broken_ones(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
+) -> None:
+    def fail(name: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(doctor, "import_module", fail)
+    monkeypatch.setattr(doctor, "OPTIONAL", {"tqdm": doctor.OPTIONAL["tqdm"]})
+    assert [result.status for result in doctor._check_optional_packages()] == [status]
 
 
 @pytest.mark.whole
@@ -798,6 +926,20 @@ def test_no_progress_is_shown_without_a_terminal(capsys: Any, monkeypatch: pytes
     with common.show_elapsed("reading"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_a_failure_keeps_its_exit_code_if_the_pipe_is_closed(
+    files: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    arguments = ["solve", str(files / "line.mtx"), "--device", "cpu", "--method", "cg", "--maxiter", "2"]
+    arguments += ["--rhs", str(files / "b.npy"), *options.split()]
+    with closed_pipe() as stdout, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        assert cli.main(arguments) == 1
+    with closed_pipe() as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        assert cli.main(["info", "/no/such/file.mtx"]) == 2
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell of POSIX")

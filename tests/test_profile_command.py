@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from gsparse import cli
+from gsparse.cli import profile
 from gsparse.profiling import recording
+from tests.support import closed_pipe
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -109,6 +111,7 @@ def test_a_program_that_does_not_exist_is_misuse(tmp_path: Path, capsys: Any) ->
         ("--picture", "out", "pictures are written as .png, .pdf, .svg"),
         ("--json", "nowhere/p.json", "there is no folder"),
         ("--trace", "nowhere/t.json", "there is no folder"),
+        ("--json", ".", "is a folder: name a file"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
@@ -117,6 +120,35 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
     code, out, error = call(capsys, option, program.parent / name, program)
     assert (code, out) == (2, "")
     assert words in error
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_program_runs(
+    program: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "find_spec", lambda name: None)
+    code, out, error = call(capsys, "--picture", program.parent / "p.png", program)
+    assert (code, out) == (2, "")
+    assert "--picture needs matplotlib: pip install 'gsparse-gpu[plot]'" in error
+
+
+def test_files_are_written_where_the_command_was_called_although_the_program_changes_the_folder(
+    program: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(program.parent)
+    (program.parent / "other").mkdir()
+    program.write_text(f"{PROGRAM}import os\nos.chdir('other')\n")
+    assert call(capsys, "--json", "p.json", program)[0] == 0
+    assert (program.parent / "p.json").exists()
+
+
+def test_files_are_written_and_the_exit_code_is_the_programs_if_nobody_reads_the_table(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.write_text(f"{PROGRAM}sys.exit(7)\n")
+    with closed_pipe() as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        assert cli.main(["profile", "--json", str(program.parent / "p.json"), str(program)]) == 7
+    assert (program.parent / "p.json").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")

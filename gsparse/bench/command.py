@@ -45,7 +45,7 @@ _QUICK_REPEATS = 7
 EPILOG = """\
 examples:
   python -m gsparse bench --quick --plot out        six model problems in a minute, with pictures
-  python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
+  python -m gsparse bench matrix.mtx.gz             one file, of any kind that gsparse info reads
   python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
   python -m gsparse bench --all --json all.json     all problems, with the published claims beside the figures
   python -m gsparse bench --cpu-scaling --plot out  the CPU for several sizes and numbers of threads, with pictures
@@ -65,10 +65,10 @@ class UsageError(GsparseError):
 
 def _counts(text: str) -> tuple[int, ...]:
     """Parse "1,2,4" or "1e3,1e4"."""
-    counts = tuple(int(float(part)) for part in text.split(",") if part)
-    if not counts or min(counts) < 1:
+    counts = [float(part) for part in text.split(",") if part]
+    if not counts or not all(count.is_integer() and count >= 1 for count in counts):
         raise ValueError(text)
-    return counts
+    return tuple(map(int, counts))
 
 
 _counts.__name__ = "list of counts"  # argparse prints this name in its error message.
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
     method.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
     method.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
-    method.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="such as 128,256,512")
+    method.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="on a GPU: such as 128,256,512")
     method.add_argument(
         "--columns", type=_counts, metavar="N,N", help="of a dense X, such as 1,8,64: A @ X (default: A @ x)"
     )
@@ -101,7 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
     method.add_argument(
-        "--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,8,16 up to all; --quick: all)"
+        "--threads",
+        type=_counts,
+        metavar="N,N",
+        help="on a CPU: numbers of threads (default: those of 1,2,4,8,16 that this machine has CPUs for; --quick: one "
+        "thread for each CPU)",
     )
     method.add_argument(
         "--repeats",
@@ -120,8 +124,10 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
 
     Raises
     ------
-    UsageError, GsparseError, OSError
-        If the command cannot run as given. They are raised before anything is measured, and lead to exit code 2.
+    UsageError, GsparseError
+        If the command cannot run as given. They are raised before anything is measured.
+    OSError
+        If a problem is not found, also before anything is measured; or if the records cannot be written at the end.
     """
     if options.list:
         names = dict.fromkeys([*MODEL_PROBLEMS, *assembled_names(), *(problem.name for problem in all_problems(0))])
@@ -144,10 +150,14 @@ def check_outputs(options: argparse.Namespace) -> None:
         require_folder("--json", options.json)
     if options.plot and not find_spec("matplotlib"):
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
+    if options.plot and options.plot.exists() and not options.plot.is_dir():
+        raise UsageError(f"--plot {options.plot} is a file: name a folder")
 
 
 def require_folder(option: str, path: Path) -> None:
-    """Raise an error if the folder of an output file does not exist."""
+    """Raise an error if the folder of an output file does not exist, or if the file's name is that of a folder."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder: name a file")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}")
 
@@ -185,6 +195,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
         raise UsageError("--columns goes with none of --formats, --threads-per-block and --plot")
     if options.launches and not options.columns:
         raise UsageError("--launches goes with --columns")
+    if options.sizes and not options.cpu_scaling:
+        raise UsageError("--sizes goes with --cpu-scaling")
+    if options.cpu_scaling and options.device and get_device(options.device).kind != "cpu":
+        raise UsageError("--cpu-scaling measures the CPU: leave --device out")
     if options.repeats is not None and options.repeats < 1:
         raise UsageError(f"--repeats: at least 1, got {options.repeats}")
     only_chosen = options.cpu_scaling or (options.quick and not options.columns)
@@ -249,4 +263,6 @@ class Progress(RunListener):
 
 def exit_code(run: Run) -> int:
     """Return 1 if a product was wrong or a matrix could not be measured, else 0."""
-    return int(bool(run.errors) or any(record.correct is False for record in run.records))
+    cases = {(r.matrix, r.dtype, r.columns, r.threads) for r in run.records}
+    measured = {(r.matrix, r.dtype, r.columns, r.threads) for r in run.records if r.status == "measured"}
+    return int(bool(run.errors) or cases != measured or any(record.correct is False for record in run.records))

@@ -37,8 +37,8 @@ def solve_automatically(options: argparse.Namespace, S: sp.csr_array, b: Any) ->
         "entries": S.nnz,
         "tried": [attempt.method for attempt in result.attempts],
         "outcomes": [attempt.outcome for attempt in result.attempts],
-        "warm_up_seconds": 0.0,
-        "precond_seconds": 0.0,
+        "warm_up_seconds": None,  # part of "seconds", as the time for the preconditioner is
+        "precond_seconds": None,
         "device": A.device.name,
         "method": method,
         "why": result.why,

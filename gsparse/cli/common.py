@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -100,7 +100,10 @@ def can_show_progress() -> bool:
 
 @contextmanager
 def show_elapsed(text: str) -> Iterator[None]:
-    """Display `text` and the elapsed time while the block runs, if it runs for longer than a second."""
+    """Display `text` and the elapsed time while the block runs, if it runs for longer than a second.
+
+    This needs a terminal, and tqdm. Without them, nothing is displayed.
+    """
     if not can_show_progress():
         yield
         return
@@ -124,8 +127,12 @@ def show_elapsed(text: str) -> Iterator[None]:
 
 
 def print_result(result: dict[str, Any], text: str, options: argparse.Namespace) -> None:
-    """Print the result as JSON where `--json` asks for it, and as `text` otherwise."""
-    print(json.dumps(_json_value(result), indent=2, allow_nan=False) if options.json else text)
+    """Print the result as JSON where `--json` asks for it, and as `text` otherwise.
+
+    If the reader, such as ``| head``, has closed the pipe, the command still ends with the exit code of its result.
+    """
+    with suppress(BrokenPipeError):
+        print(json.dumps(_json_value(result), indent=2, allow_nan=False) if options.json else text)
 
 
 def _json_value(value: Any) -> Any:

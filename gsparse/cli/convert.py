@@ -15,6 +15,7 @@ from gsparse.cli.common import (
     print_result,
     read_matrix,
     refuse_overwrite,
+    require_folder,
     show_elapsed,
 )
 from gsparse.files import SUFFIXES, WRITTEN, write_file
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Read the matrix and write it to the output file."""
     if not options.out.name.lower().endswith(SUFFIXES):
         raise UsageError(f"{options.out}: unknown kind of file, gsparse writes {', '.join(WRITTEN)}")
+    require_folder("OUT", options.out)
     refuse_overwrite(options.out, options)
     S = read_matrix(options)
     with show_elapsed(f"writing {options.out.name}"):

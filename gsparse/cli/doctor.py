@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -64,6 +65,8 @@ OPTIONAL = {
 
 # A driver that supports only older versions of CUDA needs CuPy for CUDA 12.
 _CUDA_13 = 13
+# Seconds within which nvidia-smi must answer. It may hang if the driver is broken.
+_SECONDS = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,18 +166,30 @@ def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "
 def _check_driver() -> CheckResult:
     """Look for a GPU without using CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
     if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-        overview = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False, timeout=60).stdout
-        _, _, cuda = overview.partition("CUDA Version: ")
-        if answer.returncode == 0 and answer.stdout.strip():
-            return CheckResult("GPU", f"{answer.stdout.strip()}; CUDA {cuda.split()[0] if cuda else '?'}")
-        return CheckResult(
-            "GPU", f"nvidia-smi fails: {answer.stdout or answer.stderr}".strip(), "broken", "repair the driver"
-        )
+        return _ask_nvidia_smi()
     if Path("/dev/kfd").exists():
         return CheckResult("GPU", "AMD, by its kernel driver")
     return CheckResult("GPU", "none found (no nvidia-smi, no /dev/kfd): the CPU is used", "missing")
+
+
+def _ask_nvidia_smi() -> CheckResult:
+    """Return the names of NVIDIA's GPUs, their driver and its version of CUDA."""
+    try:
+        answer = _run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        _, _, cuda = _run("nvidia-smi").stdout.partition("CUDA Version: ")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CheckResult("GPU", f"nvidia-smi fails: {error}", "broken", "repair the driver")
+    gpus = "; ".join(
+        f"{count} x {gpu}" if count > 1 else gpu for gpu, count in Counter(answer.stdout.splitlines()).items()
+    )
+    if answer.returncode == 0 and gpus:
+        return CheckResult("GPU", f"{gpus}; CUDA {cuda.split()[0] if cuda else '?'}")
+    fault = (answer.stdout or answer.stderr).strip()
+    return CheckResult("GPU", f"nvidia-smi fails: {fault}", "broken", "repair the driver")
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
 
 
 def _cupy_remedy(driver: str) -> str:
@@ -193,8 +208,8 @@ def _check_optional_packages() -> Iterator[CheckResult]:
     for module, (purpose, remedy) in OPTIONAL.items():
         try:
             import_module(module)
-        except ImportError as error:
-            absent = isinstance(error, ModuleNotFoundError)
+        except Exception as error:  # A package whose own dependencies do not fit may raise any exception.
+            absent = isinstance(error, ModuleNotFoundError) and error.name == module
             yield CheckResult(module, f"{purpose}: {error}", "missing" if absent else "broken", remedy)
         else:
             yield CheckResult(module, f"{_version(module)}: {purpose}")

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -38,7 +38,7 @@ exit code: {SUCCESS} for success; {FAILURE} if the command failed (not converged
 """
 
 # Errors that other arguments may not avoid.
-_FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError)
+_FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError, TimeoutError)
 # Errors whose messages say what to change. An ImportError is that of an optional dependency, and names the command
 # that installs it.
 _MISUSES = (GsparseError, OSError, ImportError)
@@ -80,6 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 for success, 1 if the command failed, 2 if it cannot run as given, 130 if it was interrupted; for ``profile``
         that of the program that it runs.
 
+    Raises
+    ------
+    SystemExit
+        If the arguments are wrong (code 2), and after ``--help`` and ``--version`` (code 0), as argparse does.
+
     Examples
     --------
     >>> from gsparse.cli import main
@@ -99,6 +104,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return MISUSE
+    code = SUCCESS
     try:
         code = COMMANDS[options.command].run(options)
         sys.stdout.flush()
@@ -106,18 +112,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # The reader, such as `| head`, has closed the pipe.
-        _discard_output()
-        return SUCCESS
+        return code
     except Exception as error:
         _discard_output()
-        if options.debug:
-            traceback.print_exc()
-        elif isinstance(error, _FAILURES + _MISUSES):
-            print(f"gsparse {options.command}: {error}", file=sys.stderr)
-        else:
-            message = f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
-            print(f"gsparse {options.command}: {message}", file=sys.stderr)
+        with suppress(BrokenPipeError):
+            _print_error(error, options)
         return MISUSE if isinstance(error, _MISUSES) and not isinstance(error, _FAILURES) else FAILURE
+    finally:
+        _discard_output()
+
+
+def _print_error(error: Exception, options: argparse.Namespace) -> None:
+    if options.debug:
+        traceback.print_exc()
+    elif isinstance(error, _FAILURES + _MISUSES):
+        print(f"gsparse {options.command}: {error}", file=sys.stderr)
+    else:
+        message = f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
+        print(f"gsparse {options.command}: {message}", file=sys.stderr)
 
 
 def _hint(command: str | None, unknown: Sequence[str]) -> str:
@@ -140,7 +152,8 @@ def _robust_streams() -> Iterator[None]:
 
 def _discard_output() -> None:
     """Discard output that cannot be written. Otherwise Python fails again at its end, with exit code 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

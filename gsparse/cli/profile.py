@@ -7,9 +7,11 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
+from gsparse._version import install_command
 from gsparse.cli.common import Command, UsageError, require_folder
 from gsparse.profiling.profile import Profile
 
@@ -48,13 +50,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Refuse outputs that could not be written, before the program is run."""
+    """Refuse outputs that could not be written, before the program is run.
+
+    Their paths become absolute, because the program may change the current folder.
+    """
     if options.picture and options.picture.suffix.lower() not in _PICTURES:
         raise UsageError(f"--picture {options.picture}: pictures are written as {', '.join(_PICTURES)}")
+    if options.picture and not find_spec("matplotlib"):
+        raise UsageError(f"--picture needs matplotlib: {install_command('plot')}")
     for option in ("json", "trace", "picture"):
         path = getattr(options, option)
         if path:
             require_folder(f"--{option}", path)
+            setattr(options, option, path.absolute())
 
 
 @contextmanager
@@ -98,16 +106,17 @@ def _print_traceback(error: Exception) -> None:
 
 
 def _report(p: Profile, options: argparse.Namespace) -> None:
-    """Print the table, and write the files that were asked for."""
-    print(p.table(options.by), file=sys.stderr)
-    for sentence in p.advice:
-        print(f"\n- {sentence}", file=sys.stderr)
+    """Write the files that were asked for, and print the table."""
     if options.json:
         p.to_json(options.json)
     if options.trace:
         p.to_chrome_trace(options.trace)
     if options.picture:
         _draw(p, options.picture)
+    with suppress(BrokenPipeError):  # The reader, such as `2>&1 | head`, has closed the pipe.
+        print(p.table(options.by), file=sys.stderr)
+        for sentence in p.advice:
+            print(f"\n- {sentence}", file=sys.stderr)
 
 
 def _draw(p: Profile, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,11 +33,12 @@ from gsparse.cli.common import (
     require_folder,
     show_elapsed,
 )
+from gsparse.device.select import default_device_name
 from gsparse.errors import FileFormatError
 from gsparse.files import SUFFIXES, npz, read_file
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.registry import names_of
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.registry import find_method, names_of
+from gsparse.linalg.result import SolveResult, largest
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.writing import replacing
 
@@ -57,9 +59,15 @@ _WARM_UP_ITERATIONS = 1
 # The suffix of numpy.save's files, and the formats in which x is written.
 _ARRAY_SUFFIX = ".npy"
 OUTPUTS = (_ARRAY_SUFFIX, ".mtx")
+# Iterations of a cycle of gmres and fgmres, whose own `maxiter` counts cycles.
+_CYCLE = 20
 # Some advice of the solvers names a Python argument that this command has no option for. If the advice contains the
 # key, the value is printed instead.
 _ADVICE = {
+    "linalg.solve": "A is singular or not positive definite: use --method minres, or leave --method and --precond out.",
+    "A or M is": "The Krylov space ended before a solution was found: A or the preconditioner is singular. "
+    "Use --method lsqr.",
+    "A and M are not": "The matrix and the preconditioner are not symmetric: use --method gmres or bicgstab.",
     "another x0": "Use --method gmres.",
     "M is not": "The preconditioner is not symmetric: use --method gmres or bicgstab, or another --precond.",
     "conlim": "Scale the columns of A; gsparse.linalg regularizes too: lsmr(A, b, damp=...).",
@@ -94,7 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default: 1e-8)"
     )
     method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
-    method.add_argument("--maxiter", type=int, metavar="N", help="maximum number of iterations (default: the method's)")
+    method.add_argument(
+        "--maxiter", type=int, metavar="N", help="maximum number of iterations of each method (default: the method's)"
+    )
     add_device(method)
     method.add_argument(
         "--workers", type=int, metavar="N", help="solve on N processes, each with a GPU if there are any"
@@ -111,6 +121,9 @@ def run(options: argparse.Namespace) -> int:
     S = read_matrix(options)
     S = S if S.dtype.kind in "fc" else S.astype(np.float64)
     b = read_right_hand_side(options, S)
+    for name, values in ((options.file.name, S.data), ("the right-hand side", b)):
+        if not np.isfinite(values).all():
+            raise UsageError(f"{name} holds NaN or infinity: replace these values")
     if not (options.method or options.precond or options.workers):
         chosen = solve_automatically(options, S, b)
         return finish(options, *chosen, describe_automatic_solve(*chosen, S))
@@ -127,12 +140,10 @@ def run(options: argparse.Namespace) -> int:
             if result.info == 0:
                 break
         device = describe_workers(A) if options.workers else A.device.name
-    norm = float(np.linalg.norm(b))
-    residual = float(np.linalg.norm(S @ result.x - b)) / (norm or 1.0)
     report |= {"device": device, "method": method, "why": why, "precond": options.precond, "rtol": options.rtol}
     report |= {"converged": result.info == 0, "reason": result.reason, "advice": result.advice}
-    report |= {"iterations": result.iterations, "seconds": result.seconds, "relative_residual": residual}
-    report |= {"history": result.residuals, "output": options.output}
+    report |= {"iterations": result.iterations, "seconds": result.seconds, "history": result.residuals}
+    report |= {"relative_residual": result.relative_residual, "output": options.output}
     return finish(options, result, report, _text(report, result, S))
 
 
@@ -182,12 +193,7 @@ def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         noise = S.shape[1] * np.finfo(np.result_type(b, np.float32)).eps * abs(S).sum(axis=1)
         return b if (abs(b) > noise).any() else S @ np.cos(np.arange(S.shape[1]))
     if options.rhs.suffix.lower() == _ARRAY_SUFFIX:
-        try:
-            b = np.load(options.rhs, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise UsageError(
-                f"--rhs {options.rhs.name} is not an array: {str(error).rstrip('. ')}; write it with numpy.save"
-            ) from error
+        b = _load_array(options.rhs)
     else:
         try:
             stored = read_file(options.rhs, options.rhs_name)
@@ -204,13 +210,26 @@ def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         raise UsageError(
             f"--rhs {options.rhs.name} must hold numbers, its dtype is {b.dtype}: convert it with astype(float)"
         )
-    if b.ndim == 2 and 1 in b.shape:
-        b = b.reshape(-1)
-    if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
+    is_vector = b.ndim == 2 and (b.shape[1] == 1 or (b.shape[0] == 1 and S.shape[0] > 1))
+    vectors = b.reshape(-1) if is_vector else b
+    if vectors.ndim not in (1, 2) or vectors.shape[0] != S.shape[0]:
         raise UsageError(
             f"--rhs {options.rhs.name} has shape {b.shape}: {S.shape[0]} rows are needed, as many as the matrix has"
         )
-    return b if b.dtype.kind in "fc" else b.astype(np.float64)
+    return vectors if b.dtype.kind in "fc" else vectors.astype(np.float64)
+
+
+def _load_array(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            b = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"--rhs {path.name} is not an array: {str(error).rstrip('. ')}; write it with numpy.save"
+        ) from error
+    if not isinstance(b, np.ndarray):
+        raise UsageError(f"--rhs {path.name} is an archive of arrays: write one array with numpy.save")
+    return b
 
 
 def choose_methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ...], str]:
@@ -243,7 +262,7 @@ def open_matrix(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
         return
     from gsparse.distributed import LocalGpuCluster, distribute
 
-    device = options.device or "auto"
+    device = options.device or default_device_name()
     with show_elapsed(f"starting {options.workers} workers"):
         cluster = LocalGpuCluster(options.workers, device=device)
     with cluster, cluster.get_client() as client, distribute(S, client=client, device=device) as A:
@@ -277,11 +296,15 @@ def solve_with(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace)
     if method not in LEAST_SQUARES:
         solve = partial(solve, M=M)
     limit = "iter_lim" if method == "lsqr" else "maxiter"
+    limits = {limit: options.maxiter}
+    if options.maxiter is not None and "restart" in find_method(method, "solver").signature.parameters:
+        cycle = min(_CYCLE, options.maxiter)
+        limits = {"restart": cycle, "maxiter": options.maxiter // cycle}
     begin = time.perf_counter()
     with show_elapsed(f"compiling or loading {method}"):
         solve(full_output=True, **{limit: _WARM_UP_ITERATIONS})
     warm_up_seconds = time.perf_counter() - begin
-    result: SolveResult = solve(full_output=True, progress=can_show_progress(), **{limit: options.maxiter})
+    result: SolveResult = solve(full_output=True, progress=can_show_progress(), **limits)
     return replace(result, advice=advice_for_command(result, method, options)), warm_up_seconds
 
 
@@ -296,7 +319,8 @@ def advice_for_command(result: SolveResult, method: str, options: argparse.Names
     if method in LEAST_SQUARES:
         return f"{more_iterations}."
     article = "a" if options.precond == "none" else "another"
-    return f"{more_iterations}, or give {article} preconditioner: --precond jacobi, ilu0, amg."
+    of_triangles = "ic0" if find_method(method, "solver").hermitian else "ilu0"
+    return f"{more_iterations}, or give {article} preconditioner: --precond jacobi, {of_triangles}, amg."
 
 
 def write_solution(path: Path, x: Any) -> None:
@@ -305,7 +329,7 @@ def write_solution(path: Path, x: Any) -> None:
         if path.suffix.lower() == _ARRAY_SUFFIX:
             np.save(file, x)
         else:
-            scipy.io.mmwrite(file, x.reshape(x.shape[0], -1))
+            scipy.io.mmwrite(file, x[:, None] if x.ndim == 1 else x)
 
 
 def explain_residual(report: dict[str, Any]) -> list[str]:
@@ -314,7 +338,7 @@ def explain_residual(report: dict[str, Any]) -> list[str]:
     A least-squares solution, whose residual cannot be smaller, needs no explanation.
     """
     is_least = "least-squares" in report["reason"]
-    if not report["converged"] or is_least or report["relative_residual"] <= report["rtol"]:
+    if not report["converged"] or is_least or largest(report["relative_residual"]) <= report["rtol"]:
         return []
     why = (
         "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for a smaller residual"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from gsparse import linalg
 from gsparse.bench.problems import Arrays, stencil, uniform
 from gsparse.cli.common import Command, add_device, add_json, print_result, show_elapsed
-from gsparse.device.cache import cpu_code_folder, gpu_code_folder
+from gsparse.device.base import Device
+from gsparse.device.cache import gpu_code_folder, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.device.select import get_device
@@ -44,7 +45,8 @@ class WarmupStep:
         What the step ran.
     dtype : str
     kernels : int
-        The number of kernels that were compiled; 0 if all of them were in the cache.
+        How many kernels were compiled, at least: those that threads compile at the same time count as one. On a GPU,
+        kernels that were loaded from a file count too. 0 if nothing was left to compile.
     seconds : float
         The time of the step, most of which is compilation if it has compiled anything.
     """
@@ -104,23 +106,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run every step for every dtype, and print what was compiled."""
     device = get_device(options.device)
-    if device.is_host:
-        from gsparse.kernels.cpu.compiling import HandOut  # imports numba
-
-        HandOut.num_first = 0  # compile the code for several threads at the first call, not after many
-    dtypes = tuple(dict.fromkeys(options.dtype or ["float64"]))
     steps = []
-    for dtype in dtypes:
-        matrices = [GpuSparseMatrix(S, dtype=dtype, device=device) for S in _matrices()]
-        for what in STEPS:
-            steps.append(_run_step(what, dtype, matrices))
-            if not options.json:
-                print(_line(steps[-1]), flush=True)
-    folder = str(cpu_code_folder() if device.kind == "cpu" else gpu_code_folder())
+    with _threads_from_the_first_call(device):
+        for dtype in dict.fromkeys(options.dtype or ["float64"]):
+            matrices = [GpuSparseMatrix(S, dtype=dtype, device=device) for S in _matrices()]
+            for what in STEPS:
+                steps.append(_run_step(what, dtype, matrices))
+                if not options.json:
+                    print(_line(steps[-1], device), flush=True)
+    folder, where = _code_folder(device)
     result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
     total = WarmupStep("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
-    print_result(result, f"{_line(total)}\non {device.name}; the kernels are kept in {folder}", options)
+    print_result(result, f"{_line(total, device)}\non {device.name}; {where}", options)
     return 0
+
+
+def _code_folder(device: Device) -> tuple[str | None, str]:
+    """Return the folder in which compiled kernels are kept, None if it cannot be used, and a sentence about it."""
+    try:
+        folder = str(make_private_code_folder() if device.kind == "cpu" else gpu_code_folder())
+    except OSError as error:
+        return None, f"the cache folder cannot be used: {error}"
+    return folder, f"the kernels are kept in {folder}"
+
+
+@contextmanager
+def _threads_from_the_first_call(device: Device) -> Iterator[None]:
+    """Compile the code for several threads at the first call on the CPU, not after many, within the block."""
+    if not device.is_host:
+        yield
+        return
+    from gsparse.kernels.cpu.compiling import HandOut  # imports numba
+
+    previous, HandOut.num_first = HandOut.num_first, 0
+    try:
+        yield
+    finally:
+        HandOut.num_first = previous
 
 
 def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> WarmupStep:
@@ -131,9 +153,10 @@ def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> WarmupS
     return WarmupStep(what, dtype, COMPILE_NOTICE.compilations - compiled_before, time.perf_counter() - begin)
 
 
-def _line(step: WarmupStep) -> str:
-    count = f"{step.kernels} kernels compiled" if step.kernels else "nothing left to compile"
-    return f"{step.what:<36}{step.dtype:<12}{count:<25}{step.seconds:>7.1f} s"
+def _line(step: WarmupStep, device: Device) -> str:
+    done = "compiled" if device.kind == "cpu" else "compiled or loaded"
+    count = f"{step.kernels} kernels {done}" if step.kernels else "nothing left to compile"
+    return f"{step.what:<36}{step.dtype:<12}{count:<31}{step.seconds:>7.1f} s"
 
 
 def _matrices() -> list[sp.csr_array]:

@@ -183,6 +183,14 @@ def test_damaged_files_do_not_end_the_list_of_problems(tmp_path: Path, monkeypat
     assert [p.name for p in problems.all_problems(0)] == [*MODEL_PROBLEMS, "a"]
 
 
+def test_a_matrix_of_several_in_a_file_is_named(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "two.mat", {"A": sp.eye_array(3, format="csc"), "B": sp.eye_array(5, format="csc")})
+    options = argparse.ArgumentParser()
+    command.add_arguments(options)
+    (problem,) = command.problems_of(options.parse_args([str(tmp_path / "two.mat"), "--name", "B"]))
+    assert problem.make(np).shape == (5, 5)
+
+
 def test_different_matrices_have_different_names(tmp_path: Path) -> None:
     paths = [tmp_path / folder / f"{name}.npz" for folder in ("old", "new") for name in ("A", folder)]
     for path in paths:

@@ -15,7 +15,7 @@ from gsparse._version import install_command
 from gsparse.bench import report, scaling
 from gsparse.bench.assembled import assembled_names
 from gsparse.bench.columns import LAYOUTS
-from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
+from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem, with_distinct_names
 from gsparse.bench.records import Run
 from gsparse.bench.runner import RunListener, Settings
 from gsparse.bench.runner import run as run_all
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problems.add_argument(
         "names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a matrix from an application"
     )
+    problems.add_argument("--name", metavar="NAME", help="the variable to read from a .mat file that holds several")
     problems.add_argument("--quick", action="store_true", help="six model problems in a minute, in the chosen format")
     problems.add_argument(
         "--all", action="store_true", help="all model problems, and matrices from applications from 1e5 nonzeros"
@@ -134,7 +135,7 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
         print("\n".join(names))
         return None
     check_outputs(options)
-    settings, problems = settings_of(options), list(problems_of(options))
+    settings, problems = settings_of(options), with_distinct_names(problems_of(options))
     progress = Progress(len(problems) * len(settings.dtypes) * max(1, len(settings.columns)))
     results = run_all(problems, settings, progress)
     progress.close()
@@ -167,7 +168,7 @@ def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
     if options.cpu_scaling:
         fit, too_large = scaling.fitting(options.sizes or scaling.SIZES)
         for size in too_large:
-            print(f"skipped {size:.0e} nonzeros: too large for this machine's memory", file=sys.stderr)
+            print(f"skipped {size:,} nonzeros: too large for this machine's memory", file=sys.stderr)
         yield from scaling.scaling_problems(fit)
     if options.quick:
         yield from map(find_problem, QUICK_PROBLEMS[get_device(options.device).kind])
@@ -175,7 +176,7 @@ def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
         yield from all_problems()
     if options.assembled:
         yield from map(find_problem, assembled_names())
-    yield from [find_problem(name) for name in options.names]
+    yield from [find_problem(name, options.name) for name in options.names]
     if not (options.cpu_scaling or options.quick or options.all or options.assembled or options.names):
         raise UsageError(
             "name a file or a problem, or give --quick, --all, --assembled or --cpu-scaling; --list prints the names"

@@ -234,8 +234,14 @@ def application_matrix(name: str) -> sp.csr_array:
     return read_matrix(matrix_folder() / f"{name}.npz")
 
 
-def find_problem(name: str) -> Problem:
+def find_problem(name: str, variable: str | None = None) -> Problem:
     """Return the problem with this name: a model problem, an assembled one, a file, or one in `matrix_folder`.
+
+    Parameters
+    ----------
+    name : str
+    variable : str, optional
+        The variable to read from a ``.mat`` file that holds several matrices.
 
     Raises
     ------
@@ -252,7 +258,9 @@ def find_problem(name: str) -> Problem:
     if not path.is_file():
         path = matrix_folder() / f"{name}.npz"
     if path.is_file():
-        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path), xp), path=path)
+        return Problem(
+            path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path, variable), xp), path=path
+        )
     known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _application_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""

@@ -43,9 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             # Prepend these rules, so that a later mark of the test itself takes precedence.
             item.add_marker(pytest.mark.filterwarnings(*WARNINGS), append=False)
-            if item.get_closest_marker(
-                "timeout"
-            ):  # of two seconds, which a busy machine exceeds
+            if item.get_closest_marker("timeout"):  # of two seconds, which a busy machine exceeds
                 item.add_marker(pytest.mark.timeout(120), append=False)
             suite = SUITES.get(item.path.stem.removeprefix("test_"))
             if suite is not None and not suite.container:

@@ -191,7 +191,7 @@ def test_a_matrix_of_the_suitesparse_collection_is_found_in_its_structure(tmp_pa
     ):
         read_file(tmp_path / "A.mat", name="Problem.B")
     with pytest.raises(
-        FileFormatError, match=r"^A.mat holds no Problem.A.x: 'x' can only be a field of a single structure$"
+        FileFormatError, match=r"^A.mat holds no Problem.A.x: what should have 'x' is not a single structure$"
     ):
         read_file(tmp_path / "A.mat", name="Problem.A.x")
 

@@ -9,9 +9,9 @@ used again and again (``python asv_bench/measure_calls.py`` prints the differenc
     values     | x | y | alpha | n |     the arguments, in any order
 
 The driver knows the size of each argument, and copies them all before it returns. During the call the global
-interpreter lock (GIL) is released, so another thread may launch the same kernel. Therefore this memory serves one
-launch at a time: a launch takes it from a list and puts it back, which are atomic operations, and makes a new one if
-the list is empty.
+interpreter lock (GIL) is released, so another thread may launch the same kernel. Therefore memory into which calls
+write serves one launch at a time: a launch takes a block of memory from a list, or makes one if the list is empty, and
+puts it back afterwards. (Taking and putting back are atomic.) Launches whose arguments never change share one block.
 
 `launchKernel` is private to CuPy, and only this file knows it. On HIP it calls hipModuleLaunchKernel with the same
 arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. A CuPy without it launches kernels itself, which

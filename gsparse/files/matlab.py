@@ -53,10 +53,10 @@ _VERSION_5 = 1
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read a sparse or full matrix: the variable with this name, or else the only matrix in the file.
+    """Read the variable with this name, or else the only sparse matrix, or the only matrix if all are full.
 
-    `name` may also be a field of a structure, such as ``Problem.A`` in the files of the SuiteSparse collection. There,
-    it can also be omitted.
+    `name` may also be a field of a structure, such as ``Problem.A`` in the files of the SuiteSparse collection. In
+    these files, `name` can also be omitted.
     """
     with path.open("rb") as file:
         version, _ = scipy.io.matlab.matfile_version(file)
@@ -80,10 +80,14 @@ def read(path: Path, name: str | None) -> sp.csr_array:
 
 
 def _field(file: str, structure: Any, field: str, path_to_field: str) -> Any:
-    """Return a field of a structure. That there is none does not make the file malformed: the error says so itself."""
+    """Return a field of a structure.
+
+    If there is none, the error is a FileFormatError already, because the file is valid, and `reading` must not call it
+    malformed.
+    """
     fields = getattr(structure, "dtype", np.dtype(float)).names
     if fields is None or structure.size != 1:
-        raise FileFormatError(f"{file} holds no {path_to_field}: {field!r} can only be a field of a single structure")
+        raise FileFormatError(f"{file} holds no {path_to_field}: what should have {field!r} is not a single structure")
     if field not in fields:
         raise FileFormatError(f"{file} holds no {path_to_field}: the fields of the structure are {', '.join(fields)}")
     return structure[field].item()
@@ -122,7 +126,7 @@ def _check_matrix(stream: _Stream, count: int, order: str) -> None:
             matlab_class = stream.read(4)[0 if order == "<" else 3]
             allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
         if kind not in allowed:
-            raise ValueError(f"an element of a variable is of type {kind}, there are {sorted(allowed)}")
+            raise ValueError(f"an element of a variable is of type {kind}, but can only be one of {sorted(allowed)}")
         if place == 1 and size <= _MAX_SIZES_BYTES:
             sizes = struct.unpack(f"{order}{size // 4}i", stream.read(size // 4 * 4))
         if kind == _MATRIX:

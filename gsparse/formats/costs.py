@@ -32,17 +32,18 @@ TABLE_BYTES = 65_536
 _SHARED_TERMS = frozenset(
     ("byte", "position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
 )
-# The additional time of bytes from memory was fitted with one and two threads as if these did not divide it. More
-# threads divide it up to the second number: plain CSR of 27-point 128³, 0.67 GB, takes 62, 31, 17, 9.8, 7.2 and 6.4 ms
-# with 1, 2, 4, 8, 12 and 16 threads (Intel Emerald Rapids).
+# The additional time of bytes from memory was fitted with one and two threads as if these did not divide it
+# (_FITTED_THREADS). More threads divide it by half their number, up to _MEMORY_THREADS: plain CSR of 27-point 128³, 0.7
+# GB, takes 62, 31, 17, 9.8, 7.2 and 6.4 ms with 1, 2, 4, 8, 12 and 16 threads (Intel Emerald Rapids).
 _FITTED_THREADS, _MEMORY_THREADS = 2, 10
 # Number of entries in a chunk of a long row on a GPU. The constants of CPUs were fitted with the same number, although
 # their chunks are larger.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
-# Entries above which a row is a long row of `csr_vector`: for each thread that shares the row, and in all if the row
-# has a whole warp, because then no thread waits for those of other rows. 20,000 rows of 200 to 700 entries on an H200,
+# A row is a long row of `csr_vector` if it has more than _VECTOR_LENGTH entries for each thread that shares it, or, if
+# at least _FEWEST_LANES threads share it, more than _WARP_LENGTH entries in all. The second limit is higher, because in
+# such a warp no thread waits for those of other rows. 20,000 rows of 200 to 700 entries on an H200,
 # in float64 and float32: 83 and 75 µs with a limit of 256, 74 and 58 with 512, 63 and 39 with 1024.
 _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 

@@ -30,8 +30,8 @@ __all__ = [
     "threads_per_row",
 ]
 
-# csr_vector: the number of threads of a row is its typical length divided by this number of entries, rounded down to a
-# power of two (an H200 was fastest with 4 to 8 entries per thread).
+# csr_vector: the number of threads of a row is the typical length of the rows divided by this number, rounded down to a
+# power of two, so that a thread has 6 to 12 entries. (On an H200, products were fastest with numbers from 4 to 8 here.)
 _ENTRIES_PER_THREAD = 6.0
 # The number of threads that fill a device.
 _DEVICE_THREADS = 2**17

@@ -64,7 +64,7 @@ class PreparedMatrix:
         The checked arrays.
     options : MatrixOptions
     structure : Structure
-        The structure of these row pointers and columns. Prepared matrices that differ in their values only share it.
+        The structure of these row pointers and columns. Prepared matrices that differ only in their values share it.
     source : (array, array, array)
         The indptr, indices and data from which this object was made. If a matrix still has these very arrays, this
         object is still valid for it.
@@ -254,7 +254,8 @@ class PreparedMatrix:
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.
 
-        Row patterns are those that products with a vector read, and so are blocks if they read blocks.
+        Row patterns are the arrays that products with a vector read, and so are blocks if those products read blocks.
+        Otherwise blocks are stored for products with several columns alone.
         """
         kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
@@ -346,7 +347,7 @@ class PreparedMatrix:
 
 
 def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix | None, bool]:
-    """Return the transposed matrix, None for `matrix` itself, and whether products must conjugate its values.
+    """Return the transposed matrix (None stands for `matrix` itself), and whether products must conjugate its values.
 
     `csr` has the transposed arrays if they have been made. Synchronizes.
     """

@@ -17,7 +17,8 @@ from gsparse.linalg import gradients
 
 __all__ = ["matmul", "solve"]
 
-# The default of rtol, and that for right-hand sides of these dtypes, as in `gsparse.linalg.solve`.
+# The default of rtol, and that for right-hand sides of these dtypes. `gsparse.linalg.solve` has the same two numbers,
+# but regards the dtype of A as well.
 _RTOL, _SINGLE_RTOL = 1e-8, 1e-5
 _SINGLE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
@@ -91,7 +92,7 @@ class DifferentiableProduct(Function):  # type: ignore[misc]
 
 
 class DifferentiableEntryProducts(Function):  # type: ignore[misc]
-    """left_i·conj(right_j) for each entry (i, j) of A, summed over columns."""
+    """left_i·conj(right_j) for each entry (i, j) of A, summed over the columns of `left` and `right`."""
 
     @staticmethod
     def forward(A: Any, left: Tensor, right: Tensor) -> Any:

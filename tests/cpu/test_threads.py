@@ -343,7 +343,7 @@ def test_kernels_run_if_native_threads_do_not_work(large: Any, monkeypatch: pyte
     monkeypatch.setattr(pool, "_try", fail)
     monkeypatch.setattr(pool, "_pool", broken)
     if FUTEX is not None:
-        with pytest.warns(RuntimeWarning, match="wake through Python, slowly: AttributeError"):
+        with pytest.warns(RuntimeWarning, match="through Python, because compiled threads failed: AttributeError"):
             large @ x
     np.testing.assert_array_equal(large @ x, expected)
     assert not broken.threads

@@ -43,7 +43,7 @@ def two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Collect what is bound as one kernel; None stands for a matrix that is too large for it."""
+    """Collect what `bind_one_kernel` returns for each solve: None if the solve runs the steps one after the other."""
     bound: list[Any] = []
     plain = solve_loop.bind_one_kernel
 

@@ -203,6 +203,15 @@ def test_an_inconsistent_neumann_problem_is_reported(device: Device) -> None:
 
 
 @pytest.mark.usefixtures("iterative")
+def test_the_rest_of_a_singular_system_is_said_to_be_solved_only_if_it_is() -> None:
+    S = neumann(30)
+    b = np.random.default_rng(3).standard_normal(S.shape[0]) + 1
+    with pytest.warns(ConvergenceWarning, match="x solves the system without that part"):
+        solve(GpuSparseMatrix(S, device="cpu"), b)
+    with pytest.warns(ConvergenceWarning, match="without that part, no method reached rtol"):
+        solve(GpuSparseMatrix(S, device="cpu"), b, rtol=1e-16, maxiter=1)
+
+
 def test_a_constant_part_within_the_tolerance_counts_for_the_tolerance(real_device: Device) -> None:
     S = neumann(40)
     for rtol, share in ((0.03, 0.9), (0.03, 0.99), (1e-4, 0.95)):

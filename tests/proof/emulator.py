@@ -64,8 +64,8 @@ class EmulationError(RuntimeError):
     """A kernel did not compile, or did something that is an error on a GPU."""
 
 
-# Modules that keep fibers between launches, the one first that has not been used for the longest time, and the largest
-# number of them. Each needs 512 of the 65,530 memory mappings that Linux allows a process.
+# Modules that keep fibers between launches, the least recently used one first. At most MAX_MODULES_WITH_FIBERS do: each
+# needs 512 of the 65,530 memory mappings that Linux allows a process.
 _modules_with_fibers: dict[ctypes.CDLL, None] = {}
 MAX_MODULES_WITH_FIBERS = 32
 

@@ -52,10 +52,10 @@ class DistributedMatrix(DistributedEntries):
     of `row_bounds`, which is not computed yet.
 
     ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
-    workers compute and keep until they are closed, or no longer referred to. A and B lie on the same workers, and their
-    rows have the same bounds for a sum. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B`` and
-    ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed. Only its workers have
-    its rows, so if one is lost, it has to be computed again.
+    workers compute and keep until they are closed, or no longer referred to. A and B must be on the same workers, and
+    for a sum their row bounds must be the same. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B``
+    and ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed. Only its workers
+    have its rows, so if one is lost, it has to be computed again.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class DistributedMatrix(DistributedEntries):
         ValueError, ShapeError, CommunicationError, WorkerLostError
         """
         partition, workers = parse_partition(reorder, partition), chosen_workers(self.client, workers)
-        if self._original.is_lasting:  # memory need not suffice for both matrices
+        if self._original.is_lasting:  # first, so that the workers need no memory for both matrices at once
             self.close()
         settings = self._device, self.timeout, self._options
         matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
@@ -273,7 +273,10 @@ class DistributedMatrix(DistributedEntries):
         return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self.permutation[own_rows]}
 
     def close(self) -> None:
-        """Release the matrix on the workers. No method except `repartition` may be called afterwards."""
+        """Release the matrix on the workers.
+
+        No method may be called afterwards, except `repartition` of a matrix that was not computed from others.
+        """
         if self._task_group.is_open:
             self._worker_products.close()
             self._task_group.close()
@@ -292,7 +295,10 @@ class DistributedMatrix(DistributedEntries):
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function of `gsparse.linalg` on the workers."""
+        """Run a function of `gsparse.linalg` on the workers.
+
+        Return NotImplemented for an eigensolver that has to run in this process.
+        """
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":
@@ -307,7 +313,10 @@ class DistributedMatrix(DistributedEntries):
         return M if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _with_block_size(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a preconditioner, with the size of the blocks of a matrix that was distributed."""
+        """Return the arguments of a preconditioner.
+
+        A `block_size` of None is replaced by the block size that the matrix had before it was distributed.
+        """
         if arguments.get("block_size", 1) is None and self._source.block_size > 1:
             return {**arguments, "block_size": self._source.block_size}
         return arguments
@@ -363,7 +372,10 @@ class DistributedMatrix(DistributedEntries):
         return result.in_scipys_form()
 
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
-        """Make the matrix again on the remaining workers; return x of the solve's latest checkpoint, or x0."""
+        """Return x of the solve's latest checkpoint, or x0, for a solve that goes on with the remaining workers.
+
+        The matrix is made on them again, unless it was computed from others and all of its workers remain.
+        """
         task_group, layout = self._task_group, self._layout
         workers = task_group.remaining_workers()
         if not workers:
@@ -391,7 +403,7 @@ def _bind_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     Raise TypeError for arguments that it does not accept, before anything is sent to the ranks.
     """
     method = METHODS[name]
-    extra = () if method.kind == "preconditioner" else _DISTRIBUTED_OPTIONS
+    extra = _DISTRIBUTED_OPTIONS if method.kind == "solver" else ()
     try:
         bound = method.signature.bind(None, *args, **{key: kwargs[key] for key in kwargs if key not in extra})
     except TypeError as error:

@@ -3,7 +3,7 @@
 The work of one product is a *job*. The thread that multiplies (the *caller* below) shares it with the helpers in five
 steps:
 
-    caller    write the job into a free entry of the job table (if none is free, run all parts itself)
+    caller    write the job into a free entry of the job table (if none is free, run the work itself, as one part)
               increment POSTED, which idle helpers watch, and wake helpers that sleep
     all       run parts: those of the own share first, then those that are left in other shares
     caller    close the job, so that no more helpers join
@@ -132,7 +132,7 @@ def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) 
 
 @subroutine
 def _wake_some(pool: int, helpers: int) -> None:
-    """Wake the missing helper threads in a tree: at most `_WAKES` from here, and each of those wakes more.
+    """Wake helpers that sleep, in a tree: at most `_WAKES` from here, and each of those wakes more.
 
     The caller has incremented POSTED before. A helper that is about to sleep compares that word, and stays awake.
     """
@@ -318,14 +318,18 @@ class _Pool:
             self.size = size
 
     def start(self) -> None:
-        """Compile and try the code of helpers; if that fails, as with an unknown numba, products run without them."""
+        """Compile and try the code of helpers.
+
+        If that fails, as with an unknown numba, the threads of `gsparse.device.threads` run the parts instead.
+        """
         try:
             _try(self.address)
             _enter(self.address)  # only compiles it, because no helper is wanted yet
             self.spins = _count_spins()
         except Exception as error:
             self.usable = False
-            warnings.warn(f"threads that help with products wake through Python, slowly: {error!r}", RuntimeWarning, 2)
+            what = "the threads of products start more slowly, through Python, because compiled threads failed"
+            warnings.warn(f"{what}: {error!r}", RuntimeWarning, 2)
 
     def end(self) -> None:
         """End all helpers before the interpreter frees the compiled code."""

@@ -54,7 +54,7 @@ __all__ = [
 BLOCK_WORK = constant("spmv_adaptive.cu", "GS_BLOCK_ROW")
 # Entries of a chunk of a long row.
 CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
-# csr_split: pairs of the threads of a block, and of the entries and row ends of a thread.
+# csr_split: (threads of a block, entries plus row ends of each thread).
 _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
 TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
@@ -264,12 +264,16 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
 
 
-# The most threads in a block that multiplies several slices of dense blocks. A slice of larger blocks has more.
+# The most threads of a block of threads that multiplies several slices. A single slice may need more: a warp for each
+# row of a dense block.
 _BSR_THREADS = 128
 
 
 def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each scalar row of a part of a block row, and a warp for a chunk of a long one."""
+    """Multiply with a thread for each scalar row of each part of a block row.
+
+    A block row has `row_lanes` parts. If it is long, a warp multiplies each chunk of it.
+    """
     slices, rows = matrix.slices, matrix.blocksize[0]
     kernel = _Kernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
     sizes = np.int64(slices.num_rows), np.int64(slices.num_slices), np.int32(rows), np.int32(matrix.row_lanes)
@@ -286,7 +290,10 @@ def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row, or for each three rows where these are many, and share values."""
+    """Multiply with one thread for each row.
+
+    If the rows of a pattern share their values too, and there are many rows, a thread has three.
+    """
     if matrix.common is not None:
         return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
     assert matrix.values is not None
@@ -302,7 +309,8 @@ def _row_pattern_values(
 ) -> Multiply:
     num_rows, threads_per_block = matrix.num_rows, min(launch.threads_per_block, _PATTERN_THREADS)
     rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
-    # Rows of a thread that are planes apart share elements of x, if neighbouring threads have neighbouring rows.
+    # If the rows of a thread are a plane apart, they share elements of x. A plane must have at least as many rows as a
+    # block has threads, so that neighbouring threads have neighbouring rows, and there must be enough planes.
     most = num_rows // (_FEWEST_GROUPS * rows)
     limits = threads_per_block, most if rows > 1 else 0
     entries = common_entries(device, common, matrix.pattern_values, *limits)

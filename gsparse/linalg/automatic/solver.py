@@ -45,24 +45,26 @@ def solve(
     """Solve A·x = b, with a method and a preconditioner that are chosen for the matrix.
 
     The choice looks at the shape, at symmetry up to rounding, at the diagonal (its signs, zeros, and dominance), at the
-    unknowns of a node, and at whether A maps constant vectors to zero. If a method breaks down, stagnates, or does not
-    exist for this matrix, the next one goes on from the best solution so far:
+    unknowns of a node, and at whether A maps constant vectors to zero. If a method breaks down, stagnates, reaches its
+    limit of iterations, or cannot be set up for this matrix, the next one goes on from the best solution so far:
 
     ======================================  =======================================================================
     A                                       methods, in this order
     ======================================  =======================================================================
     up to 2 000 rows and columns            a factorization, and then as below (a square matrix that has an empty
                                             row, or that maps constant vectors to zero, begins below)
-    symmetric, strongly dominant diagonal   cg with jacobi, and then as below
+    symmetric, positive and strongly        cg with jacobi, and then as below
+    dominant diagonal
     symmetric, positive diagonal            cg with amg; cg with ic0; minres with jacobi; factorization; gmres with
-                                            ilu0; lsmr
+                                            ilu0; lsmr with scaled columns
     symmetric, indefinite                   minres with the magnitude of the diagonal (and of the Schur complement's,
                                             where the diagonal is zero); factorization; gmres with ilu0; minres; lsmr
+                                            with scaled columns
     not symmetric, an M-matrix (such as     fgmres with amg, and then as below
     convection–diffusion)
     not symmetric                           gmres with ilu0; factorization; bicgstab with ilu0; gmres with ilu0 of
                                             exchanged rows (instead of the first method if the diagonal has zeros);
-                                            gmres with gauss_seidel; lsmr
+                                            gmres with gauss_seidel; lsmr with scaled columns
     rectangular                             lsmr; lsmr with scaled columns; factorization of the augmented system
     an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
     ======================================  =======================================================================
@@ -81,7 +83,8 @@ def solve(
     rtol, atol : float, optional
         The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` for every column; rtol is 1e-8 by
         default, or 1e-5 if A and b are in single precision. This is checked with a product, not with a solver's own
-        estimate.
+        estimate. If A is rectangular, the solve has also converged when x minimizes the residual r = b - A·x: when
+        ``norm(A.H @ r) <= max(rtol, 1e-7) * norm(A) * norm(r)``.
     x0 : array, shape (N,) or (N, k), optional
         Initial guess; zero by default.
     maxiter : int, optional
@@ -109,7 +112,7 @@ def solve(
     Warns
     -----
     ConvergenceWarning
-        If no method reached the tolerance. This includes a singular A with a b that is not in its range: x then
+        If the solve has not converged. This includes a square, singular A with a b that is not in its range: x then
         minimizes the residual, if a method has found that x.
 
     Examples
@@ -208,7 +211,8 @@ def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None
     means = columns.mean(axis=1, keepdims=True)
     norms = np.abs(problem.device.download(means)).reshape(-1) * np.sqrt(columns.shape[1])  # synchronizes
     shares, is_larger = norms / np.where(problem.norms == 0, 1, problem.norms), norms > problem.tolerances
-    # A removed part within the tolerance leaves less of it: the part is orthogonal to the other one, so squares add up.
+    # A removed part within the tolerance uses up some of the tolerance. It is orthogonal to the rest of b, so the
+    # squares of the two residuals add up.
     part = np.where(is_larger, 0, norms / np.where(problem.tolerances == 0, 1, problem.tolerances))
     problem.replace_b((columns - means).reshape(-1), problem.tolerances * np.sqrt(1 - part**2))
     return float(np.where(is_larger, shares, 0).max())
@@ -253,11 +257,12 @@ def _finish(
 ) -> SolveResult:
     """Return the best solution, with its true residual and whether it has converged. Synchronizes."""
     last, why = attempts[-1], attempts[-1].why
+    is_solved_without_removed_part = problem.is_solved
     if _has_free_constant(properties):
         why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
         columns = problem.x.reshape(problem.columns, -1)
         problem.accept((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
-    info, reason, advice = _verdict(problem, attempts, removed)
+    info, reason, advice = _verdict(problem, attempts, removed, is_solved_without_removed_part)
     is_iterative = result is not None and last.iterations > 0
     relative = problem.relative_residuals
     return SolveResult(
@@ -276,12 +281,17 @@ def _finish(
     )
 
 
-def _verdict(problem: LinearProblem, attempts: list[SolveAttempt], removed: float) -> tuple[int, str, str]:
+def _verdict(
+    problem: LinearProblem, attempts: list[SolveAttempt], removed: float, is_solved_without_removed_part: bool
+) -> tuple[int, str, str]:
     """Return `info`, the reason why the solve ended, and advice. Synchronizes."""
     failed = max(sum(attempt.iterations for attempt in attempts), 1)
     if removed:
         reason = f"the matrix is singular, and {removed:.1e} of b is constant, for which there is no solution"
-        return failed, reason, "x solves the system without that part of b. Subtract the mean of b."
+        if is_solved_without_removed_part:
+            return failed, reason, "x solves the system without that part of b. Subtract the mean of b."
+        reason += f"; without that part, no method reached rtol={problem.rtol:.1e}"
+        return failed, reason, "Subtract the mean of b, and increase rtol or maxiter."
     if problem.is_solved:
         return 0, "converged", ""
     if _is_least_squares(problem):

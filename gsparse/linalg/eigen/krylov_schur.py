@@ -2,7 +2,8 @@
 
 The projected matrix of a cycle is brought into Schur form, H = Q·T·Qᴴ, with the wanted eigenvalues first, and the basis
 is restarted with the first Schur vectors V·Q. For a real operator all of this is real: a pair of conjugate eigenvalues
-is a block of two rows of T, and stays together. Schur vectors that have converged are locked:
+is a block of two rows of T, and stays together. Schur vectors that have converged are locked (B is the operator whose
+Krylov space is built, see `gsparse.linalg.eigen.transforms`):
 
     B·[V_locked  V] = [V_locked  V]·| S  C |  + v·hᴴ        S (quasi-)triangular
                                     |    H |
@@ -167,7 +168,7 @@ class KrylovSchur:
         """Return the places of eigenvalues that are, with the locked ones, among the k most wanted.
 
         A conjugate pair is returned as a whole. If there are k locked eigenvalues, another one has to be better than
-        the worst of them by more than its error.
+        the worst of them by more than twice its tolerance.
         """
         keys, limit = general_keys(ritz.values, self.wanted.which, self._is_real), self._limit()
         if limit is not None:
@@ -243,7 +244,8 @@ def reordered(T: Host, Q: Host, values: Host) -> tuple[Host, Host, int]:
     -------
     T, Q : ndarray
     count : int
-        The number of eigenvalues that have been chosen: of a real form, whole blocks are.
+        The number of eigenvalues at the front. It may be greater than that of `values`, because the two eigenvalues of
+        a block of a real form are moved together.
     """
     is_real = T.dtype.kind != "c"
     own = _block_values(T) if is_real else np.diagonal(T)

@@ -4,7 +4,7 @@
 
 // Classes of rows: rows without products, rows whose products are sorted in registers (at most 16, 32 and 64 products),
 // those of three tables, and wide rows. A block leaves the number of rows of each class, and the sum of the rows'
-// sizes.
+// sizes: their numbers of products where entries are counted, and of entries where these are filled in.
 enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES + 1, GS_COUNT_THREADS = 128 };
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
@@ -82,11 +82,11 @@ __device__ __forceinline__ void gs_sum_class_counts(long long *__restrict__ coun
 
 // The class of each row. Up to 64 products, the number of products decides. Rows with more products belong to the first
 // of the classes 4 to 7 whose limit is at least the row's size. If the number of products is more than 16 times the
-// limit of a table, the row belongs to a larger table, if there is one. If `products` is null, rows count as if they
-// had more than 64 products.
+// limit of a table, the row belongs to a larger table, if there is one. If `products` is null, rows whose size is not 0
+// count as if they had more than 64 products.
 //
 //     counts      tile 0  tile 1  ...              each count is the number of rows of the class in the tiles before;
-//     class 0   |   0   |  c00  | c00 + c01 ..     the last row has the sums of their sizes instead
+//     class 0   |   0   |  c00  | c00 + c01 ..     in `sizes`, the sum of the sizes of all rows in the tiles before
 //     class 1   |   0   |  c10  | ..
 //     ...
 //     sizes     |   0   |  s0   | s0 + s1 ..

@@ -138,7 +138,7 @@ def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(clie
         thread = threading.Thread(target=interrupt)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            gla.cg(A, B, rtol=0, maxiter=10**9)
+            gla.gmres(A, B, rtol=0, maxiter=10**9)
         thread.join(LONG)
         wait_until(lambda: not any(client.run(running_calls).values()))
         x, info = gla.cg(A, B, rtol=1e-10)

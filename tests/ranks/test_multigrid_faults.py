@@ -74,7 +74,8 @@ def test_a_solve_resumes_with_multigrid_on_the_workers_that_are_left(client: Any
     with distribute(S, client=client) as A:
         M = gla.amg(A, **COARSE)
         victim = pids(client)[A.workers[1]]
-        solve = start_slow_solve(client, A, M, on_failure="resume", checkpoint_every=2, maxiter=40)
+        options = {"on_failure": "resume", "checkpoint_every": 2, "maxiter": 40}
+        solve = start_slow_solve(client, A, M, solver=gla.cg, **options)
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.result

@@ -217,7 +217,7 @@ def test_a_wait_for_another_solve_names_it(client: Any) -> None:
 
     def solve() -> None:
         with pytest.raises(ZeroDivisionError):
-            gla.cg(A, B, rtol=0, maxiter=10**9, callback=callback)
+            gla.gmres(A, B, rtol=0, maxiter=10**9, callback=callback)
 
     with distribute(S, client=client) as A:
         thread = threading.Thread(target=solve)
@@ -225,7 +225,7 @@ def test_a_wait_for_another_solve_names_it(client: Any) -> None:
         try:
             wait_until(lambda: all(client.run(is_solving).values()))
             with (
-                pytest.warns(UserWarning, match="busy with gsparse-cg-rank"),
+                pytest.warns(UserWarning, match="busy with gsparse-gmres-rank"),
                 pytest.raises(CommunicationError, match="another solve holds"),
             ):
                 distribute(S, client=client, timeout=0.3)

@@ -6,7 +6,7 @@ together texts that say the same in other words. scikit-learn multiplies the mat
 (`algorithm="randomized"`) or by one vector at a time ("arpack"). In both cases it accepts a GpuSparseMatrix, and finds
 the same singular values as for SciPy's matrix. Then a pipeline with the same step learns to which module a function
 belongs, and answers a question. The example needs scikit-learn: pip install 'gsparse-gpu[examples]'. It runs on the GPU
-if there is one, else on the CPU.
+if there is one, else on the CPU, where this small matrix gains nothing.
 
     python examples/latent_semantics.py
     python examples/latent_semantics.py --topics 200

@@ -710,6 +710,14 @@ def test_rows_of_different_lengths_are_refused_with_their_lengths() -> None:
         gsparse.GpuSparseMatrix([[1, 2, 3], [3], [4, 5]], device="cpu")
 
 
+@pytest.mark.parametrize("text", [["some words", "more"], np.array([["some", "words"]]), np.array([[1, "a"]], object)])
+def test_text_is_refused_with_what_to_do(text: Any) -> None:
+    with pytest.raises(
+        DtypeError, match=r"dtype .*: use astype\(float\), or encode text and categories as numbers first$"
+    ):
+        gsparse.GpuSparseMatrix(text, device="cpu")
+
+
 def test_a_number_of_a_device_is_refused_and_the_first_cpu_is_the_cpu() -> None:
     for number in (0, 1):
         words = rf"unknown device {number}: use .* \(CuPy's device {number} is 'gpu:{number}'\)"

@@ -177,5 +177,5 @@ print(A.stats)
 # -------
 # - :doc:`/guides/coming_from_scipy`: what stays the same, and what is different
 # - :doc:`/guides/when_not_to_use_it`: when another library serves you better
-# - :doc:`/examples`: whole programs from physics, graphs, data and statistics
+# - :doc:`/examples`: whole programs from physics, graphs, and data and learning
 # - :doc:`/guides/many_gpus`: the same over many GPUs

@@ -240,13 +240,18 @@ assert refined.info == 0 and np.linalg.norm(b - S @ refined.x) <= 2e-10 * np.lin
 # %%
 # Least squares and eigenvalues
 # -----------------------------
-# `lsqr` and `lsmr` accept matrices of any shape. `lobpcg` takes a block of initial vectors and a preconditioner;
-# :ref:`eigenvalues` compares it with SciPy's.
+# `lsqr` and `lsmr` accept matrices of any shape. ``damp=d`` adds d²·norm(x)² to what is minimized: with d = √alpha,
+# this is the ridge regression of scikit-learn without an intercept. `lobpcg` takes a block of initial vectors and a
+# preconditioner; :ref:`eigenvalues` compares it with SciPy's.
 
 tall = sp.csr_array(sp.random_array((3000, 400), density=0.01, rng=rng))
 right = rng.standard_normal(3000)
 least = lsqr(GpuSparseMatrix(tall), right, atol=1e-10, btol=1e-10)[0]
 assert np.allclose(least, np.linalg.lstsq(tall.toarray(), right)[0], atol=1e-6)
+
+ridge = lsqr(GpuSparseMatrix(tall), right, damp=2.0, atol=1e-10, btol=1e-10)[0]
+normal = tall.T @ tall + 4 * sp.eye_array(400)
+assert np.allclose(ridge, sla.spsolve(normal.tocsc(), tall.T @ right), atol=1e-6)
 
 L = GpuSparseMatrix(laplacian)
 lowest, _ = lobpcg(L, rng.standard_normal((n**3, 3)), M=ic0(L), largest=False, tol=1e-6, maxiter=60)

@@ -24,6 +24,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Numbers of iterations, and real numbers that must not be negative, by the names that solvers give them.
 _COUNTS = {"maxiter": 0, "iter_lim": 0, "restart": 1}
 _TOLERANCES = ("rtol", "atol", "btol", "conlim")
+# Names that users expect from other functions, and those that a solver may have in their place.
+_OTHER_NAMES = {
+    "tol": ("rtol", "atol", "btol"),
+    "rtol": ("atol", "btol"),
+    "maxiter": ("iter_lim",),
+    "iter_lim": ("maxiter",),
+    "damping": ("damp",),
+    "alpha": ("damp",),
+}
 
 
 def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int] = ()) -> F:
@@ -53,10 +62,10 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
 
 def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, Any]) -> None:
     """Refuse limits and tolerances that no solver can honour; `None` stands for a default."""
-    if "tol" in arguments and "tol" not in parameters:
-        names = [parameter for parameter in ("rtol", "atol", "btol") if parameter in parameters]
-        raise TypeError(f"{name}() takes no argument 'tol', as in SciPy: use {' and '.join(names)} instead")
     for argument, value in arguments.items():
+        names = [other for other in _OTHER_NAMES.get(argument, ()) if other in parameters]
+        if names and argument not in parameters:
+            raise TypeError(f"{name}() takes no argument {argument!r}, as in SciPy: use {' and '.join(names)} instead")
         if _is_left_out(parameters, argument, value):
             continue
         if argument in _COUNTS:

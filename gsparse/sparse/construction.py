@@ -187,15 +187,17 @@ def parse_host_source(
     try:
         parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
     except ValueError as error:
-        kind = DtypeError if "dtype" in str(error) else StructureError
-        raise kind(f"no matrix can be made of this source: {_uneven_rows(source) or error}") from error
+        if "dtype" in str(error):
+            remedy = "use astype(float), or encode text and categories as numbers first"
+            raise DtypeError(f"no matrix can be made of this source: {str(error).rstrip('.')}: {remedy}") from error
+        raise StructureError(f"no matrix can be made of this source: {_uneven_rows(source) or error}") from error
     attributes = vars(parsed)
     return attributes, [attributes.pop(name) for name in ("indptr", "indices", "data")]
 
 
 def _uneven_rows(source: Any) -> str:
     """Return what is wrong with a list whose rows differ in length, or an empty string for anything else."""
-    if not isinstance(source, list) or not all(isinstance(row, Sized) for row in source):
+    if not isinstance(source, list) or not all(isinstance(row, Sized) and not isinstance(row, str) for row in source):
         return ""
     lengths = {len(row) for row in source}
     if len(lengths) < 2:

@@ -275,6 +275,16 @@ def test_a_rectangular_system_is_solved_by_least_squares(
     assert_true(S, result, b)
 
 
+@pytest.mark.usefixtures("iterative")
+def test_a_least_squares_solution_is_not_sought_again_from_itself() -> None:
+    S, rng = rectangular(900, 300), np.random.default_rng(0)
+    b = S @ rng.standard_normal(300) + 0.01 * rng.standard_normal(900)
+    result = solve(GpuSparseMatrix(S, device="cpu"), b)
+    assert result.info == 0
+    assert len(result.residuals) == result.iterations + 1  # those of one run, which begins with x = 0
+    assert result.residuals[0] == pytest.approx(np.linalg.norm(b))
+
+
 @pytest.mark.parametrize("shape", [(900, 700), (700, 900)], ids=str)
 def test_a_large_least_squares_problem_may_be_factorized(shape: tuple[int, int]) -> None:
     S = rectangular(*shape)

@@ -72,6 +72,23 @@ def test_the_old_name_of_the_tolerance_is_refused_with_the_new_one(A: GpuSparseM
         getattr(linalg, name)(A, np.ones(N), tol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "new"),
+    [
+        ("lsqr", "rtol", "atol and btol"),
+        ("lsqr", "maxiter", "iter_lim"),
+        ("lsmr", "iter_lim", "maxiter"),
+        ("lsmr", "alpha", "damp"),
+        ("lsqr", "damping", "damp"),
+    ],
+)
+def test_the_name_of_an_argument_of_another_function_is_refused_with_the_right_one(
+    A: GpuSparseMatrix, name: str, argument: str, new: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"{name}\(\) takes no argument '{argument}', as in SciPy: use {new} instead"):
+        getattr(linalg, name)(A, np.ones(N), **{argument: 1})
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_right_hand_side_without_columns_has_a_solution_without_columns(A: GpuSparseMatrix, name: str) -> None:
     solver = getattr(linalg, name)

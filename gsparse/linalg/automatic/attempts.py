@@ -100,7 +100,9 @@ def _iterate(
         before = problem.residuals.copy()
         result = _run(problem, candidate, A, scale, rtol, limit if maxiter is None else limit - iterations, options)
         iterations += result.iterations
-        if problem.is_solved or (problem.least_squares and result.info == 0 and result.iterations == 0):
+        has_no_more = result.info == 0 and result.iterations == 0
+        is_least = problem.least_squares and (has_no_more or problem.is_least_squares_solution())
+        if problem.is_solved or is_least:
             break
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = float(np.nanmax(np.where(before <= problem.tolerances, 0, problem.residuals / before)))

@@ -18,6 +18,9 @@ __all__ = ["LinearProblem"]
 
 HostArray = npt.NDArray[Any]
 
+# A least-squares solution is one where norm(Aᴴ·r) is at most this part of norm(A)·norm(r), or rtol if that is larger.
+_NORMAL_TOLERANCE = 1e-7
+
 
 @dataclass(eq=False)
 class LinearProblem:
@@ -113,8 +116,8 @@ class LinearProblem:
             self.residuals = np.minimum(residuals, self.residuals)
         return bool(is_better.any())
 
-    def is_least_squares_solution(self, tolerance: float) -> bool:
-        """Return whether Aᴴ·r is zero for every column, up to the tolerance times norm(A)·norm(r). Synchronizes."""
+    def is_least_squares_solution(self) -> bool:
+        """Return whether Aᴴ·r is zero for every column, up to `_NORMAL_TOLERANCE` or rtol. Synchronizes."""
         if self.matrix is None:
             return False
         if self._adjoint is None:
@@ -122,7 +125,7 @@ class LinearProblem:
         r = self.residual(self.x)
         product = self.device.xp.empty_like(self.x)
         self._adjoint(r, product)
-        bounds = tolerance * norm(self.matrix) * self.residuals
+        bounds = max(self.rtol, _NORMAL_TOLERANCE) * norm(self.matrix) * self.residuals
         return bool(((self.system.norms(product) <= bounds) | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:

@@ -27,8 +27,6 @@ __all__ = ["solve"]
 # The default of rtol in double and in single precision, and the smallest rtol that single precision reaches.
 _RTOL = {8: 1e-8, 4: 1e-5}
 _SINGLE_RTOL = 2e-6
-# A least-squares solution is one where norm(Aᴴ·r) is at most this part of norm(A)·norm(r), or rtol if that is larger.
-_NORMAL_TOLERANCE = 1e-7
 
 
 @checked
@@ -160,7 +158,8 @@ def _make_problem(
     with device.active(), device.memory_guard():
         culprits = system.nonfinite_inputs()
         if culprits:
-            raise ValueError(f"solve needs finite values: {' and '.join(culprits)} hold NaN or infinity")
+            verb = "holds" if len(culprits) == 1 else "hold"
+            raise ValueError(f"solve needs finite values: {' and '.join(culprits)} {verb} NaN or infinity")
         tolerances = system.tolerances(rtol, atol)
         tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
         is_square = operator.shape[0] == operator.shape[1]
@@ -235,16 +234,12 @@ def _try_all(
     last = None
     for candidate in candidates:
         attempt, result = try_method(problem, candidate, properties, maxiter, progress)
-        is_least = problem.least_squares and not problem.is_solved and _is_least_squares(problem)
+        is_least = problem.least_squares and not problem.is_solved and problem.is_least_squares_solution()
         attempts.append(replace(attempt, outcome="least-squares solution") if is_least else attempt)
         last = result or last
         if problem.is_solved or is_least:
             break
     return attempts, last
-
-
-def _is_least_squares(problem: LinearProblem) -> bool:
-    return problem.is_least_squares_solution(max(problem.rtol, _NORMAL_TOLERANCE))
 
 
 def _finish(
@@ -294,7 +289,7 @@ def _verdict(
         return failed, reason, "Subtract the mean of b, and increase rtol or maxiter."
     if problem.is_solved:
         return 0, "converged", ""
-    if _is_least_squares(problem):
+    if problem.is_least_squares_solution():
         if problem.least_squares:
             return 0, "converged: x minimizes norm(b - A·x)", ""
         reason = "A is singular and b is not in its range: x minimizes norm(b - A·x)"

@@ -273,10 +273,7 @@ class DistributedMatrix(DistributedEntries):
         return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self.permutation[own_rows]}
 
     def close(self) -> None:
-        """Release the matrix on the workers.
-
-        No method may be called afterwards, except `repartition` of a matrix that was not computed from others.
-        """
+        """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
         if self._task_group.is_open:
             self._worker_products.close()
             self._task_group.close()
@@ -295,10 +292,7 @@ class DistributedMatrix(DistributedEntries):
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function of `gsparse.linalg` on the workers.
-
-        Return NotImplemented for an eigensolver that has to run in this process.
-        """
+        """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":
@@ -313,10 +307,7 @@ class DistributedMatrix(DistributedEntries):
         return M if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _with_block_size(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a preconditioner.
-
-        A `block_size` of None is replaced by the block size that the matrix had before it was distributed.
-        """
+        """Return the arguments, with the block size of the matrix before it was distributed if none is given."""
         if arguments.get("block_size", 1) is None and self._source.block_size > 1:
             return {**arguments, "block_size": self._source.block_size}
         return arguments
@@ -372,10 +363,7 @@ class DistributedMatrix(DistributedEntries):
         return result.in_scipys_form()
 
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
-        """Return x of the solve's latest checkpoint, or x0, for a solve that goes on with the remaining workers.
-
-        The matrix is made on them again, unless it was computed from others and all of its workers remain.
-        """
+        """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
         workers = task_group.remaining_workers()
         if not workers:

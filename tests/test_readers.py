@@ -553,8 +553,8 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
         ".mat", matlab((14, FLAGS + struct.pack("<II", 5, 4000))), "says that it has 4,000 bytes, 0 are left"),
     "a variable beyond the file": (
         ".mat", matlab((14, FLAGS))[:-8], "says that it has 16 bytes, 8 are left"),
-    "an element of an unknown type": (".mat", matlab((14, FLAGS + element(8, b""))), "an element .* type 8, but can only be"),
-    "a variable within numbers": (".mat", matlab((14, FLAGS + element(14, b""))), "an element .* type 14, but can only be"),
+    "an element of an unknown type": (".mat", matlab((14, FLAGS + element(8, b""))), "an element .* type 8, but"),
+    "a variable within numbers": (".mat", matlab((14, FLAGS + element(14, b""))), "an element .* type 14, but"),
     "the same, big-endian": (".mat", matlab((9, bytes(8)), order=">"), "a variable is of type 9, not 14"),
     "the same, compressed": (
         ".mat", matlab((15, zlib.compress(element(9, bytes(8))))), "a variable is of type 9, not 14"),

@@ -146,26 +146,35 @@ def lsmr(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
-        As in `lsqr`.
+        The matrix or operator, SciPy's or CuPy's, of any rank, as in `lsqr`.
     b : array, shape (M,) or (M, k)
-        As in `lsqr`.
-    damp, atol, btol, conlim : float, optional
-        As in `lsqr`.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
+    damp : float, optional
+        Regularization parameter.
+    atol, btol : float, optional
+        The solve has converged when ``norm(r) <= btol * norm(b) + atol * norm(A) * norm(x)``. If there is no solution,
+        it has converged when ``norm(A.H @ r) <= atol * norm(A) * norm(r)``.
+    conlim : float, optional
+        The solve stops when the estimated condition number of A exceeds this limit; 0 for no limit.
     maxiter : int, optional
         Maximum number of iterations; ``min(M, N)`` by default.
     show : bool, optional
-        As in `lsqr`.
+        Print the residual of each iteration and the reason for stopping, after the solve.
     x0 : array, optional
-        As in `lsqr`.
-    full_output, progress : bool, optional
-        As in `lsqr`.
+        Initial guess; zero by default.
+    full_output : bool, optional
+        Return a `SolveResult` instead.
+    progress : bool, optional
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
         The solution: NumPy or CuPy, as b.
-    istop, itn : int
-        As in `lsqr`. These values and those below are arrays if b has several columns.
+    istop : int
+        Why the solve stopped, by the numbers of `lsqr`. This value and those below are arrays if b has several columns.
+    itn : int
+        Number of iterations.
     normr, normar : float
         Norms of r and of ``A.H @ r``, where A is extended by the rows damp·I.
     norma, conda : float

@@ -138,10 +138,9 @@ assert len(left) == 22 and networkx.cut_size(graph, left) == 1
 # scikit-learn
 # ------------
 # Estimators that take a sparse matrix multiply by it, on the device if it is a `GpuSparseMatrix`. Those whose work is
-# in products, such as ``TruncatedSVD``, gain from that (:doc:`when_not_to_use_it` names an exception). Estimators that
-# read single rows convert it on the host, and do not. All of them check their input first, which reads ``A.data``,
-# ``A.indices`` and ``A.indptr`` on the host, so that they are refused inside `strict`. :ref:`latent_semantics` has a
-# whole pipeline.
+# in products, such as ``TruncatedSVD``, gain from that. Estimators that read single rows convert it on the host, and do
+# not. All of them check their input first, which reads ``A.data``, ``A.indices`` and ``A.indptr`` on the host, so that
+# they are refused inside `strict`. :ref:`latent_semantics` has a whole pipeline.
 
 from sklearn.decomposition import TruncatedSVD
 

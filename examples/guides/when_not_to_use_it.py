@@ -102,13 +102,7 @@ assert csr_bytes > full.shape[0] * full.shape[1] * 8
 # 16 columns on, an X in C order was 1.6 to 3.4 times as fast in the geometric mean of the matrices in ``FIGURES.md``
 # (``python -m gsparse bench --all --columns 16,64,256`` prints both). Use a row-major X where you can.
 #
-# Transposed products of a tall matrix on a CPU
-# ---------------------------------------------
-# ``A.T @ X`` with several columns, where A has many more rows than columns, gathers rows of an X that does not fit the
-# caches. SciPy reads X once from its beginning to its end. On a processor with 32 MB of cache, SciPy's product of
-# 200,000 x 30,000 with 30 columns took a fifth to a third of the time, and on one with 300 MB about the same time.
-# Methods that consist of such products, as scikit-learn's ``TruncatedSVD(algorithm="randomized")``, gain nothing then.
-#
+
 # You need gradients of more than products and solves
 # ---------------------------------------------------
 # `gsparse.torch` and `gsparse.jax` have products and solves with gradients of the vectors and of the values

@@ -115,14 +115,22 @@ class ProductKernels(Protocol):
         ...
 
     def csr_spmm(
-        self, device: Device, matrix: Csr | RowPattern | Bsr, dtype: DType, choose: ChoosePanelLaunch, survey: Survey
+        self,
+        device: Device,
+        matrix: Csr | RowPattern | Bsr,
+        dtype: DType,
+        choose: ChoosePanelLaunch,
+        survey: Survey,
+        transpose: Csr | None = None,
     ) -> MultiplyColumns:
         """Bind a product with several dense columns.
 
         `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
         `SPMM_FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
         such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
-        matrix; the CPU uses neither.
+        matrix; the CPU uses neither. `transpose` has the transposed arrays, with values of the same dtype as those of
+        `matrix`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the GPU does not
+        use them.
         """
         ...
 

@@ -155,12 +155,15 @@ def build_planned(
     return decide(measure(device, calls))
 
 
-def build_columns(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> ColumnsProduct:
-    """Bind the product with several columns."""
+def build_columns(
+    structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], transpose: Csr | None
+) -> ColumnsProduct:
+    """Bind the product with several columns. `transpose` has the transposed arrays, if there are any."""
     device = structure.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
     choose = partial(launch_for, structure.rows, **_panel_options(structure, stored, compute))
-    multiply = kernels_of(device).csr_spmm(device, stored, compute, choose, structure.survey)
+    transpose = None if transpose is None else values_as(transpose, stored.dtype)
+    multiply = kernels_of(device).csr_spmm(device, stored, compute, choose, structure.survey, transpose)
     return ColumnsProduct(multiply, stored, _one_and_zero(compute))
 
 

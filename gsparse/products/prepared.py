@@ -74,6 +74,8 @@ class PreparedMatrix:
     is_new_result : bool, optional
         Whether the matrix is the result of an operation and has not been multiplied often. Until then, products use a
         format without set-up.
+    transpose : Csr, optional
+        The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
         The product with vectors of the matrix's own dtype, after it has been built.
     plain_columns : ColumnsProduct, optional
@@ -87,14 +89,14 @@ class PreparedMatrix:
     source: tuple[Array, Array, Array]
     on_loan: bool = False
     is_new_result: bool = False
+    transpose: Csr | None = None
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: ColumnsProduct | None = field(default=None, repr=False)
-    # The transposed matrix, and whether its values are to be conjugated. None in place of the matrix stands for this
-    # matrix itself: a reference to it would be a reference cycle.
+    # The transposed matrix, None for this one (no reference cycle), and whether its values are to be conjugated.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
-    # False after memory did not suffice for a format. Then only formats that read CSR's own arrays are candidates.
+    # False after memory did not suffice for a format: then only formats that read CSR's own arrays are candidates.
     _has_memory: bool = field(default=True, repr=False)
 
     @made_once
@@ -247,7 +249,7 @@ class PreparedMatrix:
         return product
 
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
-        product = build_columns(self.structure, self.columns_stored(storage, compute), compute)
+        product = build_columns(self.structure, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
         return product
 
@@ -321,8 +323,7 @@ class PreparedMatrix:
     def transposed(self) -> tuple[PreparedMatrix, bool]:
         """Return the prepared transposed matrix, and whether products must conjugate its values.
 
-        For a symmetric or Hermitian matrix this is the object itself. For any other matrix, the first call makes a
-        transposed copy on the device, which is kept.
+        For a symmetric or Hermitian matrix it is the object itself, otherwise a copy on the device, which is kept.
         """
         if self._transposed is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
@@ -332,9 +333,9 @@ class PreparedMatrix:
         return (self if prepared is None else prepared), conjugated
 
     def transposed_csr(self) -> tuple[Csr, bool]:
-        """Return the transposed arrays, and whether their values are still to be conjugated, for a conversion.
+        """Return the transposed arrays, which are kept, and whether their values are still to be conjugated.
 
-        It does not find out whether the matrix is symmetric, which only products benefit from. The arrays are kept.
+        For conversions: whether the matrix is symmetric, which only products benefit from, is not found out.
         """
         if self._transposed is None and self.options.symmetric is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
@@ -365,7 +366,7 @@ def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix 
         csr = kernels_of(device).csr_transpose(device, matrix.csr)
     source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure.of(device, csr)
     flags = matrix.on_loan, matrix.is_new_result
-    return PreparedMatrix(device, csr, matrix.options, structure, source, *flags), False
+    return PreparedMatrix(device, csr, matrix.options, structure, source, *flags, matrix.csr), False
 
 
 def prepare_matrix(
@@ -394,7 +395,6 @@ def prepare_matrix(
         survey = kernels_of(device).survey(device, indptr, indices, bool(kernels_of(device).CSR_CODES))  # synchronizes
         if not survey.describes(shape[1], min(indices.size, data.size)):
             refuse_arrays(device, shape, indptr, indices, data)
-        # As in SciPy, the arrays may be longer than the last row pointer says.
-        indices, data = indices[: survey.last], data[: survey.last]
+        indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
         csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
         return PreparedMatrix(device, csr, options, Structure.of(device, csr, survey), source, on_loan)

@@ -15,7 +15,7 @@ from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
 from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
 
-__all__ = ["Arguments", "Int", "first_row", "store_run", "write", "write_first", "write_lanes", "write_run"]
+__all__ = ["Arguments", "Int", "first_row", "store_run", "widened", "write", "write_first", "write_lanes", "write_run"]
 
 Int = int | np.signedinteger[Any]
 
@@ -121,3 +121,11 @@ def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -
         write_first(y, row + LANES, max(0, min(rows - LANES, LANES)), b, alpha, beta)
         write_first(y, row + 2 * LANES, max(0, min(rows - 2 * LANES, LANES)), c, alpha, beta)
         write_first(y, row + 3 * LANES, max(0, min(rows - 3 * LANES, LANES)), d, alpha, beta)
+
+
+@inlined
+def widened(zero: Any, value: Any, conjugate: bool | None) -> Any:
+    """Return a value of the matrix, conjugated if asked for, in the type of the number `zero`."""
+    if conjugate is not None:
+        value = np.conj(value)
+    return type(zero)(value)

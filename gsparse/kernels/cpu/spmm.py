@@ -17,8 +17,9 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.rows import Int, first_row, write
+from gsparse.kernels.cpu.rows import Int, first_row, widened, write
 from gsparse.kernels.cpu.spmm_bsr import multiply_blocks
+from gsparse.kernels.cpu.spmm_columns import multiply_by_columns, num_copies
 from gsparse.kernels.set_up import Survey
 
 __all__ = ["csr_spmm"]
@@ -62,13 +63,18 @@ class PanelProduct(NamedTuple):
 
 
 def csr_spmm(
-    device: Device, matrix: Csr | RowPattern | Bsr, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
+    device: Device,
+    matrix: Csr | RowPattern | Bsr,
+    dtype: np.dtype[Any],
+    choose: ChoosePanelLaunch,
+    survey: Survey,
+    transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Multiply columns of any strides; each column has the bits of `csr_scalar`."""
+    """Multiply columns of any strides. Each has the bits of `csr_scalar`, unless `transpose` is read instead."""
     if isinstance(matrix, Bsr):
         return partial(_multiply, partial(multiply_blocks, matrix), 0)
     assert isinstance(matrix, Csr)
-    return partial(_multiply, partial(_multiply_strip, matrix), _FEW_COLUMNS)
+    return partial(_multiply, partial(_multiply_strip, matrix, transpose), _FEW_COLUMNS)
 
 
 def _multiply(
@@ -84,9 +90,14 @@ def _multiply(
         multiply_strip(_in_row_order(x[:, columns]), y[:, columns], alpha, beta, conjugate)
 
 
-def _multiply_strip(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def _multiply_strip(
+    matrix: Csr, transpose: Csr | None, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
+) -> None:
     num_columns = x.shape[1]
     if num_columns == 0:
+        return
+    if transpose is not None and (copies := num_copies(x, y)):
+        multiply_by_columns(transpose, copies, x, y, alpha, beta, conjugate)
         return
     by_rows = num_columns >= _MIN_ROW_COLUMNS and x.flags.c_contiguous
     cost = (matrix.indices.size + y.shape[0]) * num_columns
@@ -119,7 +130,7 @@ def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         sums[:] = zero
         for position in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            value = _widened(zero, data[np.uint64(position)], conjugate)
+            value = widened(zero, data[np.uint64(position)], conjugate)
             source = np.uint64(indices[np.uint64(position)])
             for column in range(num_columns):
                 sums[np.uint64(column)] += value * x[source, np.uint64(column)]
@@ -155,7 +166,7 @@ def _csr_spmm_tiles(part: int, num_parts: int, product: PanelProduct) -> None:
         if column < num_columns:
             total = zero
             for position in range(begin, end):
-                value = _widened(zero, data[np.uint64(position)], conjugate)
+                value = widened(zero, data[np.uint64(position)], conjugate)
                 total += value * x[np.uint64(indices[np.uint64(position)]), np.uint64(column)]
             write(y[np.uint64(row)], column, total, alpha, beta)
 
@@ -166,7 +177,7 @@ def _columns_of_8(zero: Any, begin: Int, end: Int, column: Int, product: PanelPr
     indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = c = d = e = f = g = h = zero
     for position in range(begin, end):
-        value = _widened(zero, data[np.uint64(position)], conjugate)
+        value = widened(zero, data[np.uint64(position)], conjugate)
         source = np.uint64(indices[np.uint64(position)])
         a += value * x[source, np.uint64(column)]
         b += value * x[source, np.uint64(column + 1)]
@@ -185,7 +196,7 @@ def _columns_of_4(zero: Any, begin: Int, end: Int, column: Int, product: PanelPr
     indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = c = d = zero
     for position in range(begin, end):
-        value = _widened(zero, data[np.uint64(position)], conjugate)
+        value = widened(zero, data[np.uint64(position)], conjugate)
         source = np.uint64(indices[np.uint64(position)])
         a += value * x[source, np.uint64(column)]
         b += value * x[source, np.uint64(column + 1)]
@@ -200,15 +211,8 @@ def _columns_of_2(zero: Any, begin: Int, end: Int, column: Int, product: PanelPr
     indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = zero
     for position in range(begin, end):
-        value = _widened(zero, data[np.uint64(position)], conjugate)
+        value = widened(zero, data[np.uint64(position)], conjugate)
         source = np.uint64(indices[np.uint64(position)])
         a += value * x[source, np.uint64(column)]
         b += value * x[source, np.uint64(column + 1)]
     return a, b
-
-
-@inlined
-def _widened(zero: Any, value: Any, conjugate: bool | None) -> Any:
-    if conjugate is not None:
-        value = np.conj(value)
-    return type(zero)(value)

@@ -31,6 +31,7 @@ def csr_spmm(
     dtype: np.dtype[Any],
     choose: ChoosePanelLaunch,
     survey: Survey,
+    transpose: Csr | None = None,
 ) -> MultiplyColumns:
     """Bind a product whose launch `choose` decides for each shape and layout of X."""
     if isinstance(matrix, Bsr):

@@ -40,6 +40,7 @@ def tall(rng: np.random.Generator, dtype: Any = float) -> sp.csr_array:
     return sp.csr_array((random_values(rng, columns.size, dtype), columns.astype(np.int32), indptr), shape=(700, 20))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int32"])
 @pytest.mark.parametrize("columns", [3, 8, 21])

@@ -128,9 +128,9 @@ class ProductKernels(Protocol):
         `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
         `SPMM_FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
         such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
-        matrix; the CPU uses neither. `transpose` has the transposed arrays, with values of the same dtype as those of
-        `matrix`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the GPU does not
-        use them.
+        matrix; the CPU uses neither. `transpose` has the transposed arrays, with values of any dtype that can be
+        converted to `dtype`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the
+        GPU does not use them.
         """
         ...
 

@@ -162,7 +162,6 @@ def build_columns(
     device = structure.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
     choose = partial(launch_for, structure.rows, **_panel_options(structure, stored, compute))
-    transpose = None if transpose is None else values_as(transpose, stored.dtype)
     multiply = kernels_of(device).csr_spmm(device, stored, compute, choose, structure.survey, transpose)
     return ColumnsProduct(multiply, stored, _one_and_zero(compute))
 

@@ -42,7 +42,7 @@ def tall(rng: np.random.Generator, dtype: Any = float) -> sp.csr_array:
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int32", "bool"])
 @pytest.mark.parametrize("columns", [3, 8, 21])
 def test_transposed_products_of_a_tall_matrix_are_exact(
     by_columns: list[int], rng: np.random.Generator, threads: int, dtype: str, columns: int
@@ -78,6 +78,17 @@ def test_the_bits_depend_on_the_number_of_threads_alone(by_columns: list[int], r
         first = A.T @ X
         for _ in range(5):
             np.testing.assert_array_equal(A.T @ X, first)
+
+
+@pytest.mark.parametrize(
+    ("stored", "vector"), [("bool", "float64"), ("int8", "float32"), ("uint64", "float64"), ("float32", "complex128")]
+)
+def test_values_of_another_dtype_are_widened_as_they_are_read(
+    by_columns: list[int], rng: np.random.Generator, stored: str, vector: str
+) -> None:
+    S, X = tall(rng, stored), random_values(rng, (700, 10), vector)
+    assert_product(GpuSparseMatrix(S, device="cpu").T @ X, sp.csr_array(S.T), X)
+    assert min(by_columns) > 0
 
 
 def test_new_values_are_used(by_columns: list[int], rng: np.random.Generator) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gsparse.formats import FORMATS
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.formats.costs import TABLE_BYTES, KernelModel, vector_length
+from gsparse.formats.costs import TABLE_BYTES, KernelModel, num_sharing, vector_length
 from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
 from gsparse.formats.row_stats import RowStats, share_above
 from gsparse.kernels import gpu
@@ -178,6 +178,12 @@ def test_a_thread_loads_several_entries_at_once() -> None:
 def test_a_thread_of_csr_scalar_has_no_longer_rows_than_the_limit_of_long_rows() -> None:
     limit = gpu.SCALAR_LENGTH
     assert [steps("csr_scalar", n) for n in (1, limit, limit + 1, 9 * limit)] == pytest.approx([1, limit, limit, limit])
+
+
+def test_the_threads_of_a_cpu_divide_every_term_of_instructions() -> None:
+    others = {"fixed": 1, "setup": 1, "stream": 8 / 2}
+    for term in KernelModel.__dataclass_fields__:
+        assert num_sharing(term, 8) == others.get(term, 8), term
 
 
 def test_threads_of_csr_vector_share_a_row() -> None:

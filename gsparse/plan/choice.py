@@ -76,7 +76,7 @@ class Candidate:
         return self.storage.num_stored
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Plan:
     """The chosen format, the reason for the choice, and all candidates, which are shown as a table.
 

@@ -21,7 +21,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import gsparse
-from gsparse import cli, linalg
+from gsparse import cli
 from gsparse._interrupt import is_command
 from gsparse.cli import common, demo, doctor, entry, solve, warmup
 from gsparse.device.cache import UntrustedFolderError
@@ -30,6 +30,7 @@ from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.kernels.cpu.compiling import HandOut
 from gsparse.linalg.automatic import direct, plan
+from gsparse.linalg.registry import METHODS
 from tests.support import assert_product, closed_pipe
 
 ROOT = Path(__file__).parents[1]
@@ -203,13 +204,13 @@ def test_a_residual_above_rtol_from_rounding_or_least_squares_is_explained(
     assert "x minimizes norm(b - A·x)" in call(capsys, *command)[1]
     _, text, _ = call(capsys, *command, "--method", "lsmr")
     assert "found a least-squares solution" in text and "above --rtol" not in text
-    exact = linalg.cg
+    exact = METHODS["cg"].function
 
     def rounded(*arguments: Any, **options: Any) -> Any:
         solution = exact(*arguments, **{**options, "full_output": True})
         return replace(solution, relative_residual=1e-6)
 
-    monkeypatch.setattr(linalg, "cg", rounded)
+    monkeypatch.setitem(METHODS, "cg", replace(METHODS["cg"], function=rounded))
     code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", "--method", "cg")
     assert code == 0
     assert "above --rtol 1e-08: cg computes its residual by updates, which rounding errors separate" in text
@@ -227,7 +228,7 @@ def test_solve_seconds_exclude_compilation(
     files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     compiled: list[None] = []
-    exact = getattr(linalg, method)
+    exact = METHODS[method].function
 
     def compiling_first(*arguments: Any, **options: Any) -> Any:
         begin = time.perf_counter()
@@ -235,9 +236,9 @@ def test_solve_seconds_exclude_compilation(
             time.sleep(0.5)
             compiled.append(None)
         solution = exact(*arguments, **options)
-        return replace(solution, seconds=time.perf_counter() - begin) if options.get("full_output") else solution
+        return replace(solution, seconds=time.perf_counter() - begin)
 
-    monkeypatch.setattr(linalg, method, compiling_first)
+    monkeypatch.setitem(METHODS, method, replace(METHODS[method], function=compiling_first))
     command = ["solve", files / "line.mtx", "--device", "cpu", "--method", method]
     report = call_json(capsys, *command)
     assert report["seconds"] < 0.5 <= report["warm_up_seconds"]
@@ -341,7 +342,7 @@ def test_advice_names_options_of_the_command_not_arguments_of_python(
             "A is singular or not positive definite: use --method minres, or leave",
         ),
         ("gmres", np.array([[0.0, 1.0], [0.0, 0.0]]), "The Krylov space ended before a solution was found: A or the"),
-        ("lsmr", np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20), "Scale the columns of A; "),
+        ("lsmr", np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20), "Scale the columns of A, or regularize: --damp"),
     ],
 )
 def test_advice_after_a_breakdown_names_only_options_of_the_command(
@@ -382,6 +383,20 @@ def test_workers_solve_as_a_single_process_does(files: Path) -> None:
     np.testing.assert_allclose(np.load(files / "x.npy"), 1.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("options", [(), ("--method", "lsqr"), ("--method", "lsmr"), ("--workers", "1")], ids=" ".join)
+@pytest.mark.parametrize("name", ["line", "tall"])
+def test_damping_is_that_of_ridge_regression(files: Path, capsys: Any, name: str, options: tuple[str, ...]) -> None:
+    if "--workers" in options:
+        pytest.importorskip("distributed", reason="needs dask")
+    command = ["solve", files / f"{name}.mtx", "--damp", "1.5", "--rtol", "1e-12", "--device", "cpu", *options]
+    report = call_json(capsys, *command, "-o", files / "x.npy")
+    assert report["converged"]
+    A = read_file(files / f"{name}.mtx").toarray()
+    b = A @ np.ones(A.shape[1])
+    expected = np.linalg.solve(A.T @ A + 2.25 * np.eye(A.shape[1]), A.T @ b)
+    np.testing.assert_allclose(np.load(files / "x.npy"), expected, rtol=0, atol=1e-8)
+
+
 def test_workers_use_the_device_of_the_environment(files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="needs dask")
 
@@ -396,6 +411,9 @@ def test_workers_use_the_device_of_the_environment(files: Path, capsys: Any, mon
 MISUSES: dict[str, tuple[str, str]] = {
     "cg of a rectangle": ("solve tall.mtx --method cg", "cg needs a square matrix.*use lsqr or lsmr"),
     "a preconditioner of a rectangle": ("solve tall.mtx --precond ilu0", "--precond goes with square matrices"),
+    "damping with cg": ("solve line.mtx --method cg --damp 1", "--damp goes with --method lsmr or lsqr, or without"),
+    "damping with a preconditioner": ("solve line.mtx --precond jacobi --damp 1", "solved without --precond$"),
+    "negative damping": ("solve line.mtx --damp -1", "--damp: a finite number that is not negative, got -1.0$"),
     "a preconditioner of lsqr": ("solve line.mtx --method lsqr --precond ilu0", "lsqr takes no --precond"),
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is not an array": ("solve line.mtx --rhs text.npy", "text.npy is not an array.*numpy.save"),

@@ -26,7 +26,8 @@ def solve_automatically(options: argparse.Namespace, S: sp.csr_array, b: Any) ->
         A = GpuSparseMatrix(S, device=options.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the text and the exit code say so
-        result = linalg.solve(A, b, rtol=options.rtol, maxiter=options.maxiter, progress=can_show_progress())
+        limits = {"rtol": options.rtol, "maxiter": options.maxiter}
+        result = linalg.solve(A, b, damp=options.damp, progress=can_show_progress(), **limits)
     advice = result.advice
     for argument, option in _OPTIONS.items():
         advice = advice.replace(argument, option)

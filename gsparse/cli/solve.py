@@ -54,7 +54,7 @@ PRECONDITIONERS = names_of("preconditioner")
 _OF_BLOCKS = ("block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0", "amg")
 # Default number of rows of a block of block_jacobi, meant for several unknowns per grid point. The others have 1.
 _BLOCK_SIZE = 4
-# Iterations of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
+# Iterations, or cycles, of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
 _WARM_UP_ITERATIONS = 1
 # The suffix of numpy.save's files, and the formats in which x is written.
 _ARRAY_SUFFIX = ".npy"
@@ -70,7 +70,7 @@ _ADVICE = {
     "A and M are not": "The matrix and the preconditioner are not symmetric: use --method gmres or bicgstab.",
     "another x0": "Use --method gmres.",
     "M is not": "The preconditioner is not symmetric: use --method gmres or bicgstab, or another --precond.",
-    "conlim": "Scale the columns of A; gsparse.linalg regularizes too: lsmr(A, b, damp=...).",
+    "conlim": "Scale the columns of A, or regularize: --damp.",
 }
 
 
@@ -104,6 +104,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
     method.add_argument(
         "--maxiter", type=int, metavar="N", help="maximum number of iterations of each method (default: the method's)"
+    )
+    method.add_argument(
+        "--damp",
+        type=float,
+        default=0.0,
+        metavar="D",
+        help="minimize |b - A x|^2 + D^2 |x|^2, as ridge regression with the parameter D^2 does (default: 0)",
     )
     add_device(method)
     method.add_argument(
@@ -175,6 +182,12 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError(f"--block-size goes with --precond {', '.join(_OF_BLOCKS)}")
     if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
         raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
+    if options.damp and options.method in SQUARE:
+        raise UsageError(f"--damp goes with --method {' or '.join(LEAST_SQUARES)}, or without --method")
+    if options.damp and options.precond not in (None, "none"):
+        raise UsageError("--damp makes a least-squares problem, which is solved without --precond")
+    if not 0 <= options.damp < np.inf:
+        raise UsageError(f"--damp: a finite number that is not negative, got {options.damp}")
     if not 0 <= options.rtol < 1:
         raise UsageError(f"--rtol: at least 0 and less than 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
@@ -242,6 +255,8 @@ def choose_methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[
         if options.precond != "none":
             raise UsageError("--precond goes with square matrices: least squares is solved without a preconditioner")
         return ("lsmr",), "not square: least squares"
+    if options.damp:
+        return ("lsmr",), "damped: least squares"
     A = GpuSparseMatrix(S, device=options.device)
     with show_elapsed("checking for symmetry"), SquareMatrix.of(A, "solve", finite=False) as square:
         hermitian = square.is_hermitian()
@@ -291,20 +306,17 @@ def solve_with(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace)
 
     Return its result, and the seconds of the warm-up call, which compiles or loads the kernels.
     """
-    tolerances = ("atol", "btol") if method in LEAST_SQUARES else ("rtol",)
-    solve = partial(getattr(linalg, method), A, b, **dict.fromkeys(tolerances, options.rtol))
-    if method not in LEAST_SQUARES:
-        solve = partial(solve, M=M)
-    limit = "iter_lim" if method == "lsqr" else "maxiter"
-    limits = {limit: options.maxiter}
-    if options.maxiter is not None and "restart" in find_method(method, "solver").signature.parameters:
-        cycle = min(_CYCLE, options.maxiter)
-        limits = {"restart": cycle, "maxiter": options.maxiter // cycle}
+    found = find_method(method, "solver")
+    tolerances = ("atol", "btol") if found.least_squares else ("rtol",)
+    solve = partial(found.function, A, b, full_output=True, **dict.fromkeys(tolerances, options.rtol))
+    solve = partial(solve, damp=options.damp) if found.least_squares else partial(solve, M=M)
+    limits = found.limits(options.maxiter, _CYCLE)
+    *_, limit = limits  # of iterations, or of cycles
     begin = time.perf_counter()
     with show_elapsed(f"compiling or loading {method}"):
-        solve(full_output=True, **{limit: _WARM_UP_ITERATIONS})
+        solve(**limits | {limit: _WARM_UP_ITERATIONS})
     warm_up_seconds = time.perf_counter() - begin
-    result: SolveResult = solve(full_output=True, progress=can_show_progress(), **limits)
+    result: SolveResult = solve(progress=can_show_progress(), **limits)
     return replace(result, advice=advice_for_command(result, method, options)), warm_up_seconds
 
 

@@ -63,6 +63,25 @@ class Method:
     vectors: tuple[int, ...] = (0,)
     start: str = ""
 
+    def limits(self, iterations: int | None, cycle: int) -> dict[str, int | None]:
+        """Return the arguments that limit the iterations of a solver; None stands for its own limit.
+
+        A solver that restarts, whose own limit counts cycles, has cycles of at most `cycle` iterations.
+
+        Examples
+        --------
+        >>> from gsparse.linalg.registry import find_method
+        >>> find_method("gmres", "solver").limits(100, cycle=30)
+        {'restart': 30, 'maxiter': 3}
+        >>> find_method("lsqr", "solver").limits(100, cycle=30)
+        {'iter_lim': 100}
+        """
+        accepted = self.signature.parameters
+        if iterations is None or "restart" not in accepted:
+            return {"iter_lim" if "iter_lim" in accepted else "maxiter": iterations}
+        restart = min(cycle, max(iterations, 1))
+        return {"restart": restart, "maxiter": iterations // restart}
+
 
 # Every registered method by its name, in the order in which `gsparse.linalg` imports them.
 METHODS: dict[str, Method] = {}

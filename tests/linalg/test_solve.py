@@ -275,6 +275,37 @@ def test_a_rectangular_system_is_solved_by_least_squares(
     assert_true(S, result, b)
 
 
+@pytest.mark.parametrize("shape", [(90, 40), (40, 90), (60, 60)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "int64"])
+@pytest.mark.parametrize("is_small", [True, False], ids=["factorized", "iterative"])
+def test_a_damped_solution_minimizes_the_sum(
+    device: Device, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], dtype: str, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr(plan, "DIRECT_SIZE", 0)
+    S = (rectangular(*shape, "complex128" if dtype == "complex128" else "float64") * 3).astype(dtype)
+    b = random_values(np.random.default_rng(0), (shape[0], 2), np.result_type(S.dtype, np.float64))
+    result = solve(GpuSparseMatrix(S, device=device), b, damp=2.0)
+    assert (result.info, result.method) == (0, "direct" if is_small else "lsmr")
+    assert "damp" in result.reason
+    dense = S.toarray()
+    expected = np.linalg.solve(dense.conj().T @ dense + 4.0 * np.eye(shape[1]), dense.conj().T @ b)
+    np.testing.assert_allclose(result.x, expected, rtol=0, atol=1e-6 * abs(expected).max())
+    own = np.linalg.norm(b - dense @ result.x, axis=0) / np.linalg.norm(b, axis=0)
+    np.testing.assert_allclose(result.relative_residual, own, rtol=1e-10)
+
+
+def test_damping_has_the_dtype_of_the_matrix_and_begins_at_x0(monkeypatch: pytest.MonkeyPatch) -> None:
+    S = rectangular(900, 300, "float32")
+    b = random_values(np.random.default_rng(0), (900,), S.dtype)
+    x = solve(S, b, damp=1.0).x
+    assert x.dtype == np.float32
+    monkeypatch.setattr(plan, "DIRECT_SIZE", 0)
+    again = solve(GpuSparseMatrix(S, device="cpu"), b, damp=1.0, x0=x)
+    assert again.iterations <= 2
+    np.testing.assert_allclose(again.x, x, rtol=0, atol=1e-5)
+
+
 @pytest.mark.usefixtures("iterative")
 def test_a_least_squares_solution_is_not_sought_again_from_itself() -> None:
     S, rng = rectangular(900, 300), np.random.default_rng(0)
@@ -376,6 +407,17 @@ def test_an_indefinite_matrix_with_a_positive_diagonal_is_solved(real_device: De
     result = solve(GpuSparseMatrix(S, device=real_device), b)
     assert result.info == 0
     assert_true(S, result, b)
+
+
+@pytest.mark.parametrize("damp", [-1.0, np.nan, np.inf])
+def test_damping_that_means_nothing_is_refused(damp: float) -> None:
+    with pytest.raises(ValueError, match="damp must be"):
+        solve(sp.eye_array(3), np.ones(3), damp=damp)
+
+
+def test_an_operator_cannot_be_damped() -> None:
+    with pytest.raises(TypeError, match="lsmr"):
+        solve(la.LinearOperator((3, 3), matvec=lambda x: x), np.ones(3), damp=1.0)
 
 
 def test_bad_input_is_refused(real_device: Device) -> None:

@@ -132,14 +132,12 @@ def _run(
     """Call the solver once, beginning with the best solution so far."""
     method, b = find_method(candidate.method, "solver"), problem.as_columns(problem.system.b)
     guess = problem.x if scale is None else problem.x / scale
+    options = {**options, **method.limits(limit, _RESTART)}
     call = partial(method.function, A, b, x0=problem.as_columns(guess), full_output=True, **options)
     if method.least_squares:
-        call = partial(call, atol=_LSMR_SAFETY * rtol, btol=rtol, conlim=0.0, maxiter=limit)
-    elif "restart" in method.signature.parameters:
-        restart = min(_RESTART, max(limit, 1))
-        call = partial(call, rtol=rtol, restart=restart, maxiter=limit // restart)
+        call = partial(call, atol=_LSMR_SAFETY * rtol, btol=rtol, conlim=0.0)
     else:
-        call = partial(call, rtol=rtol, maxiter=limit)
+        call = partial(call, rtol=rtol)
     with np.errstate(all="ignore"):
         result: SolveResult = call()
         x = problem.as_flat(result.x)

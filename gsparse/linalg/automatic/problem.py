@@ -26,6 +26,9 @@ _NORMAL_TOLERANCE = 1e-7
 class LinearProblem:
     """A·X = B, with a tolerance for each column.
 
+    If x is to be damped, A and B are those of the caller with the rows damp·I and zeros below: the solution of these
+    equations by least squares minimizes norm(b − A·x)² + damp²·norm(x)².
+
     Attributes
     ----------
     A : Operator
@@ -42,6 +45,8 @@ class LinearProblem:
         The norms of its true residuals.
     least_squares : bool
         Whether a solution that minimizes the residual is accepted as well.
+    num_equations : int
+        The number of rows of the caller's A.
     """
 
     A: Operator
@@ -50,6 +55,7 @@ class LinearProblem:
     tolerances: npt.NDArray[np.float64]
     rtol: float
     least_squares: bool
+    num_equations: int
     x: Array = field(init=False)
     residuals: npt.NDArray[np.float64] = field(init=False)
 
@@ -78,9 +84,21 @@ class LinearProblem:
         return bool((self.residuals <= self.tolerances).all())
 
     @property
+    def is_damped(self) -> bool:
+        """Whether A has the rows of damping below those of the caller's matrix."""
+        return self.num_equations < self.A.shape[0]
+
+    @property
     def relative_residuals(self) -> npt.NDArray[np.float64]:
-        """The norms of the true residuals over those of B; where B is zero, the norm of the residual itself."""
-        return self.residuals / np.where(self.norms == 0, 1, self.norms)
+        """The norms of the true residuals over those of B; where B is zero, the norm of the residual itself.
+
+        These are residuals of the caller's equations: if x is damped, they are computed anew, which synchronizes.
+        """
+        norms = self.residuals
+        if self.is_damped:
+            own = self.residual(self.x).reshape(self.columns, -1)[:, : self.num_equations]
+            norms = self.system.norms(self.device.xp.ascontiguousarray(own).reshape(-1))
+        return norms / np.where(self.norms == 0, 1, self.norms)
 
     def residual(self, x: Array) -> Array:
         """Return B − A·X."""

@@ -76,10 +76,6 @@ class MatrixProperties:
     block_size: int = 1
 
     @property
-    def is_square(self) -> bool:
-        return self.num_rows == self.num_cols
-
-    @property
     def is_probably_definite(self) -> bool:
         """Whether a Hermitian matrix may be positive (semi)definite."""
         return self.is_hermitian and self.has_positive_diagonal

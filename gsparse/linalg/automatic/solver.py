@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.automatic.attempts import try_method
@@ -21,6 +22,8 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.linalg.solver_arguments import checked
 from gsparse.matrix.arrays import frames_to_the_caller
+from gsparse.matrix.joined_matrices import vstack
+from gsparse.matrix.simple_matrices import eye_array
 
 __all__ = ["solve"]
 
@@ -38,6 +41,7 @@ def solve(
     atol: float = 0.0,
     x0: Array | None = None,
     maxiter: int | None = None,
+    damp: float = 0.0,
     progress: bool = False,
 ) -> SolveResult:
     """Solve A·x = b, with a method and a preconditioner that are chosen for the matrix.
@@ -63,7 +67,7 @@ def solve(
     not symmetric                           gmres with ilu0; factorization; bicgstab with ilu0; gmres with ilu0 of
                                             exchanged rows (instead of the first method if the diagonal has zeros);
                                             gmres with gauss_seidel; lsmr with scaled columns
-    rectangular                             lsmr; lsmr with scaled columns; factorization of the augmented system
+    rectangular, or damped                  lsmr; lsmr with scaled columns; factorization of the augmented system
     an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
     ======================================  =======================================================================
 
@@ -82,12 +86,16 @@ def solve(
         The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` for every column; rtol is 1e-8 by
         default, or 1e-5 if A and b are in single precision. This is checked with a product, not with a solver's own
         estimate. If A is rectangular, the solve has also converged when x minimizes the residual r = b - A·x: when
-        ``norm(A.H @ r) <= max(rtol, 1e-7) * norm(A) * norm(r)``.
+        ``norm(A.H @ r) <= max(rtol, 1e-7) * norm(A) * norm(r)``. If `damp` is not 0, A and r in this test have the rows
+        of damping, damp·I and -damp·x.
     x0 : array, shape (N,) or (N, k), optional
         Initial guess; zero by default.
     maxiter : int, optional
         Maximum number of iterations of each method; by default, each has its own. For `gmres` these are iterations, not
         cycles.
+    damp : float, optional
+        Minimize ``norm(b - A @ x)**2 + damp**2 * norm(x)**2``, which is ridge regression with the parameter damp²,
+        instead of solving A·x = b. A may have any shape, and is copied with the rows damp·I below it. 0 by default.
     progress : bool, optional
         Show a progress bar (tqdm) of each method.
 
@@ -102,9 +110,11 @@ def solve(
     Raises
     ------
     ValueError
-        If A, b or x0 holds NaN or infinity, rtol is not between 0 and 1, or atol or maxiter is negative.
+        If A, b or x0 holds NaN or infinity, rtol is not between 0 and 1, atol, damp or maxiter is negative, or damp is
+        not finite.
     TypeError
-        If A is a distributed matrix, or no matrix or operator, or maxiter is no integer.
+        If A is a distributed matrix, or no matrix or operator, or maxiter is no integer, or if damp is not 0 for an
+        operator, whose entries cannot be read.
     ShapeError, DeviceError, DeviceMemoryError
 
     Warns
@@ -126,7 +136,7 @@ def solve(
     50 rows: a factorization takes milliseconds
     """
     began = time.perf_counter()
-    problem, properties = _make_problem(A, b, rtol, atol, x0)
+    problem, properties = _make_problem(A, b, rtol, atol, x0, damp)
     with problem.device.active(), problem.device.memory_guard():
         removed = _remove_constant(problem, properties)
         attempts, result = _try_all(problem, _candidates(problem, properties), properties, maxiter, progress)
@@ -139,7 +149,7 @@ def solve(
 
 
 def _make_problem(
-    A: Any, b: Any, rtol: float | None, atol: float, x0: Any
+    A: Any, b: Any, rtol: float | None, atol: float, x0: Any, damp: float
 ) -> tuple[LinearProblem, MatrixProperties | None]:
     """Check the arguments and examine the matrix. Synchronizes."""
     if hasattr(A, "__gsparse_call__"):
@@ -147,6 +157,16 @@ def _make_problem(
     b_input = parse_right_hand_side(b)
     device = device_for(A, b_input.array)
     operator, matrix = _as_operator(A, device)
+    num_equations, num_unknowns = operator.shape
+    if not 0 <= damp < np.inf:
+        raise ValueError(f"damp must be a finite number that is not negative, got {damp!r}")
+    if damp:
+        if matrix is None:
+            raise TypeError("damp needs a matrix, and A is an operator without entries: call lsmr(A, b, damp=...)")
+        with device.active(), device.memory_guard():
+            matrix, b_input = _add_damping(matrix, b_input, damp)
+        operator = MatrixOperator(matrix)
+    least_squares = bool(damp) or num_equations != num_unknowns
     dtype = solve_dtype(operator, b_input)
     single = dtype.char in "fF"
     rtol = _RTOL[4 if single else 8] if rtol is None else float(rtol)
@@ -162,17 +182,25 @@ def _make_problem(
             raise ValueError(f"solve needs finite values: {' and '.join(culprits)} {verb} NaN or infinity")
         tolerances = system.tolerances(rtol, atol)
         tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
-        is_square = operator.shape[0] == operator.shape[1]
-        problem = LinearProblem(
-            operator, matrix, system, tolerances, _common_rtol(system, tolerances, rtol), not is_square
-        )
+        rtol = _common_rtol(system, tolerances, rtol)
+        problem = LinearProblem(operator, matrix, system, tolerances, rtol, least_squares, num_equations)
         properties = None
-        if matrix is not None and is_square:
+        if matrix is not None and not least_squares:
             with SquareMatrix.of(matrix, "solve") as square:
                 properties = examine(square)
         elif matrix is not None:
-            properties = MatrixProperties(*operator.shape, int(matrix.nnz), np.dtype(matrix.dtype))
+            properties = MatrixProperties(num_equations, num_unknowns, int(matrix.nnz), np.dtype(matrix.dtype))
     return problem, properties
+
+
+def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInput]:
+    """Return A with the rows damp·I below it, and b with as many zeros. Synchronizes."""
+    size = matrix.shape[1]
+    dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)
+    rows = eye_array(size, dtype=dtype, device=matrix.device).multiply(damp)
+    xp = np if b.gpu is None else b.gpu.xp
+    padding = [(0, size), *[(0, 0)] * (b.ndim - 1)]
+    return vstack([matrix, rows], format="csr"), replace(b, array=xp.pad(b.array, padding))
 
 
 def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
@@ -195,7 +223,7 @@ def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
 def _candidates(problem: LinearProblem, properties: MatrixProperties | None) -> tuple[Trial, ...]:
     if properties is None:
         return methods_for_operator(*problem.A.shape)
-    return methods_for(properties) if properties.is_square else least_squares(properties)
+    return least_squares(properties) if problem.least_squares else methods_for(properties)
 
 
 def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None) -> float:
@@ -291,7 +319,8 @@ def _verdict(
         return 0, "converged", ""
     if problem.is_least_squares_solution():
         if problem.least_squares:
-            return 0, "converged: x minimizes norm(b - A·x)", ""
+            minimized = "norm(b - A·x)² + damp²·norm(x)²" if problem.is_damped else "norm(b - A·x)"
+            return 0, f"converged: x minimizes {minimized}", ""
         reason = "A is singular and b is not in its range: x minimizes norm(b - A·x)"
         return failed, reason, "Check b, or the equations that make A singular."
     largest_residual = float(problem.relative_residuals.max())

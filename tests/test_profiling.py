@@ -97,6 +97,17 @@ def test_products_with_columns_are_rows_of_their_own(device: Device, columns: in
     assert only(p, "product", f"A @ X, {columns} columns").calls == 2
 
 
+def test_products_that_read_columns_are_told_apart(device: Device) -> None:
+    A = gsparse.GpuSparseMatrix(sp.random_array((300, 200), density=0.1, rng=np.random.default_rng(0)), device=device)
+    x = on_device(device, np.ones(300))
+    with gsparse.profile() as p:
+        A.T @ x
+        A.T @ on_device(device, np.ones((300, 3)))
+        A @ on_device(device, np.ones(200))
+    names = sorted(row.name for row in p.rows() if row.kind == "product" and row.name.startswith("A @"))
+    assert names == ["A @ X, 3 columns, A stored by columns", "A @ x", "A @ x, A stored by columns"]
+
+
 def test_the_set_up_of_a_matrix_is_recorded_once(device: Device) -> None:
     with gsparse.profile() as p:
         A = gsparse.GpuSparseMatrix(line(), device=device)
@@ -605,7 +616,20 @@ def test_advice_names_copies_compilations_and_what_ran_on_the_host() -> None:
         Row("host", "tolil: SciPy computes it", "", "a.py:3", calls=2, seconds=0.01, inclusive_seconds=0.4),
         Row("host", "todok: SciPy computes it", "", "a.py:4", calls=2, seconds=1e-6, inclusive_seconds=1e-6),
     ]
-    compiling, on_host, copying = advise(rows, 2.0)
+    compiling, on_host, copying = advise(rows, 2.0, {})
     assert compiling.startswith("Compiling kernels takes 0.5 of 2 s")
     assert on_host.startswith("a.py:3 runs tolil on the host 2 times (SciPy computes it), which takes 0.4 of 2 s")
     assert copying.startswith("a.py:1 copies arrays between host and device in each of 5 calls, which takes 0.3 of 2 s")
+
+
+def test_advice_names_products_that_read_far_slower_than_a_copy() -> None:
+    def product(place: str, calls: int, seconds: float, nbytes: int) -> Row:
+        times = {"seconds": seconds, "inclusive_seconds": seconds, "device_seconds": seconds}
+        return Row("product", "A @ x", "", place, calls=calls, nbytes=nbytes, device="cpu", **times)
+
+    slow, fast = product("a.py:1", 10, 1.0, 10**9), product("a.py:2", 10, 1.0, 20 * 10**9)
+    many_small, unknown = product("a.py:3", 100_000, 1.0, 10**9), product("a.py:4", 10, 1.0, 0)
+    (sentence,) = advise([slow, fast, many_small, unknown], 4.0, {"cpu": 100e9})
+    assert sentence.startswith("a.py:1 computes A @ x in 10 calls at 1 % of a copy's bandwidth, which takes 1 of 4 s")
+    assert sentence.endswith("they would save 0.98 s.")
+    assert advise([slow], 4.0, {}) == []

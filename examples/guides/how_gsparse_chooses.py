@@ -41,11 +41,11 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
 # %%
 # ``print(A.plan)`` shows the choice, its reason, the row statistics, and a line for each format that fits: how columns
 # and values would be stored, the bytes that one product reads and writes, the number of stored positions for each
-# entry, and the predicted time. The lane efficiency is the share of a warp's lanes that work if each lane has a row. It
-# is 1 if all rows have the same length. "27 rows" means that the matrix has only 27 different rows, which are stored
-# once. "uint8 of 178" would mean that it has 178 different values, and that each entry stores the number of its value
-# in one byte. The format with the fewest bytes need not be the fastest: a product also has to decode what it reads,
-# which takes time where the bytes come from a cache.
+# entry, and the predicted time. The row statistics of a GPU include the lane efficiency, the share of a warp's lanes
+# that work if each lane has a row. It is 1 if all rows have the same length. "27 rows" means that the matrix has only
+# 27 different rows, which are stored once. "uint8 of 178" would mean that it has 178 different values, and that each
+# entry stores the number of its value in one byte. The format with the fewest bytes need not be the fastest: a product
+# also has to decode what it reads, which takes time where the bytes come from a cache.
 
 A = GpuSparseMatrix(grid)
 print(A.plan)
@@ -172,8 +172,8 @@ for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"for
 # of columns and entries among threads matters more than the storage format. Such products read CSR, dense blocks, which
 # read each row of X once for all rows of a block, or, on a GPU, row patterns that include the values. Where products
 # with a vector read another format, blocks are stored in addition if that is predicted to pay. They take about as much
-# memory as the values of CSR. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It
-# works on any machine.
+# memory as the values of CSR. ``A.plan_for(k)`` describes how a row-major X of k columns is multiplied here and, on any
+# machine, how a GPU does it, and why.
 
 for name, S in (("grid", grid), ("graph", graph)):
     for k in (4, 64):

@@ -54,7 +54,7 @@ PRECONDITIONERS = names_of("preconditioner")
 _OF_BLOCKS = ("block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0", "amg")
 # Default number of rows of a block of block_jacobi, meant for several unknowns per grid point. The others have 1.
 _BLOCK_SIZE = 4
-# Iterations, or cycles, of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
+# Iterations, or cycles, of the warm-up call. It compiles or loads the kernels, which the time of the solve leaves out.
 _WARM_UP_ITERATIONS = 1
 # The suffix of numpy.save's files, and the formats in which x is written.
 _ARRAY_SUFFIX = ".npy"
@@ -176,24 +176,30 @@ def check_options(options: argparse.Namespace) -> None:
             f"--rhs {options.rhs.name}: b is read from {_ARRAY_SUFFIX}, which numpy.save writes, or from a matrix "
             f"file: {', '.join(SUFFIXES)}"
         )
-    if options.method in LEAST_SQUARES and options.precond not in (None, "none"):
-        raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
+    _check_least_squares(options)
     if options.block_size is not None and options.precond not in _OF_BLOCKS:
         raise UsageError(f"--block-size goes with --precond {', '.join(_OF_BLOCKS)}")
     if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
         raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
-    if options.damp and options.method in SQUARE:
-        raise UsageError(f"--damp goes with --method {' or '.join(LEAST_SQUARES)}, or without --method")
-    if options.damp and options.precond not in (None, "none"):
-        raise UsageError("--damp makes a least-squares problem, which is solved without --precond")
-    if not 0 <= options.damp < np.inf:
-        raise UsageError(f"--damp: a finite number that is not negative, got {options.damp}")
     if not 0 <= options.rtol < 1:
         raise UsageError(f"--rtol: at least 0 and less than 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise UsageError(f"--{name.replace('_', '-')}: at least {least}, got {value}")
+
+
+def _check_least_squares(options: argparse.Namespace) -> None:
+    """Refuse options that do not fit a least-squares problem, which damping makes of any problem."""
+    is_preconditioned = options.precond not in (None, "none")
+    if options.method in LEAST_SQUARES and is_preconditioned:
+        raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
+    if options.damp and options.method in SQUARE:
+        raise UsageError(f"--damp goes with --method {' or '.join(LEAST_SQUARES)}, or without --method")
+    if options.damp and is_preconditioned:
+        raise UsageError("--damp makes a least-squares problem, which is solved without --precond")
+    if not 0 <= options.damp < np.inf:
+        raise UsageError(f"--damp: a finite number that is not negative, got {options.damp}")
 
 
 def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:

@@ -31,7 +31,7 @@ def plan(self: MatrixLike) -> Plan:
 
 @method
 def plan_for(self: MatrixLike, columns: int) -> ColumnsPlan:
-    """Return how ``A @ X`` with a row-major X runs on a GPU, and why. Synchronizes at first.
+    """Return how ``A @ X`` with a row-major X runs here and on a GPU, and why. Synchronizes at first.
 
     Parameters
     ----------

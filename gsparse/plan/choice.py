@@ -109,11 +109,12 @@ class Plan:
     def __repr__(self) -> str:
         stats = self.stats
         is_measured = any(c.measured is not None for c in self.candidates)
+        lanes = "" if self.device == "cpu" else f"; lane efficiency {stats.efficiency:.2f}"
         lines = [
             f"{self.format} on {self.device}: {self.reason}",
             f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to "
-            f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
-            f"lane efficiency {stats.efficiency:.2f}",
+            f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty"
+            f"{lanes}",
             f"{'':2}{'format':<16}{'columns':>11}{'values':>16}{'MB per product':>16}{'padding':>9}{'predicted µs':>14}"
             f"{'measured µs' if is_measured else '':>13}".rstrip(),
         ]

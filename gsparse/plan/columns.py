@@ -62,16 +62,20 @@ _MAX_EVEN_LENGTH = 128
 
 @dataclass(frozen=True)
 class ColumnsPlan:
-    """How a product with k dense columns runs on a GPU, and why.
+    """How a product with k dense columns runs, and why.
 
     Attributes
     ----------
     launch : PanelLaunch
+        That of a GPU.
     reason : str
+        Why a GPU is launched so.
     panel : Panel
     stats : RowStats
     reads : str
         What the product reads of A: CSR, row patterns, or blocks.
+    kind : {"cpu", "gpu"}
+        The kind of the device on which the product runs.
     """
 
     launch: PanelLaunch
@@ -79,12 +83,16 @@ class ColumnsPlan:
     panel: Panel
     stats: RowStats
     reads: str
+    kind: str = "gpu"
 
     def __str__(self) -> str:
         panel, launch = self.panel, self.launch
         layout = "column-major" if panel.by_columns else "row-major"
+        reason = self.reason
+        if self.kind == "cpu":
+            reason = f"each thread multiplies its rows with all columns\non a GPU: {reason}"
         return (
-            f"csr_spmm of {self.reads} for {panel.num_columns} columns, {layout}: {self.reason}\n"
+            f"csr_spmm of {self.reads} for {panel.num_columns} columns, {layout}: {reason}\n"
             f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} loads of "
             f"{launch.columns_per_load}, {launch.entry_lanes} lanes share a row's entries, rows of more than "
             f"{launch.long_length} entries are cut into chunks"
@@ -100,6 +108,7 @@ def plan_columns(
     values: str = "",
     num_patterns: int = 0,
     block: int = 0,
+    kind: str = "gpu",
 ) -> ColumnsPlan:
     """Choose the launch for the product of a matrix with these rows and an X of this layout.
 
@@ -117,6 +126,8 @@ def plan_columns(
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
     block : int, optional
         Number of rows of a square block (`Bsr`), if the product reads these instead of CSR; otherwise 0.
+    kind : {"cpu", "gpu"}, optional
+        The kind of the device, for the text of the plan.
 
     Examples
     --------
@@ -147,7 +158,7 @@ cut into chunks
     reads = f"CSR, {values}" if values else "CSR"
     if from_table or block:
         reads = f"{num_patterns} row patterns" if from_table else f"{block}x{block} blocks, {values}"
-    return ColumnsPlan(launch, reason, panel, stats, reads)
+    return ColumnsPlan(launch, reason, panel, stats, reads, kind)
 
 
 def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:

@@ -325,6 +325,8 @@ def _launch(
 def _span(product: Product | ColumnsProduct, prepared: PreparedMatrix, stats: Stats, x: Array, y: Array) -> Any:
     """Return the context manager in which an open profile records a product."""
     name = "A @ x" if x.ndim == 1 else f"A @ X, {x.shape[1]} columns"
+    if prepared.transpose is not None:
+        name = f"{name}, A stored by columns"
     nbytes = product.nbytes + x.nbytes + y.nbytes
     return span("product", name, prepared.device, label_of(prepared, stats, product), nbytes)
 

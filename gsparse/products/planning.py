@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.formats.registry import PLAIN, Encoding, Storage, choices, find_format, names_of
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan, make_plan
 from gsparse.plan.cost_model import MACHINE_MODELS
@@ -118,7 +119,15 @@ class Planner:
         if self.is_to_be_timed:
             when = "in the first products" if self.options.tune == "lazy" else "at the first product"
             reason = f"{reason}; will be timed {when} (unless its times are stored)"
+        if self._has_needless_int64:
+            reason = f"{reason}; its indices are of int64, and products read less if you convert them to int32"
         return reason
+
+    @property
+    def _has_needless_int64(self) -> bool:
+        """Whether the indices are of int64 although int32 can number rows, columns and entries."""
+        csr = self.structure.csr
+        return csr.indices.dtype == np.int64 and max(*csr.shape, csr.nnz) <= MAX_INT32
 
     def _storages(self, allowed: list[str], preparation: MatrixPreparation) -> dict[str, tuple[Storage, ...]]:
         """Describe how each candidate for a plan would store the matrix. Synchronizes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gsparse.profiling.operation_names import CHECK, ON_LOAN
@@ -19,6 +19,11 @@ _LOOP_CALLS = 3
 _MANY_ITERATIONS = 50
 # Share of the iterations' time that is assumed to remain with a good preconditioner.
 _PRECONDITIONED_SHARE = 0.5
+# Products are slow if they take at least this time on the device, so that launches do not matter, and read at less than
+# this share of the bandwidth of a copy. The second share is what a good order of the rows usually reaches.
+_SLOW_SECONDS = 2e-4
+_SLOW_SHARE = 0.15
+_USUAL_SHARE = 0.5
 
 
 class Advice(NamedTuple):
@@ -28,7 +33,7 @@ class Advice(NamedTuple):
     sentence: str
 
 
-def advise(rows: Sequence[Row], seconds: float) -> list[str]:
+def advise(rows: Sequence[Row], seconds: float, bandwidths: Mapping[str, float]) -> list[str]:
     """Return the advice for a program, the one that saves most first.
 
     Parameters
@@ -37,9 +42,12 @@ def advise(rows: Sequence[Row], seconds: float) -> list[str]:
         The rows by line.
     seconds : float
         The wall-clock time of the profile.
+    bandwidths : mapping of str to float
+        The bandwidth of a copy on each device, in bytes per second.
     """
     own = [row for row in rows if not row.is_other_thread]
     advice = [each for rule in _RULES for each in rule(own, seconds)]
+    advice.extend(_slow_products(own, seconds, bandwidths))
     return [each.sentence for each in sorted(advice, reverse=True) if each.saved >= _LEAST_SHARE * seconds]
 
 
@@ -123,6 +131,25 @@ def _plain_solves(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
             f"{row.plain_iterations:,} iterations of {1e3 * each:.2g} ms, {_of(row.inclusive_seconds, seconds)} in all."
             " Pass M=gsparse.linalg.jacobi(A), ilu0(A) or amg(A), made once if the matrix stays the same. If it halves "
             f"the iterations, it saves {saved:.2g} s.",
+        )
+
+
+def _slow_products(rows: Sequence[Row], seconds: float, bandwidths: Mapping[str, float]) -> Iterator[Advice]:
+    """Advise to order rows and columns, and to time the formats, where products read far slower than a copy does."""
+    for row in rows:
+        if row.kind != "product" or row.bandwidth is None or row.device not in bandwidths:
+            continue
+        share = row.bandwidth / bandwidths[row.device]
+        if share >= _SLOW_SHARE or row.device_seconds < _SLOW_SECONDS * row.calls:
+            continue
+        saved = min((1 - share / _USUAL_SHARE) * row.device_seconds, row.seconds)
+        yield Advice(
+            saved,
+            f"{row.place} computes {row.name} in {row.calls:,} calls at {100 * share:.2g} % of a copy's bandwidth, which "
+            f"takes {_of(row.seconds, seconds)}. Neighbouring rows probably read distant elements of x: try an "
+            "order of rows and columns that brings the entries close to the diagonal "
+            "(scipy.sparse.csgraph.reverse_cuthill_mckee), and GpuSparseMatrix(S, tune=True), which times the formats. "
+            f"At {_USUAL_SHARE:.0%} of a copy's bandwidth they would save {saved:.2g} s.",
         )
 
 

@@ -149,7 +149,7 @@ class Profile:
     @property
     def advice(self) -> list[str]:
         """What to change in the program, in sentences, with what it would save by the measured times."""
-        return advice.advise(self.rows("line"), self.seconds)
+        return advice.advise(self.rows("line"), self.seconds, self._totals.bandwidths())
 
     # ----------------------------------------------------------------------------------------------------------- files
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
-from gsparse.linalg import cg, solve
+from gsparse.linalg import cg, lsmr, solve
 from gsparse.plot import axes, runs, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -232,6 +232,17 @@ def test_convergence_draws_a_line_per_solve_and_right_hand_side(ax: Any) -> None
     assert third.get_marker() == "x"
     assert texts(ax) == [f"both: converged, {done.iterations} iterations", "stopped: reached maxiter, 3 iterations"]
     assert ax.get_yscale() == "log"
+    ax.figure.canvas.draw()
+
+
+def test_convergence_of_least_squares_has_a_dashed_line_that_goes_to_zero(ax: Any) -> None:
+    tall, b = sp.csr_array(LINE[:, :300]), np.random.default_rng(0).random(400)
+    result = lsmr(tall, b, atol=1e-10, btol=1e-10, maxiter=2000, full_output=True)
+    plot.convergence({"tall": result}, ax)
+    residual, normal = ax.lines
+    assert residual.get_linestyle() == "-" and min(residual.get_ydata()) > 0.1
+    assert normal.get_linestyle() == "--" and min(normal.get_ydata()) < 1e-8
+    assert texts(ax) == [f"tall: {result.reason}, {result.iterations} iterations", "tall: norm(A.H @ r)"]
     ax.figure.canvas.draw()
 
 

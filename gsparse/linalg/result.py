@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,9 @@ class SolveResult:
     relative_residual : float, or ndarray of shape (k,)
         norm(b - A·x) / norm(b) of the x that is returned, computed with a product after the solve; where b is zero, the
         norm of the residual itself.
+    normal_residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)
+        norm(A.H @ r) for each of the `residuals` of `lsqr` and `lsmr`, which goes to zero also if the residual does
+        not. A and r have the rows of damping, damp·I and -damp·x. Empty for other solvers.
     statistics : tuple
         The values that `lsqr` and `lsmr`, as SciPy's, return after x without the full output: istop, the number of
         iterations, norms, and for `lsqr` the variance. Empty for other solvers.
@@ -122,6 +125,7 @@ class SolveResult:
     why: str = ""
     attempts: tuple[SolveAttempt, ...] = ()
     relative_residual: float | npt.NDArray[np.float64] = float("nan")
+    normal_residuals: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     statistics: tuple[Any, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,6 +139,9 @@ class SolveResult:
         if self.residuals.size:
             first, last = first_and_last(self.residuals)
             text += f"; {self.norm} {first:.3e} → {last:.3e}"
+        if self.normal_residuals.size:
+            first, last = first_and_last(self.normal_residuals)
+            text += f"; norm(A.H @ r) {first:.3e} → {last:.3e}"
         if not np.isnan(relative := largest(self.relative_residual)):
             text += f"; norm(b - A·x) / norm(b) = {relative:.1e}"
         tried = [f"tried {attempt}" for attempt in self.attempts]

@@ -141,8 +141,14 @@ def _solve_no_columns(
     x = _without_columns(x)
     rest = [_without_columns(v) if i in vectors else np.array([v])[:0] for i, v in enumerate(statistics, 1)]
     if isinstance(result, SolveResult):
-        residuals, none = np.empty((len(result.residuals), 0)), np.empty(0)
-        return dataclasses.replace(result, x=x, residuals=residuals, relative_residual=none, statistics=tuple(rest))
+        return dataclasses.replace(
+            result,
+            x=x,
+            residuals=np.empty((len(result.residuals), 0)),
+            relative_residual=np.empty(0),
+            normal_residuals=np.empty((len(result.normal_residuals), 0)),
+            statistics=tuple(rest),
+        )
     return (x, statistics[0]) if len(statistics) == 1 else (x, *rest)  # `info` is one number for all columns
 
 

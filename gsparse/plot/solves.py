@@ -19,6 +19,8 @@ class SolveResultLike(Protocol):
     @property
     def residuals(self) -> npt.NDArray[np.float64]: ...
     @property
+    def normal_residuals(self) -> npt.NDArray[np.float64]: ...
+    @property
     def reason(self) -> str: ...
     @property
     def iterations(self) -> int: ...
@@ -31,6 +33,9 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
 
     There is a line for each solve and right-hand side. A line ends with a dot if the solve converged, and with a cross
     if it did not. A solve that ended with a factorization has no residuals, and is named in the legend alone.
+
+    The residual of a least-squares problem becomes small only if the equations have a solution. A dashed line shows
+    norm(A.H @ r), which goes to zero in any case.
 
     Parameters
     ----------
@@ -76,6 +81,10 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
             mark = "o" if result.info == 0 else "x"
             ax.plot(column, color=f"C{number}", linewidth=1.2, marker=mark, markevery=last, label=label)
             label = "_"  # Only the first right-hand side has a line in the legend.
+        label = f"{name}{': ' if name else ''}norm(A.H @ r)"
+        for column in _relative(result.normal_residuals).T if result.normal_residuals.size else ():
+            ax.plot(column, color=f"C{number}", linewidth=1.2, linestyle="dashed", label=label)
+            label = "_"
     ax.set_yscale("log")
     ax.set_xlim(left=0)
     ax.xaxis.get_major_locator().set_params(integer=True)

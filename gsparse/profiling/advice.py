@@ -145,8 +145,8 @@ def _slow_products(rows: Sequence[Row], seconds: float, bandwidths: Mapping[str,
         saved = min((1 - share / _USUAL_SHARE) * row.device_seconds, row.seconds)
         yield Advice(
             saved,
-            f"{row.place} computes {row.name} in {row.calls:,} calls at {100 * share:.2g} % of a copy's bandwidth, which "
-            f"takes {_of(row.seconds, seconds)}. Neighbouring rows probably read distant elements of x: try an "
+            f"{row.place} computes {row.name} in {row.calls:,} calls at {100 * share:.2g} % of a copy's bandwidth, "
+            f"which takes {_of(row.seconds, seconds)}. Neighbouring rows probably read distant elements of x: try an "
             "order of rows and columns that brings the entries close to the diagonal "
             "(scipy.sparse.csgraph.reverse_cuthill_mckee), and GpuSparseMatrix(S, tune=True), which times the formats. "
             f"At {_USUAL_SHARE:.0%} of a copy's bandwidth they would save {saved:.2g} s.",

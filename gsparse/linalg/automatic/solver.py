@@ -301,6 +301,7 @@ def _finish(
         why=why,
         attempts=(*attempts[:-1], replace(last, why=why)),
         relative_residual=float(relative[0]) if problem.columns == 1 else relative,
+        normal_residuals=result.normal_residuals if result is not None and is_iterative else np.zeros(0),
     )
 
 

@@ -11,6 +11,7 @@ The pass `right` also applies the updates of x and of the directions, which wait
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,20 @@ _INFOS = {**BREAKDOWN_INFO, **dict.fromkeys((10, 12, 14, 15), 0)}
 START = Step(
     "start", each="u = b - q", sums="bb = abs2(u)", after="beta = sqrt(bb); inverse_beta = 1 / beta if bb > 0 else 0"
 )
-FIRST = """
+# `SolveLoop` reads a second value of each iteration half a ring buffer after the first one.
+RECORD = """
+    record(rnorm)
+    iteration += half_buffer
+    record(arnorm)
+    iteration -= half_buffer
+"""
+FIRST = f"""
     alpha = sqrt(vv)
     inverse_alpha = 1 / alpha
     alpha_over_beta = alpha / beta
     rnorm = beta
     arnorm = alpha * beta
-    record(beta)
+    {RECORD}
     stop = 2 if isnan(vv) else 10 if arnorm == 0 or bnorm > 1e308 else 3 if maxiter <= 0 else 0
 """
 LEFT = """
@@ -63,9 +71,9 @@ RIGHT = """
     inverse_alpha = 1 / alpha
     alpha_over_beta = alpha / beta
 """
-TESTS = """
+TESTS = f"""
     iteration += 1
-    record(rnorm)
+    {RECORD}
     test1 = rnorm / bnorm
     size = anorm * xnorm / bnorm
     stop = 16 if test3 <= eps / 2 else 3 if iteration >= maxiter else 0
@@ -90,11 +98,11 @@ def bidiagonalize(
 ) -> SolveLoop:
     """Run LSQR or LSMR, and return the finished loop. Synchronizes."""
     rows = system.A.shape[0]
-    loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor)
+    loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor, records_two=True)
     loop.state.set(
         bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
         atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,
-        rho=1, **scalars,
+        half_buffer=loop.state.capacity // 2, rho=1, **scalars,
     )  # fmt: skip
     begin = [loop.apply(system.A, "x", "q")] if system.has_guess else []
     left, right = loop.apply(system.A, "v", "q"), loop.apply(system.A, "u", "z", adjoint=True)
@@ -105,7 +113,8 @@ def bidiagonalize(
 
 def result_of(loop: SolveLoop) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
-    return loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
+    result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
+    return replace(result, normal_residuals=loop.second_residuals)
 
 
 def statistics(loop: SolveLoop, *values: Array) -> tuple[Any, ...]:

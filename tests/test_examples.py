@@ -58,6 +58,10 @@ EXAMPLES = {
         ["--n", "30"],
         r"900 nodes, 16\d\d wires.*16 loads: 1\d iterations.*worst drop: \d\.\d\d mV.*resistance: \d+, by .* 899",
     ),
+    "ridge_regression.py": (
+        ["--texts", "2000", "--words", "500"],
+        r"1600 texts.*weights differ by \d\.\de-(0[6-9]|1\d).*\n     0\.1 .*best α: 10; .* [23]\.\d\d\nsolve: direct, ",
+    ),
     "single_cell.py": (
         ["--cells", "600", "--genes", "1500"],
         r"projections differ by (0\.0e\+00|\d\.\de-1\d)\n(9\d|100)\.\d% of the cells",

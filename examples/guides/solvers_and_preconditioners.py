@@ -241,8 +241,9 @@ assert refined.info == 0 and np.linalg.norm(b - S @ refined.x) <= 2e-10 * np.lin
 # Least squares and eigenvalues
 # -----------------------------
 # `lsqr` and `lsmr` accept matrices of any shape. ``damp=d`` adds d²·norm(x)² to what is minimized: with d = √alpha,
-# this is the ridge regression of scikit-learn without an intercept. `lobpcg` takes a block of initial vectors and a
-# preconditioner; :ref:`eigenvalues` compares it with SciPy's.
+# this is the ridge regression of scikit-learn without an intercept (:ref:`ridge_regression` is a whole program).
+# `solve` takes ``damp`` as well. `lobpcg` takes a block of initial vectors and a preconditioner; :ref:`eigenvalues`
+# compares it with SciPy's.
 
 tall = sp.csr_array(sp.random_array((3000, 400), density=0.01, rng=rng))
 right = rng.standard_normal(3000)

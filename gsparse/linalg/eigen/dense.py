@@ -41,7 +41,7 @@ def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
     If M is only semidefinite, the finite eigenvalues are returned.
     """
     if M is None:
-        values, vectors = np.linalg.eigh(A)
+        values, vectors = np.linalg.eigh(np.asarray_chkfinite(A))
         return values, vectors
     try:
         return scipy.linalg.eigh(A, M)  # type: ignore[no-any-return]

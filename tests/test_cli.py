@@ -387,6 +387,7 @@ def test_workers_solve_as_a_single_process_does(files: Path) -> None:
     np.testing.assert_allclose(np.load(files / "x.npy"), 1.0, rtol=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("options", [(), ("--method", "lsqr"), ("--method", "lsmr"), ("--workers", "1")], ids=" ".join)
 @pytest.mark.parametrize("name", ["line", "tall"])
 def test_damping_is_that_of_ridge_regression(files: Path, capsys: Any, name: str, options: tuple[str, ...]) -> None:

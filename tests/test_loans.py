@@ -291,7 +291,7 @@ IN_PLACE = ("A *= 2", "through data", "through indices", "through indptr", "sort
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("warm", [False, True], ids=["before any product", "after products"])
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_views_and_copies_share_writes_exactly_as_scipys_do(device: Device, view: str, dtype: Any, warm: bool) -> None:
     for write in IN_PLACE:
         A, S = make_pair(device, dtype)

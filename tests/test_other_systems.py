@@ -81,6 +81,7 @@ print("done")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.few(1)
 def test_products_solvers_files_and_commands_run_without_what_only_linux_has(system: str) -> None:
     imitation = IMITATE.format(system=system, about=SYSTEMS[system])
     printed = run_python(imitation + PROGRAM, PYTHONWARNDEFAULTENCODING="1")

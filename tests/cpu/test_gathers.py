@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support import run_python
 
 # Rows of 0 to 40 entries; x[0] is inf, which reaches the rows that have column 0 and no others.
@@ -28,6 +30,7 @@ print(HAS_GATHERS, digest.hexdigest())
 """
 
 
+@pytest.mark.whole
 def test_a_cpu_that_loads_elements_one_by_one_gives_the_same_bits() -> None:
     _, here = run_python(PRODUCTS).split()
     has_gathers, generic = run_python(PRODUCTS, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="").split()

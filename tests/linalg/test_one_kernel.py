@@ -25,14 +25,9 @@ from tests.proof.kernel_usage import ITERATIONS, operations_of
 from tests.support import DTYPES, random_values
 
 
-@pytest.fixture(params=LANES, ids=str)
-def lanes(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def device(lanes: int) -> DeviceWithBlocksTogether:
-    return DeviceWithBlocksTogether(lanes)
+@pytest.fixture(params=[f"emulated:{lanes}" for lanes in LANES])
+def device(request: pytest.FixtureRequest) -> DeviceWithBlocksTogether:
+    return DeviceWithBlocksTogether(int(request.param.partition(":")[2]))
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +90,7 @@ def assert_kernel_was_bound(launched: list[Any], iterates: bool = True) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("precondition", [None, jacobi])
 @pytest.mark.parametrize("solve", [cg, single, bicgstab])
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 def test_the_residuals_are_those_of_the_steps(device, solve, precondition, dtype, rng, launched):
     S, b = system(rng, 131, dtype, hermitian=solve is not bicgstab)
     rtol = 100 * float(np.finfo(dtype).eps)

@@ -82,6 +82,7 @@ def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
 
 
 @pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
+@pytest.mark.few(4)
 def test_repr_describes_a_preconditioner_in_one_line(real_device: Device, name: str) -> None:
     S = positive(7, np.float32)
     text = repr({**FOR_CG, **FOR_ANY}[name](matrix(real_device, S)))

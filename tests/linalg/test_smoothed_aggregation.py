@@ -261,6 +261,7 @@ def test_a_block_sparse_matrix_knows_its_block_size() -> None:
 
 
 @pytest.mark.parametrize("solver", [gmres, bicgstab])
+@pytest.mark.few(1)
 def test_left_candidates_are_for_nonsymmetric_matrices(real_device: Device, solver: Any) -> None:
     S = convection_diffusion(30, 10.0)
     A, b = GpuSparseMatrix(S, device=real_device), right_hand_side(S)

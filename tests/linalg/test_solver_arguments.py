@@ -170,6 +170,7 @@ def test_info_is_negative_after_a_breakdown(A: GpuSparseMatrix, name: str) -> No
 
 
 @pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.few(2)
 def test_solvers_round_extended_precision_to_double(name: str) -> None:
     solver, wide = getattr(linalg, name), S.astype(np.longdouble)
     for matrix, b in ((S, np.ones(N, np.longdouble)), (wide, np.ones(N)), (wide, np.ones(N, np.clongdouble))):

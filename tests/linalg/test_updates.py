@@ -37,7 +37,7 @@ def other_values(S: Any, rng: np.random.Generator, *, hermitian: bool) -> Any:
     return T
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_an_updated_preconditioner_equals_a_new_one_to_the_bit(device: Device, dtype: str, name: str, rng: Any) -> None:

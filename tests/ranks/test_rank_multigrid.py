@@ -394,6 +394,7 @@ def test_ranks_without_rows_of_a_level_make_the_same_calls(cpu: Device, monkeypa
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.few(1)
 def test_multigrid_over_ranks_runs_with_the_kernels_of_gpus(lanes: int, small_levels: None) -> None:
     S = poisson(7, 7)
     for arguments in ({}, {"symmetry": "nonsymmetric"}):

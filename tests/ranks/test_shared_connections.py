@@ -57,6 +57,7 @@ def check(A: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("first", ["operand", "result"])
+@pytest.mark.few(1)
 def test_results_share_connections_until_the_last_one_is_closed(client: Any, first: str) -> None:
     with distribute(S, client=client) as A, A.with_data(2 * S.data) as twice:
         assert counts(client) == {(2, 1)}

@@ -201,6 +201,7 @@ def exchange_in_a_ring(communicator: Communicator, device: Device, dtype: str, s
 @pytest.mark.parametrize("size", [1, 37, 90])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int64"])
 @pytest.mark.parametrize("kind", [MemoryCommunicator, SharedGpuCommunicator])
+@pytest.mark.few(9)
 def test_exchanges_and_sums_larger_than_a_box_are_right(each: Device, size: int, dtype: str, kind: Any) -> None:
     run_on(each, exchange_in_a_ring, 3, each, dtype, size, kind=kind)
 

@@ -191,7 +191,7 @@ def test_a_plan_names_the_arrays_that_the_product_reads() -> None:
         plan = planned(EVEN, Panel(8), **options)
         assert plan.reads == reads
         assert f" {reads} " in str(plan).splitlines()[0]
-        first, second, tiles = str(replace(plan, kind="cpu")).splitlines()
+        first, second, tiles = str(replace(plan, on_cpu=True)).splitlines()
         assert f" {reads} " in first and first.endswith("each thread multiplies its rows with all columns")
         assert second == f"on a GPU: {plan.reason}" and tiles.startswith("tiles of")
 

@@ -363,6 +363,7 @@ def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, m
     assert f"mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty" in rows
     assert rows.endswith(f"lane efficiency {stats.efficiency:.2f}")
     assert "lane" not in str(replace(plan, device="cpu"))
+    assert "lane" in str(replace(plan, device="AMD Instinct MI300X"))
     assert titles.split("  ")[1].strip() == "format"
     assert all(title in titles for title in ("columns", "values", "MB per product", "padding", "predicted µs"))
     assert [line.replace("→", "").split()[0] for line in table] == [c.format for c in plan.candidates]

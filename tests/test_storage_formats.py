@@ -338,8 +338,8 @@ def test_a_format_for_a_dtype_of_the_host_is_refused() -> None:
 
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
-def test_a_plan_points_out_needless_indices_of_int64(real_device: Device, index: str) -> None:
+def test_a_plan_points_out_needless_indices_of_int64(device: Device, index: str) -> None:
     S = sp.random_array((60, 60), density=0.2, format="csr", rng=np.random.default_rng(0))
     S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
-    plan = GpuSparseMatrix(S, device=real_device).plan
+    plan = GpuSparseMatrix(S, device=device).plan
     assert ("its indices are of int64" in plan.reason) is (index == "int64")

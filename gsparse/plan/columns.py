@@ -74,8 +74,8 @@ class ColumnsPlan:
     stats : RowStats
     reads : str
         What the product reads of A: CSR, row patterns, or blocks.
-    kind : {"cpu", "gpu"}
-        The kind of the device on which the product runs.
+    on_cpu : bool
+        Whether the product runs on a CPU.
     """
 
     launch: PanelLaunch
@@ -83,13 +83,13 @@ class ColumnsPlan:
     panel: Panel
     stats: RowStats
     reads: str
-    kind: str = "gpu"
+    on_cpu: bool = False
 
     def __str__(self) -> str:
         panel, launch = self.panel, self.launch
         layout = "column-major" if panel.by_columns else "row-major"
         reason = self.reason
-        if self.kind == "cpu":
+        if self.on_cpu:
             reason = f"each thread multiplies its rows with all columns\non a GPU: {reason}"
         return (
             f"csr_spmm of {self.reads} for {panel.num_columns} columns, {layout}: {reason}\n"
@@ -108,7 +108,7 @@ def plan_columns(
     values: str = "",
     num_patterns: int = 0,
     block: int = 0,
-    kind: str = "gpu",
+    on_cpu: bool = False,
 ) -> ColumnsPlan:
     """Choose the launch for the product of a matrix with these rows and an X of this layout.
 
@@ -126,8 +126,8 @@ def plan_columns(
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
     block : int, optional
         Number of rows of a square block (`Bsr`), if the product reads these instead of CSR; otherwise 0.
-    kind : {"cpu", "gpu"}, optional
-        The kind of the device, for the text of the plan.
+    on_cpu : bool, optional
+        Whether the device is a CPU, for the text of the plan.
 
     Examples
     --------
@@ -158,7 +158,7 @@ cut into chunks
     reads = f"CSR, {values}" if values else "CSR"
     if from_table or block:
         reads = f"{num_patterns} row patterns" if from_table else f"{block}x{block} blocks, {values}"
-    return ColumnsPlan(launch, reason, panel, stats, reads, kind)
+    return ColumnsPlan(launch, reason, panel, stats, reads, on_cpu)
 
 
 def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:

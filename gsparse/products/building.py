@@ -180,7 +180,7 @@ def _panel_options(structure: Structure, stored: Csr | RowPattern | Bsr, compute
         "values": str(stored.dtype),
         "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,
         "block": stored.blocksize[0] if isinstance(stored, Bsr) else 0,
-        "on_cpu": structure.device.kind == "cpu",
+        "on_cpu": structure.device.is_host,
     }
 
 

@@ -75,7 +75,7 @@ class ColumnsPlan:
     reads : str
         What the product reads of A: CSR, row patterns, or blocks.
     on_cpu : bool
-        Whether the product runs on a CPU.
+        Whether the product runs on a CPU: the text says so.
     """
 
     launch: PanelLaunch
@@ -108,7 +108,6 @@ def plan_columns(
     values: str = "",
     num_patterns: int = 0,
     block: int = 0,
-    on_cpu: bool = False,
 ) -> ColumnsPlan:
     """Choose the launch for the product of a matrix with these rows and an X of this layout.
 
@@ -126,8 +125,6 @@ def plan_columns(
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
     block : int, optional
         Number of rows of a square block (`Bsr`), if the product reads these instead of CSR; otherwise 0.
-    on_cpu : bool, optional
-        Whether the device is a CPU, for the text of the plan.
 
     Examples
     --------
@@ -158,7 +155,7 @@ cut into chunks
     reads = f"CSR, {values}" if values else "CSR"
     if from_table or block:
         reads = f"{num_patterns} row patterns" if from_table else f"{block}x{block} blocks, {values}"
-    return ColumnsPlan(launch, reason, panel, stats, reads, on_cpu)
+    return ColumnsPlan(launch, reason, panel, stats, reads)
 
 
 def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:

@@ -170,7 +170,8 @@ def plan_of_columns(
     structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], panel: Panel
 ) -> ColumnsPlan:
     """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
-    return plan_columns(structure.rows, panel, **_panel_options(structure, stored, compute))
+    plan = plan_columns(structure.rows, panel, **_panel_options(structure, stored, compute))
+    return replace(plan, on_cpu=structure.device.is_host)
 
 
 def _panel_options(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> dict[str, Any]:
@@ -180,7 +181,6 @@ def _panel_options(structure: Structure, stored: Csr | RowPattern | Bsr, compute
         "values": str(stored.dtype),
         "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,
         "block": stored.blocksize[0] if isinstance(stored, Bsr) else 0,
-        "on_cpu": structure.device.is_host,
     }
 
 

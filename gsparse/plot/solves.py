@@ -75,16 +75,16 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
     _require_solves(named)
     ax = axes_of(ax)
     for number, (name, result) in enumerate(named.items()):
-        label = f"{name}{': ' if name else ''}{result.reason}, {result.iterations} iterations"
-        for column in _relative(result.residuals).T:
-            last = np.flatnonzero(np.isfinite(column))[-1:].tolist()
-            mark = "o" if result.info == 0 else "x"
-            ax.plot(column, color=f"C{number}", linewidth=1.2, marker=mark, markevery=last, label=label)
-            label = "_"  # Only the first right-hand side has a line in the legend.
-        label = f"{name}{': ' if name else ''}norm(A.H @ r)"
-        for column in _relative(result.normal_residuals).T if result.normal_residuals.size else ():
-            ax.plot(column, color=f"C{number}", linewidth=1.2, linestyle="dashed", label=label)
-            label = "_"
+        prefix, mark = f"{name}{': ' if name else ''}", "o" if result.info == 0 else "x"
+        lines = [(result.residuals, f"{result.reason}, {result.iterations} iterations", {"marker": mark})]
+        if result.normal_residuals.size:
+            lines.append((result.normal_residuals, "norm(A.H @ r)", {"linestyle": "dashed"}))
+        for residuals, label, style in lines:
+            for index, column in enumerate(_relative(residuals).T):
+                last = np.flatnonzero(np.isfinite(column))[-1:].tolist()
+                # A line whose label begins with "_" is not in the legend: only the first right-hand side is.
+                whole = "_" if index else prefix + label
+                ax.plot(column, color=f"C{number}", linewidth=1.2, markevery=last, label=whole, **style)
     ax.set_yscale("log")
     ax.set_xlim(left=0)
     ax.xaxis.get_major_locator().set_params(integer=True)

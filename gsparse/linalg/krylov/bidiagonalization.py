@@ -98,7 +98,7 @@ def bidiagonalize(
 ) -> SolveLoop:
     """Run LSQR or LSMR, and return the finished loop. Synchronizes."""
     rows = system.A.shape[0]
-    loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor, records_two=True)
+    loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor, has_normal_residuals=True)
     loop.state.set(
         bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
         atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,
@@ -114,7 +114,7 @@ def bidiagonalize(
 def result_of(loop: SolveLoop) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
     result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
-    return replace(result, normal_residuals=loop.second_residuals)
+    return replace(result, normal_residuals=loop.normal_residuals)
 
 
 def statistics(loop: SolveLoop, *values: Array) -> tuple[Any, ...]:

@@ -73,8 +73,8 @@ class SolveLoop:
     is_hopeless : callable, optional
         Returns whether it is certain that no right-hand side can converge, by a few products. The loop calls it once,
         when the solve has taken many iterations (`_MANY_ITERATIONS`), and then ends the solve as `maxiter` would.
-    records_two : bool, optional
-        Whether the program records a second number in each iteration, half a ring buffer after the residual.
+    has_normal_residuals : bool, optional
+        Whether the program records norm(A.H @ r) of each iteration too, half a ring buffer after the residual.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SolveLoop:
         history: int = HISTORY_LENGTH,
         norm: str = "residual",
         is_hopeless: Callable[[], bool] | None = None,
-        records_two: bool = False,
+        has_normal_residuals: bool = False,
     ) -> None:
         self.began = time.perf_counter()
         self.norm = norm
@@ -100,12 +100,12 @@ class SolveLoop:
             if name not in self.vectors:
                 size = (sizes or {}).get(name, system.A.shape[1])
                 self.vectors[name] = self.device.xp.zeros(system.columns * size, system.dtype)
-        capacity = 2 * history if records_two else history
+        capacity = 2 * history if has_normal_residuals else history
         self.state = SolveState(self.device, program, system.dtype, system.columns, capacity, system.A.ranks)
         self._program, self._is_hopeless = program, is_hopeless
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
-        self._second_residuals: list[npt.NDArray[np.float64]] | None = [] if records_two else None
+        self._normal_residuals: list[npt.NDArray[np.float64]] | None = [] if has_normal_residuals else None
         self._num_residuals = 0
         self._is_resident = True
         # Each product is bound once, because it may allocate vectors of its own.
@@ -295,7 +295,7 @@ class SolveLoop:
         """Copy the new residuals out of the ring buffer."""
         capacity, done = self.state.capacity, snapshot.iterations
         new = np.arange(self._num_residuals, int(done.max()) + 1)
-        for kept, offset in ((self._residuals, 0), (self._second_residuals, capacity // 2)):
+        for kept, offset in ((self._residuals, 0), (self._normal_residuals, capacity // 2)):
             if kept is not None:
                 residuals = snapshot.history[:, (new + offset) % capacity].T
                 kept.append(np.where(new[:, None] <= done, residuals, np.nan))
@@ -322,9 +322,9 @@ class SolveLoop:
         return self._in_shape_of_b(self._residuals)
 
     @property
-    def second_residuals(self) -> npt.NDArray[np.float64]:
-        """The second number of each iteration, in the form of `residuals`, if the program records one."""
-        return self._in_shape_of_b(self._second_residuals or [])
+    def normal_residuals(self) -> npt.NDArray[np.float64]:
+        """norm(A.H @ r) of each iteration, in the form of `residuals`; empty if the program does not record it."""
+        return self._in_shape_of_b(self._normal_residuals or [])
 
     def _in_shape_of_b(self, recorded: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
         numbers = np.concatenate([np.empty((0, self.system.columns)), *recorded])

@@ -112,6 +112,17 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()  # Later passes of the garbage collector leave the collected tests out.
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file, exclude what remains from later passes of the garbage collector.
+
+    Otherwise each pass reads all that earlier tests have left, most of it from compilers.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def quick_choice(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Choose a few tests of each test function, and all tests without a device.
 

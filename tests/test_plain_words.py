@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "gsparse").rglob("*.py"))
 KERNELS = sorted((ROOT / "gsparse" / "kernels" / "gpu" / "src").glob("*.cu*"))
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
 COMMON_WORDS = set((ROOT / "tests" / "common_words.txt").read_text().split())
 
 # First words of docstrings that are no imperative, or that say less than "Return".
@@ -26,9 +26,15 @@ _OPAQUE = {"apart", "aside", "face", "gang", "heed", "house", "multiplicand", "p
 _CONTRACT = {"Arnoldi", "Decomposition", "Mailboxes", "PanelProduct"}
 
 
-def definitions(tree: ast.AST, *kinds: type[ast.AST]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of a file's syntax tree. It is read once, by the first test that needs it."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def definitions(nodes: Iterable[ast.AST], *kinds: type[ast.AST]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
     """Yield the functions or classes of a file."""
-    return (node for node in ast.walk(tree) if isinstance(node, kinds))  # type: ignore[misc]
+    return (node for node in nodes if isinstance(node, kinds))  # type: ignore[misc]
 
 
 def parts_of(name: str) -> list[str]:
@@ -36,9 +42,9 @@ def parts_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-def identifiers(tree: ast.AST) -> Iterator[str]:
+def identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield all names that a file defines, assigns or passes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -53,8 +59,8 @@ def functions_of_properties() -> set[str]:
     """Return the names of functions that some class makes a property: ``stored = as_property(plans.stored)``."""
     return {
         argument.attr
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and "property" in ast.unparse(node.func)
         for argument in node.args
         if isinstance(argument, ast.Attribute)
@@ -75,8 +81,8 @@ def test_docstrings_of_functions_begin_with_an_imperative() -> None:
     assert {"stored", "slice_stats"} <= properties
     assert [
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}"
-        for path, tree in TREES.items()
-        for function in definitions(tree, ast.FunctionDef)
+        for path in FILES
+        for function in definitions(nodes_of(path), ast.FunctionDef)
         if function.name not in properties and not begins_as_it_should(function)  # type: ignore[arg-type]
     ] == []
 
@@ -85,40 +91,38 @@ def test_a_docstring_without_an_imperative_is_found() -> None:
     text = (
         'def f():\n    """Whether it is."""\ndef g():\n    """Return it."""\n@property\ndef h():\n    """The size."""\n'
     )
-    f, g, h = definitions(ast.parse(text), ast.FunctionDef)
+    f, g, h = definitions(ast.walk(ast.parse(text)), ast.FunctionDef)
     assert [begins_as_it_should(function) for function in (f, g, h)] == [False, True, True]  # type: ignore[arg-type]
 
 
 def test_no_name_is_opaque() -> None:
-    names = {name for tree in TREES.values() for name in identifiers(tree)} | {path.stem for path in FILES}
+    names = {name for path in FILES for name in identifiers(nodes_of(path))} | {path.stem for path in FILES}
     assert len(names) > 5000
     assert sorted(name for name in names if _OPAQUE & {*parts_of(name)}) == []
 
 
 def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in TREES.items():
-        for cls in definitions(tree, ast.ClassDef):
+    for path in FILES:
+        for cls in definitions(nodes_of(path), ast.ClassDef):
             places[cls.name].append(path.name)
     repeated = {name: files for name, files in places.items() if len(files) > 1 and name[0] != "_"}
     assert {name: files for name, files in repeated.items() if name not in _CONTRACT} == {}
     assert repeated.keys() == _CONTRACT
 
 
-def renamed_modules(text: str, modules: set[str]) -> list[str]:
+def renamed_modules(nodes: Iterable[ast.AST], modules: set[str]) -> list[str]:
     """Return the imports of a file that give a module of this repository another name."""
+    imports = (
+        (f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name, alias)
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    )
     return [
-        f"{node.module}.{alias.name} as {alias.asname}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname not in (None, alias.name) and f"{node.module}.{alias.name}" in modules
-    ] + [
-        f"{alias.name} as {alias.asname}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.asname is not None and alias.name in modules
+        f"{whole} as {alias.asname}"
+        for whole, alias in imports
+        if alias.asname not in (None, alias.name) and whole in modules
     ]
 
 
@@ -127,11 +131,10 @@ def test_no_import_renames_a_module() -> None:
     files = [path for folder in folders for path in folder.rglob("*.py")]
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
     assert len(modules) > 400
-    found = {path.relative_to(ROOT).as_posix(): renamed_modules(path.read_text(), modules) for path in files}
+    found = {path.relative_to(ROOT).as_posix(): renamed_modules(nodes_of(path), modules) for path in files}
     assert {file: imports for file, imports in found.items() if imports} == {}
-    assert renamed_modules("from gsparse.products import storage as build", modules) == [
-        "gsparse.products.storage as build"
-    ]
+    for text in ("from gsparse.products import storage as build", "import gsparse.products.storage as build"):
+        assert renamed_modules(ast.parse(text).body, modules) == ["gsparse.products.storage as build"]
 
 
 # --------------------------------------------------------------------------------------------------------- the glossary
@@ -164,7 +167,7 @@ def test_every_term_of_the_glossary_is_used() -> None:
 
 def test_every_unusual_word_in_the_name_of_a_class_or_a_file_is_in_the_glossary() -> None:
     """A word that SciPy, CuPy, PyAMG, the CUDA manuals or everybody uses goes to common_words.txt instead."""
-    names = {cls.name for tree in TREES.values() for cls in definitions(tree, ast.ClassDef)}
+    names = {cls.name for path in FILES for cls in definitions(nodes_of(path), ast.ClassDef)}
     names |= {path.stem for path in [*FILES, *KERNELS]}
     words = {word for name in names for word in parts_of(name)}
     explained = {word for term in glossary() for word in parts_of(term)}
@@ -182,10 +185,10 @@ def test_no_function_is_longer_than_contributing_allows() -> None:
     assert "A function has at most 60 lines" in (ROOT / "CONTRIBUTING.md").read_text()
     lengths = {
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}": length_of(function)  # type: ignore[arg-type]
-        for path, tree in TREES.items()
-        for function in definitions(tree, ast.FunctionDef)
+        for path in FILES
+        for function in definitions(nodes_of(path), ast.FunctionDef)
     }
-    assert len(lengths) == sum(len(list(definitions(tree, ast.FunctionDef))) for tree in TREES.values()) > 4000
+    assert len(lengths) == sum(len(list(definitions(nodes_of(path), ast.FunctionDef))) for path in FILES) > 4000
     assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
 
 

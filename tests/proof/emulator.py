@@ -20,7 +20,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,7 +42,7 @@ SANITIZER_OPTIONS = {
     "asan": ("-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "tsan": ("-O1", "-g1", "-fsanitize=thread"),
 }
-# With default visibility, all modules of the process would share the emulator's thread-local state.
+# With default visibility, a module would use functions and variables of another one that have the same name.
 COMPILE_OPTIONS = (
     "-std=c++17", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
     "-Wno-unknown-pragmas", "-DGS_EMU",
@@ -52,22 +51,18 @@ COMPILE_OPTIONS = (
 SHARED_MEMORY_LIMIT = 48 << 10  # bytes per block that CUDA grants without a special request (AMD: 64 KiB)
 # CUDA's limits; those of HIP are not smaller.
 MAX_GRID, MAX_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
-MAX_ERROR_BYTES = 400
-# The number of kernels that are compiled together. Starting the compiler and reading the headers takes 0.6 s, and each
+MAX_TEXT_BYTES = 400
+# The number of kernels that are compiled together. Starting the compiler and reading the headers takes 0.2 s, and each
 # kernel adds 0.01 to 0.05 s. A file with more instantiations is compiled in parts, each when a kernel of it is used.
 MAX_KERNELS_PER_PART = 24
+
+RUNTIME, HEADER = "libemulator.so", "first.h"  # in the folder of `_prepared`
 
 Kernel = Callable[..., None]
 
 
 class EmulationError(RuntimeError):
     """A kernel did not compile, or did something that is an error on a GPU."""
-
-
-# Modules that keep fibers between launches, the least recently used one first. At most MAX_MODULES_WITH_FIBERS do: each
-# needs 512 of the 65,530 memory mappings that Linux allows a process.
-_modules_with_fibers: dict[ctypes.CDLL, None] = {}
-MAX_MODULES_WITH_FIBERS = 32
 
 
 class EmulatedModule:
@@ -113,18 +108,21 @@ class EmulatedModule:
             os.environ.get("CXX", "g++"), *COMPILE_OPTIONS, *SANITIZER_OPTIONS[sanitizer], f"-DGS_WARP={lanes}",
             f"-I{SOURCE_FOLDER}", f"-I{PROOF_FOLDER}", *options,
         ]  # fmt: skip
+        self._runtime = _load_runtime(_prepared(tuple(self._command)) / RUNTIME)
         names = list(dict.fromkeys(name_expressions))
         starts = range(0, len(names), MAX_KERNELS_PER_PART)
         self._parts = [names[start : start + MAX_KERNELS_PER_PART] for start in starts]
         self._part_of = {name: number for number, part in enumerate(self._parts) for name in part}
-        self._kernels: dict[str, tuple[ctypes.CDLL, int, list[str]]] = {}
+        self._kernels: dict[str, tuple[int, list[str]]] = {}  # the address of the entry, and the parameters
         if len(self._parts) == 1:
             self._compile_part(0)
 
     def _compile_part(self, number: int) -> None:
-        library = _load(_shared_object(self._path, self._command, self._parts[number]))
+        library, runtime = _load(_shared_object(self._path, self._command, self._parts[number])), self._runtime
         for place, name in enumerate(self._parts[number]):
-            self._kernels[name] = (library, place, library.gs_emu_signature(place).decode().split())
+            entry, text = library.gs_emu_entry(place), ctypes.create_string_buffer(MAX_TEXT_BYTES)
+            runtime.gs_emu_signature(entry, text, MAX_TEXT_BYTES)
+            self._kernels[name] = (entry, text.value.decode().split())
 
     def compile_all(self) -> None:
         """Compile all parts that have not been compiled yet, as many at a time as there are processors."""
@@ -148,34 +146,17 @@ class EmulatedModule:
         shared_mem: int = 0,
         seed: int | None = None,
     ) -> None:
-        library, number, signature = self._kernels[name]
+        entry, signature = self._kernels[name]
         if len(args) != len(signature):
             raise EmulationError(f"{name} takes {len(signature)} arguments ({' '.join(signature)}), not {len(args)}")
         packed = [_pack(name, position, *pair) for position, pair in enumerate(zip(args, signature, strict=True))]
-        error = ctypes.create_string_buffer(MAX_ERROR_BYTES)
-        _keep_fibers_of(library)
-        if library.gs_emu_launch(
-            number, _dimensions(name, grid, MAX_GRID), _dimensions(name, block, MAX_BLOCK), shared_mem,
-            self.shared_memory_limit,
-            self.seed if seed is None else seed, self.os_threads,
-            (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed)), error, MAX_ERROR_BYTES,
+        error = ctypes.create_string_buffer(MAX_TEXT_BYTES)
+        if self._runtime.gs_emu_launch(
+            entry, (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed)),
+            _dimensions(name, grid, MAX_GRID), _dimensions(name, block, MAX_BLOCK), shared_mem,
+            self.shared_memory_limit, self.seed if seed is None else seed, self.os_threads, error, MAX_TEXT_BYTES,
         ):  # fmt: skip
             raise EmulationError(f"{name}: {error.value.decode()}")
-
-
-def _keep_fibers_of(library: ctypes.CDLL) -> None:
-    """Let a module keep the fibers of its next launch. If too many do, free those of the least recently used one.
-
-    Only the first thread of a process keeps fibers (emulator.h).
-    """
-    if threading.get_native_id() != os.getpid():
-        return
-    _modules_with_fibers.pop(library, None)
-    _modules_with_fibers[library] = None
-    if len(_modules_with_fibers) > MAX_MODULES_WITH_FIBERS:
-        oldest = next(iter(_modules_with_fibers))
-        del _modules_with_fibers[oldest]
-        oldest.gs_emu_drop()
 
 
 def _pack(name: str, position: int, value: Any, code: str) -> np.ndarray[Any, Any]:
@@ -204,10 +185,17 @@ def _dimensions(name: str, shape: Sequence[int], limits: Sequence[int]) -> ctype
 @functools.cache
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
-    library.gs_emu_signature.restype = ctypes.c_char_p
+    library.gs_emu_entry.restype = ctypes.c_void_p
+    return library
+
+
+@functools.cache
+def _load_runtime(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    library.gs_emu_signature.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
     library.gs_emu_launch.argtypes = [
-        ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64,
-        ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t,
+        ctypes.c_uint64, ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
     ]  # fmt: skip
     return library
 
@@ -228,29 +216,40 @@ def kept_source(text: str) -> Path:
 
 
 @functools.cache
-def _precompiled_header(command: tuple[str, ...], digest: str) -> Path:
-    """Precompile `emulator.h` for a command, which saves a third of the time in which a kernel compiles.
+def _prepared(command: tuple[str, ...]) -> Path:
+    """Return a folder with what all sources need that this command compiles: the runtime, and the precompiled header.
 
-    The compiler uses the precompiled file beside the header that is returned. If that does not match the command, it
-    reads the header.
+    The header saves a third of the time in which a kernel compiles. With a sanitizer, it is not precompiled.
     """
-    folder = _cache_folder() / f"header-{digest}"
+    key = hashlib.sha256("\0".join([*command, _compiler_version(command[0])]).encode())
+    for name in ("emulator.h", "emulator.cpp"):
+        key.update((PROOF_FOLDER / name).read_bytes())
+    folder = _cache_folder() / f"runtime-{key.hexdigest()[:24]}"
     folder.mkdir(exist_ok=True)
-    header = folder / "first.h"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "first.h.gch").exists():
-            header.write_text("#include <emulator.h>\n")
-            plain = [option for option in command if option != "-shared"]
-            _run_compiler([*plain, "-x", "c++-header", str(header)], "", folder / "first.h.gch")
-    return header
+        if not (folder / RUNTIME).exists():
+            # It is compiled once, and much of it runs for each step of a kernel.
+            plain = ["-O2" if option == "-Og" and not _is_sanitized(command) else option for option in command]
+            plain = [option for option in plain if option != "-fvisibility=hidden"]
+            (folder / HEADER).write_text("#include <emulator.h>\n")
+            if not _is_sanitized(command):
+                header = [option for option in command if option != "-shared"]
+                _run_compiler([*header, "-x", "c++-header", str(folder / HEADER)], "", folder / f"{HEADER}.gch")
+            _run_compiler([*plain, str(PROOF_FOLDER / "emulator.cpp")], "", folder / RUNTIME)
+    return folder
+
+
+def _is_sanitized(command: Sequence[str]) -> bool:
+    return any(option.startswith("-fsanitize") for option in command)
 
 
 def _shared_object(path: Path, command: list[str], names: list[str]) -> Path:
     """Compile these kernels of the file, unless the result is in the cache."""
-    table = ", ".join(f'gs_emu::entry("{name}", &{name})' for name in names)
+    table = ", ".join(f"gs_emu::entry(&{name}, GS_LARGEST_BLOCK)" for name in names)
     unit = f'#include "{path}"\nGS_EMU_TABLE({table})\n'
-    key = hashlib.sha256("\0".join([unit, *command, _compiler_version(command[0])]).encode())
+    prepared = _prepared(tuple(command))
+    key = hashlib.sha256("\0".join([unit, *command, str(prepared)]).encode())
     for source in (path, *_headers(path.parent), *_headers(SOURCE_FOLDER), *_headers(PROOF_FOLDER)):
         key.update(source.read_bytes())
     shared_object = _cache_folder() / f"{path.stem}-{key.hexdigest()[:24]}.so"
@@ -258,17 +257,11 @@ def _shared_object(path: Path, command: list[str], names: list[str]) -> Path:
         # If another worker of pytest is compiling the same file, this waits for it, and then uses its result.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not shared_object.exists():
-            _compile(command, unit, shared_object)
+            header = [] if _is_sanitized(command) else ["-include", str(prepared / HEADER)]
+            options = [command[0], *header, *command[1:]]
+            # The module finds the runtime by its path, because the runtime has no other name.
+            _run_compiler([*options, "-x", "c++", "-", "-x", "none", str(prepared / RUNTIME)], unit, shared_object)
     return shared_object
-
-
-def _compile(command: list[str], unit: str, shared_object: Path) -> None:
-    if not any(option.startswith("-fsanitize") for option in command):
-        key = hashlib.sha256("\0".join([*command, _compiler_version(command[0])]).encode())
-        key.update((PROOF_FOLDER / "emulator.h").read_bytes())
-        header = _precompiled_header(tuple(command), key.hexdigest()[:24])
-        command = [command[0], "-include", str(header), *command[1:]]
-    _run_compiler([*command, "-x", "c++", "-"], unit, shared_object)
 
 
 def _run_compiler(command: list[str], source: str, output: Path) -> None:

@@ -89,6 +89,7 @@ def test_products_solvers_files_and_commands_run_without_what_only_linux_has(sys
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.few(1)
 def test_python_imports_the_modules_of_the_command_line_and_of_ranks(system: str) -> None:
     program = (
         "import socket, selectors, ssl, mmap, multiprocessing, subprocess, dask, distributed\n"

@@ -171,6 +171,7 @@ def test_matrices_that_are_distributed_in_different_ways_are_refused() -> None:
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.few(1)
 def test_algebra_over_ranks_runs_with_the_kernels_of_gpus(lanes: int) -> None:
     device, rng = EmulatedDevice(lanes), np.random.default_rng(2)
     A, B = random_matrix(rng, 30, 20, 0.2, "float64"), random_matrix(rng, 20, 25, 0.2, "float64")

@@ -32,8 +32,8 @@ COMPUTE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with LocalGpuCluster(3, device="cpu") as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(3)
+    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(2)
         yield client
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,6 +88,24 @@ def test_workers_may_be_given_as_a_number(client: Any) -> None:
         with distribute(S, client=client, workers=count) as A:
             assert len(A.workers) == count
             np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def _set_default_device(name: str) -> None:
+    os.environ["GSPARSE_DEVICE"] = name
+
+
+def test_the_device_is_that_of_the_cluster_unless_another_is_asked_for(client: Any) -> None:
+    S = laplacian(6)
+    with distribute(S, client=client) as A:  # also where the machine has a GPU
+        assert A.devices == ("cpu", "cpu")
+    client.run(_set_default_device, "gpu:99")
+    try:
+        with pytest.raises(DeviceError), distribute(S, client=client):
+            pass
+        with distribute(S, client=client, device="cpu") as A:
+            assert A.devices == ("cpu", "cpu")
+    finally:
+        client.run(_set_default_device, "cpu")
 
 
 def test_a_worker_that_is_listed_twice_is_refused(client: Any) -> None:

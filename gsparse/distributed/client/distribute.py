@@ -27,7 +27,7 @@ def distribute(
     partition: Partition = "nnz",
     reorder: str | None = None,
     workers: Sequence[str] | int | None = None,
-    device: str = "auto",
+    device: str | None = None,
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> DistributedMatrix:
@@ -50,8 +50,9 @@ def distribute(
     workers : sequence of str, or int, optional
         Dask's addresses of the workers, or their number; by default all workers of the cluster. Each worker becomes one
         rank.
-    device : str, optional
-        Device on each worker. "auto" is the worker's GPU if it has one, else the CPU.
+    device : {"auto", "cpu", "gpu"}, optional
+        Device on each worker. "auto" is the worker's GPU if it has one, else the CPU. The default is the environment
+        variable ``GSPARSE_DEVICE`` of the worker, which `LocalGpuCluster` sets, otherwise "auto".
     timeout : float, optional
         Longest time, in seconds, for which a rank may be silent while another one waits for it. After that,
         all ranks end with an error.

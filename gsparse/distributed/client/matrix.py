@@ -82,7 +82,7 @@ class DistributedMatrix(DistributedEntries):
         client: distributed.Client,
         workers: Sequence[str],
         layout: VectorLayout,
-        device: str,
+        device: str | None,
         timeout: float,
         options: dict[str, Any],
     ) -> None:
@@ -101,7 +101,7 @@ class DistributedMatrix(DistributedEntries):
         workers: Sequence[str] | int | None,
         partition: Partition,
         reorder: str | None,
-        device: str,
+        device: str | None,
         timeout: float,
         options: dict[str, Any],
     ) -> DistributedMatrix:

@@ -107,7 +107,7 @@ def open_rank(
     part: sp.csr_array | RowLoader | Computation,
     rows: RowPartition,
     columns: RowPartition,
-    device: str,
+    device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
     """Connect to the other ranks and make this rank's part of a matrix. All ranks run this task at the same time."""

@@ -1,7 +1,7 @@
 """How numba compiles this backend: code that runs without the GIL and is cached on disk.
 
-`jitted` and `subroutine` only decide how the loops of the other modules are compiled. A listener tells
-`gsparse.device.compile_notice` when that happens.
+`jitted` and `subroutine` only decide how the loops of the other modules are compiled. One listener tells
+`gsparse.device.compile_notice` when that happens, another one keeps numba's internal functions apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ R = TypeVar("R")
 # - Code is compiled without numba's reference counts of arrays (`_nrt`): the caller in Python keeps the arrays alive. A
 #   small product then takes 8 to 12 % less time, because no counted object is made for each array, and compiling takes
 #   about 5 % less. A function that allocates an array needs them, and numba refuses to compile it without.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+# - Without the option `fastmath`, a subroutine would be compiled with that of the kernel which calls it first, for all
+#   kernels.
+OPTIONS: dict[str, Any] = {
+    "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False, "fastmath": False,
+}  # fmt: skip
 SUBROUTINE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 
 # A fork waits until no other thread compiles. Otherwise the child would have the compiler as that thread left it, and
@@ -55,12 +59,41 @@ class _CompileListener(event.Listener):
             COMPILE_NOTICE.__exit__()
 
 
+class _InternalFunctions(event.Listener):
+    """Lets only functions with the same option `fastmath` share numba's internal functions.
+
+    Numba compiles some operations, such as the product of two complex numbers, as functions of their own: once in a
+    process, and with the option `fastmath` of whatever needs them first. Roundings of all other kernels would depend on
+    that, and would be different in different processes.
+
+    Attributes
+    ----------
+    of_option : dict
+        The internal functions that have been compiled, for each value of the option `fastmath`.
+    """
+
+    def __init__(self) -> None:
+        self.of_option: dict[frozenset[str], dict[Any, Any]] = {}
+        self._before: list[dict[Any, Any]] = []  # Only one thread compiles at a time, but a function within another.
+
+    def on_start(self, event: Any) -> None:
+        dispatcher = event.data["dispatcher"]
+        self._before.append(dispatcher.targetctx.cached_internal_func)
+        if _is_ours(event):
+            option = frozenset(dispatcher.targetoptions.get("fastmath") or ())
+            dispatcher.targetctx.cached_internal_func = self.of_option.setdefault(option, {})
+
+    def on_end(self, event: Any) -> None:
+        event.data["dispatcher"].targetctx.cached_internal_func = self._before.pop()
+
+
 def _is_ours(event: Any) -> bool:
     # Modules that `steps` writes have names like gsparse_cg_0123456789abcdef.
     return str(event.data["dispatcher"].py_func.__module__).startswith(("gsparse.", "gsparse_"))
 
 
 event.register("numba:compile", _CompileListener())  # type: ignore[no-untyped-call]
+event.register("numba:compile", _InternalFunctions())  # type: ignore[no-untyped-call]
 
 
 def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:

@@ -74,7 +74,8 @@ class _InternalFunctions(event.Listener):
 
     def __init__(self) -> None:
         self.of_option: dict[frozenset[str], dict[Any, Any]] = {}
-        self._before: list[dict[Any, Any]] = []  # Only one thread compiles at a time, but a function within another.
+        # Only one thread compiles at a time, but a kernel and then, before that has ended, a function that it calls.
+        self._before: list[dict[Any, Any]] = []
 
     def on_start(self, event: Any) -> None:
         dispatcher = event.data["dispatcher"]

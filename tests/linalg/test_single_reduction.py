@@ -135,10 +135,17 @@ def test_it_names_operators_that_are_not_positive_definite_or_not_symmetric(devi
 
 
 @pytest.mark.parametrize("rtol", [0.0, 1e-300])
-def test_a_definite_matrix_is_not_called_indefinite_after_the_residual_has_become_rounding_error(rtol: float) -> None:
+@pytest.mark.parametrize("scale", [1.0, 1e-140])
+@pytest.mark.parametrize("single_reduction", [False, True])
+def test_a_definite_matrix_is_not_called_indefinite_after_the_residual_has_become_rounding_error(
+    rtol: float, scale: float, single_reduction: bool
+) -> None:
+    """The residual shrinks until its square underflows; which scalar becomes zero first is a matter of roundings."""
     eigenvalues = sp.csr_array(sp.diags_array(np.linspace(1e-2, 1, 60)))
-    result = solve(matrix(gsparse.device.get_device("cpu"), eigenvalues), np.ones(60), rtol=rtol, maxiter=3000)
+    A, b = matrix(gsparse.device.get_device("cpu"), eigenvalues), np.full(60, scale)
+    result = cg(A, b, rtol=rtol, maxiter=3000, single_reduction=single_reduction, full_output=True)
     assert "positive definite" not in result.advice
+    assert result.info == 0 or "rounding error" in result.advice
     assert np.isfinite(result.x).all()
     assert result.relative_residual < 1e-13
 

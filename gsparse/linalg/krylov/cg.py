@@ -47,6 +47,8 @@ _BREAKDOWN_ADVICE = (
     "b has a solution."
 )
 
+_ROUNDING_ADVICE = "The residual is rounding error and becomes no smaller: pass a larger rtol or atol."
+
 # The end of both direction passes: record the residual, and decide whether to stop.
 _DECIDE = """
     record(sqrt(rr))
@@ -222,8 +224,19 @@ def _solve(
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
-    advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: _BREAKDOWN_ADVICE}
+    breakdown = _ROUNDING_ADVICE if _ended_in_rounding_errors(loop) else _BREAKDOWN_ADVICE
+    advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: breakdown}
     return loop.result(advice=advice, infos=BREAKDOWN_INFO)
+
+
+def _ended_in_rounding_errors(loop: SolveLoop) -> bool:
+    """Return whether there were breakdowns, and only after the residual had become rounding error of the first one."""
+    columns = np.flatnonzero(loop.last.stop == BREAKDOWN)
+    if not columns.size:
+        return False
+    residuals = loop.residuals.reshape(-1, loop.system.columns)[:, columns]
+    smallest = np.fmin.reduce(residuals)
+    return bool((smallest <= np.finfo(loop.system.dtype).eps * residuals[0]).all())
 
 
 def _run(

@@ -229,14 +229,15 @@ def _prepared(command: tuple[str, ...]) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / RUNTIME).exists():
-            # It is compiled once, and much of it runs for each step of a kernel.
-            plain = ["-O2" if option == "-Og" and not _is_sanitized(command) else option for option in command]
-            plain = [option for option in plain if option != "-fvisibility=hidden"]
-            (folder / HEADER).write_text("#include <emulator.h>\n")
+            # The modules call the runtime, so its functions are visible.
+            options = [option for option in command if option != "-fvisibility=hidden"]
             if not _is_sanitized(command):
+                # The runtime is compiled once and used by each step of a kernel, so it is optimized more than a kernel.
+                options.append("-O2")
+                (folder / HEADER).write_text("#include <emulator.h>\n")
                 header = [option for option in command if option != "-shared"]
                 _run_compiler([*header, "-x", "c++-header", str(folder / HEADER)], "", folder / f"{HEADER}.gch")
-            _run_compiler([*plain, str(PROOF_FOLDER / "emulator.cpp")], "", folder / RUNTIME)
+            _run_compiler([*options, str(PROOF_FOLDER / "emulator.cpp")], "", folder / RUNTIME)
     return folder
 
 

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from functools import cached_property
 from math import isqrt
 from queue import SimpleQueue
 from typing import Any
@@ -116,9 +117,17 @@ class _Job:
 class _Pool:
     """Threads that wait for jobs. They are started when they are first needed."""
 
-    def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads  # The number that a product may use, including the calling thread.
+    def __init__(self) -> None:
         self.forget_threads()
+
+    @cached_property
+    def num_threads(self) -> int:
+        """The number that a product may use, including the calling thread.
+
+        The environment is read at the first use only, because a nanny of dask sets it after its worker has imported
+        this module.
+        """
+        return _default_num_threads()
 
     def forget_threads(self) -> None:
         """Reset the pool. In a forked child, the parent's threads do not exist and its locks may be held for ever."""
@@ -186,7 +195,7 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-_pool = _Pool(_default_num_threads())
+_pool = _Pool()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.forget_threads)
@@ -198,8 +207,13 @@ def get_num_threads() -> int:
     Returns
     -------
     int
-        Initially the first of ``GSPARSE_NUM_THREADS``, ``NUMBA_NUM_THREADS`` and ``OMP_NUM_THREADS`` that is set, or
-        else the number of CPUs on which the process may run.
+        At the first use, the first of ``GSPARSE_NUM_THREADS``, ``NUMBA_NUM_THREADS`` and ``OMP_NUM_THREADS`` that is
+        set, or else the number of CPUs on which the process may run.
+
+    Raises
+    ------
+    ValueError
+        If ``GSPARSE_NUM_THREADS`` is not an integer of at least 1.
 
     Examples
     --------

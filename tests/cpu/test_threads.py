@@ -387,6 +387,11 @@ def test_the_environment_sets_the_number_of_threads(
     assert threads._default_num_threads() == (expected or available)
 
 
+def test_the_environment_may_be_set_after_the_import() -> None:
+    program = "import os, gsparse; os.environ['GSPARSE_NUM_THREADS'] = '3'; print(gsparse.get_num_threads())"
+    assert run_python(program) == "3"
+
+
 def test_an_invalid_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSPARSE_NUM_THREADS", "many")
     with pytest.raises(ValueError, match="GSPARSE_NUM_THREADS must be an integer of at least 1, got 'many'"):

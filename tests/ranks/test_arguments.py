@@ -14,8 +14,10 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
+import gsparse
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
+from gsparse.device.threads import available_cpus
 from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
@@ -247,7 +249,21 @@ def test_a_solve_within_the_callback_of_a_solve_is_refused_at_once(client: Any) 
         assert gla.cg(A, b, callback=lambda x: A @ x)[1] == 0
 
 
-# ------------------------------------------------------------------ scaling a cluster
+# ------------------------------------------------------------------ starting and scaling a cluster
+
+
+def test_a_cluster_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    before = dict(os.environ)
+    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(2)
+        assert dict(os.environ) == before
+        inherited = client.run(lambda: (os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]))
+        assert set(inherited.values()) == {("1", "3")}
+        number = max(1, available_cpus() // 2)
+        assert set(client.run(gsparse.get_num_threads).values()) == {number}
+    assert dict(os.environ) == before
 
 
 @pytest.mark.whole

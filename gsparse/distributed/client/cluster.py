@@ -7,6 +7,7 @@ import concurrent.futures
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,8 +44,47 @@ _CLOSE_TIMEOUT = 20.0
 _CHECK_INTERVAL = 0.5
 
 
+class _WorkerEnvironment:
+    """Environment variables that this process has only while worker processes start, because these inherit them.
+
+    Dask's nanny sets variables such as ``OMP_NUM_THREADS=1`` in its own process and leaves them there. Without this
+    class, every program that a user starts after a cluster would run on one thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # Each cluster has its own thread.
+        self._num_starting = 0
+        self._previous: dict[str, str | None] = {}
+
+    @contextmanager
+    def restored(self, names: Iterable[str]) -> Iterator[None]:
+        """Restore these variables when this block, and all others that overlap with it, have ended."""
+        with self._lock:
+            self._num_starting += 1
+            for name in names:
+                self._previous.setdefault(name, os.environ.get(name))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_starting -= 1
+                while self._previous and not self._num_starting:
+                    name, value = self._previous.popitem()
+                    if value is None:
+                        os.environ.pop(name, None)
+                    else:
+                        os.environ[name] = value
+
+
+_worker_environment = _WorkerEnvironment()
+
+
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """Dask's nanny with a longer time limit for its worker to end."""
+    """Dask's nanny, which restores the environment of its process and waits longer for its worker to end."""
+
+    async def instantiate(self) -> Any:
+        with _worker_environment.restored(self.pre_spawn_env):
+            return await super().instantiate()
 
     async def close(self, timeout: float = _CLOSE_TIMEOUT, reason: str = "nanny-close") -> Any:
         return await super().close(timeout=timeout, reason=reason)
@@ -108,7 +148,8 @@ def LocalGpuCluster(
     -------
     distributed.SpecCluster
         The cluster, which is a context manager. Each worker is a process with a nanny, which restarts it if it dies.
-        `scale` and `adapt` start and end workers; on GPUs, at most one for each GPU.
+        `scale` and `adapt` start and end workers; on GPUs, at most one for each GPU. The first `n_workers` workers
+        together use as many threads as this process may use CPUs.
 
     Raises
     ------

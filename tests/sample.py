@@ -116,7 +116,9 @@ def pytest_collection() -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the last test of a file, exclude what remains from later passes of the garbage collector.
 
-    Otherwise each pass reads all that earlier tests have left, most of it from compilers.
+    Otherwise each pass reads all that earlier tests have left, most of it from compilers. What can be freed is freed
+    here, where the last test's filters of warnings still apply: dask does not close the connections of requests that
+    it cancels, and would warn in a test of another file.
     """
     if nextitem is None or nextitem.path != item.path:
         gc.collect()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gsparse.device.base import Device
-from gsparse.device.select import get_device
+from gsparse.device.select import DEVICE_VARIABLE, get_device
 from gsparse.errors import DeviceError
 from tests.proof.emulated_device import EmulatedDevice
 from tests.untraced import compile_untraced
@@ -35,6 +35,13 @@ def make_device(name: str) -> Device:
         # end of an array.
         device.xp.cuda.set_allocator(None)
     return device
+
+
+@pytest.fixture(autouse=True)
+def cpu_by_default(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the CPU where a test names no device, also on a machine with a GPU, unless the test is marked `gpu`."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
 
 
 @pytest.fixture(params=DEVICES, scope="session")

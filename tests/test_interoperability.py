@@ -42,10 +42,10 @@ def of_torch(array: Any) -> Any:
     return pytest.importorskip("torch", reason="needs PyTorch").from_numpy(array)
 
 
-def of_jax(array: Any) -> Any:
+def of_jax(array: Any, platform: str = "cpu") -> Any:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # by default JAX allocates three quarters of a GPU
     jax = pytest.importorskip("jax", reason="needs JAX")
-    return jax.device_put(array)
+    return jax.device_put(array, jax.devices(platform)[0])
 
 
 class Tensor:
@@ -271,7 +271,7 @@ def test_gpu_memory_without_cupy_is_refused_with_the_remedy(S: Any, monkeypatch:
 @pytest.mark.parametrize("library", ["torch", "jax", "numba"])
 def test_arrays_of_other_libraries_stay_on_the_gpu(S: Any, library: str) -> None:
     device = make_device("gpu")
-    make = {"torch": cuda_tensor, "jax": of_jax, "numba": numba_array}[library]
+    make = {"torch": cuda_tensor, "jax": jax_array, "numba": numba_array}[library]
     A = GpuSparseMatrix(S, device=device)
     x, X = np.linspace(0, 1, 20, dtype=np.float32), np.linspace(0, 1, 40, dtype=np.float32).reshape(20, 2)
     for values in (x, X):
@@ -289,14 +289,18 @@ def test_memory_that_jax_frees_is_not_written_before_it_has_been_read(on_gpu: tu
     n = 300_000
     S = sp.diags_array([np.ones(n, np.float32)] * 41, offsets=range(-20, 21), shape=(n, n))
     A = GpuSparseMatrix(sp.csr_array(S), device=on_gpu[0])
-    other, spoil = of_jax(np.zeros(n, np.float32)), jax.jit(lambda x: x + 1000)
+    other, spoil = jax_array(np.zeros(n, np.float32)), jax.jit(lambda x: x + 1000)
     for value in range(1, 20):
         for _ in range(6):  # the stream of the product is busy for a while
             A @ A.device.xp.ones(n, np.float32)
-        y = A @ jax.block_until_ready(of_jax(np.full(n, value, np.float32)))
+        y = A @ jax.block_until_ready(jax_array(np.full(n, value, np.float32)))
         held = [spoil(other) for _ in range(3)]  # JAX may give them the memory of the right-hand side
         assert np.asarray(y)[n // 2] == 41 * value
         del held
+
+
+def jax_array(array: Any) -> Any:
+    return of_jax(array, "gpu")
 
 
 def cuda_tensor(array: Any) -> Any:

@@ -170,6 +170,7 @@ def made_by_formula(cupy: Any, rows: int, dtype: Any, count: int, step: int) -> 
 
 
 @ON_GPU
+@pytest.mark.whole  # needs a GPU for itself, which processes of the quick run share
 @pytest.mark.parametrize("format", gsparse.FORMATS)
 def test_more_entries_than_int32_can_count_are_multiplied(gpu: Any, format: str) -> None:
     rows = 20_000_003
@@ -188,6 +189,7 @@ def test_more_entries_than_int32_can_count_are_multiplied(gpu: Any, format: str)
 
 
 @ON_GPU
+@pytest.mark.whole  # needs a GPU for itself, which processes of the quick run share
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_a_matrix_that_fills_the_gpu_is_multiplied(gpu: Any, share: float) -> None:
     cupy, free = gpu.xp, free_bytes(gpu)

@@ -48,7 +48,7 @@ def matmul(A: Any, x: Any, values: Any = None) -> Any:
     Examples
     --------
     >>> import gsparse, gsparse.jax, jax, jax.numpy
-    >>> A = gsparse.GpuSparseMatrix([[1.0, 2.0], [0.0, 3.0]], device="cpu")
+    >>> A = gsparse.GpuSparseMatrix([[1.0, 2.0], [0.0, 3.0]])
     >>> values, x = jax.numpy.array([1.0, 2.0, 3.0]), jax.numpy.array([1.0, 10.0])
     >>> gradients = jax.grad(lambda values, x: gsparse.jax.matmul(A, x, values).sum(), (0, 1))(values, x)
     >>> [gradient.tolist() for gradient in gradients]
@@ -110,7 +110,7 @@ def solve(
     Examples
     --------
     >>> import gsparse, gsparse.jax, jax, jax.numpy
-    >>> A = gsparse.GpuSparseMatrix([[2.0, 0.0], [1.0, 4.0]], device="cpu")
+    >>> A = gsparse.GpuSparseMatrix([[2.0, 0.0], [1.0, 4.0]])
     >>> values, b = jax.numpy.array([2.0, 1.0, 4.0]), jax.numpy.array([2.0, 5.0])
     >>> gradient = jax.grad(lambda values: gsparse.jax.solve(A, b, values)[1])(values)
     >>> gradient.round(3).tolist()

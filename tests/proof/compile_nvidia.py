@@ -66,6 +66,7 @@ def compile_cubin(source: str, expressions: Sequence[str], options: Sequence[str
     try:
         for expression in expressions:
             check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        options = (*options, *_caching_options(nvrtc))
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         check(nvrtc.nvrtcCompileProgram(program, len(options), encoded))
         names = {}
@@ -76,6 +77,16 @@ def compile_cubin(source: str, expressions: Sequence[str], options: Sequence[str
         return names, _log(nvrtc, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _caching_options(nvrtc: ctypes.CDLL) -> tuple[str, ...]:
+    """Return options that let NVRTC compile again what it has compiled before, because only a compilation has a log.
+
+    NVRTC 13 has a cache, which it uses where NVIDIA's driver is installed.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return ("--no-cache",) if major.value >= 13 else ()
 
 
 def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:

@@ -1,1 +1,0 @@
-"""Checks of the GPU kernels without a GPU: an emulator, the compilers of both vendors, and facts about CuPy."""

@@ -29,7 +29,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
-from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
+from gsparse.linalg.krylov.solve_loop import SMALLEST_SQUARES, IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import (
     has_no_solution,
     hermitian_maxiter_advice,
@@ -50,9 +50,9 @@ _BREAKDOWN_ADVICE = (
 _ROUNDING_ADVICE = "The residual is rounding error and becomes no smaller: pass a larger rtol or atol."
 
 # The end of both direction passes: record the residual, and decide whether to stop.
-_DECIDE = """
+_DECIDE = f"""
     record(sqrt(rr))
-    verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 0
+    verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 2 if rr < {SMALLEST_SQUARES} else 0
     verdict = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or verdict == 0) else verdict
 """
 PROGRAM = Program(
@@ -224,19 +224,21 @@ def _solve(
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
-    breakdown = _ROUNDING_ADVICE if _ended_in_rounding_errors(loop) else _BREAKDOWN_ADVICE
-    advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: breakdown}
+    advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: _BREAKDOWN_ADVICE}
+    if _ended_in_rounding_errors(loop):
+        advice = dict.fromkeys(advice, _ROUNDING_ADVICE)
     return loop.result(advice=advice, infos=BREAKDOWN_INFO)
 
 
 def _ended_in_rounding_errors(loop: SolveLoop) -> bool:
-    """Return whether there were breakdowns, and only after the residual had become rounding error of the first one."""
-    columns = np.flatnonzero(loop.last.stop == BREAKDOWN)
-    if not columns.size:
-        return False
-    residuals = loop.residuals.reshape(-1, loop.system.columns)[:, columns]
-    smallest = np.fmin.reduce(residuals)
-    return bool((smallest <= np.finfo(loop.system.dtype).eps * residuals[0]).all())
+    """Return whether all right-hand sides that failed had a residual that was rounding error of the first one.
+
+    A residual whose square underflows is rounding error too.
+    """
+    has_failed = np.isin(loop.last.stop, (BREAKDOWN, MAXITER))
+    residuals = loop.residuals.reshape(-1, loop.system.columns)[:, has_failed]
+    bounds = np.maximum(np.finfo(loop.system.dtype).eps * residuals[0], SMALLEST_SQUARES**0.5)
+    return bool(has_failed.any() and (np.fmin.reduce(residuals) <= bounds).all())
 
 
 def _run(

@@ -33,7 +33,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
+from gsparse.linalg.krylov.solve_loop import SMALLEST_SQUARES, IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import CONVERGED
@@ -68,7 +68,7 @@ def _advance(name: str, rho: str, z: str) -> Step:
             rho = {rho}
             alpha = {rho} / curvature
             record(sqrt(rr))
-            verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 0
+            verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 2 if rr < {SMALLEST_SQUARES} else 0
             verdict = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or verdict == 0) else verdict
             verdict = 2 if verdict == 0 and (isnan(curvature) or curvature == 0) else verdict
             rr_first = rr if iteration == 0 else rr_first

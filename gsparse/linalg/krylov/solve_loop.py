@@ -33,10 +33,14 @@ from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, de
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["IterationLimit", "SolveLoop"]
+__all__ = ["SMALLEST_SQUARES", "IterationLimit", "SolveLoop"]
 
 # The largest number of iterations: one for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
+
+# The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
+# so that the scalars computed from them depend on how a CPU rounds.
+SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.

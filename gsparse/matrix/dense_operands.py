@@ -187,7 +187,7 @@ def divide_by_sparse(matrix: MatrixLike, other: Any) -> Any:
     device, dtype = matrix.device, np.result_type(result, other.dtype)
     parts = [csr_of(matrix, part, matrix._by_columns) for part in (matrix, other)]
     with device.active(), device.memory_guard(), np.errstate(all="ignore"):
-        dividend, divisor = (dense_of(device, csr).astype(dtype, copy=False) for csr in parts)
+        dividend, divisor = (dense_of(device, csr.with_data(csr.data.astype(dtype, copy=False))) for csr in parts)
         quotient = dividend / divisor
         if dtype.kind == "c":  # 0 / 0 is NaN without an imaginary part.
             quotient = device.xp.where((dividend == 0) & (divisor == 0), dtype.type(np.nan), quotient)

@@ -180,7 +180,8 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
         of A if B and the result have the same ones. Synchronizes.
     """
     common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
-    a, b = in_common(canonical(device, computed(a, common)), canonical(device, computed(b, common)))
+    # Comparisons and extremes need the sums that the common dtype holds: their integers wrap, and booleans stay true.
+    a, b = in_common(*(canonical(device, computed(part, common), common) for part in (a, b)))
     c = kernels_of(device).combine_rows(device, operation, a, b, common == np.uint64)
     return _without_zeros(device, c, np.dtype(np.bool_) if operation in COMPARISONS else common)
 
@@ -210,7 +211,8 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
     factors = dense_of(device, b)
     if factors.size == 1:
         return a.with_data(scaled_values(device, a, factors))
-    a = canonical_in_own_dtype(device, a)
+    common = np.result_type(a.dtype, b.dtype)
+    a = canonical_in_own_dtype(device, a.with_data(a.data.astype(common, copy=False)))
     with np.errstate(all="ignore"):  # SciPy's loops give no warnings of infinities.
         scaled = a.with_data(scaled_values(device, a, factors))
     return replace(without_zeros(device, scaled), is_canonical=True)

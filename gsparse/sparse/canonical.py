@@ -15,7 +15,7 @@ from gsparse.kernels.backends import kernels_of
 __all__ = ["canonical", "computed", "first_of_each_place", "in_common", "sorted_rows"]
 
 
-def canonical(device: Device, csr: Csr) -> Csr:
+def canonical(device: Device, csr: Csr, dtype: Any = None) -> Csr:
     """Return the matrix in canonical form: itself if it is, else sorted, with duplicates added up in their order.
 
     Parameters
@@ -24,6 +24,8 @@ def canonical(device: Device, csr: Csr) -> Csr:
         The device of the arrays. It must be the active one.
     csr : Csr
         Values of a compute dtype.
+    dtype : dtype, optional
+        The dtype that stands behind the values. Sums are what it holds, for instance 1 for True + True.
 
     Returns
     -------
@@ -40,6 +42,8 @@ def canonical(device: Device, csr: Csr) -> Csr:
     if kernels.first_where(device, is_first, "zero") is None:  # synchronizes
         return replace(csr, is_canonical=True)
     sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
+    if dtype is not None:
+        sums = sums.astype(dtype, copy=False).astype(csr.dtype, copy=False)
     return replace(kernels.keep_entries(device, csr, is_first), data=sums, is_canonical=True)
 
 

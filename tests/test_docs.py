@@ -67,6 +67,15 @@ def test_every_public_name_has_a_page(module: str) -> None:
         assert hasattr(importlib.import_module(parent), attribute), f"{name} is listed, but does not exist"
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_imported_by_a_star(module: str) -> None:
+    if module == "gsparse.distributed":
+        pytest.importorskip("distributed", reason="needs dask")
+    imported: dict[str, Any] = {}
+    exec(f"from {module} import *", imported)
+    assert public_names(module) <= imported.keys()
+
+
 def test_every_module_guide_and_example_is_listed() -> None:
     listed = {page: (ROOT / page).read_text() for page in ("docs/api/index.rst", "examples/guides/index.rst")}
     assert toctree(listed["docs/api/index.rst"]) == set(MODULES)

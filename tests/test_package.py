@@ -45,6 +45,7 @@ def test_functions_that_need_dask_name_the_remedy_without_it() -> None:
     code = (
         "import sys; sys.modules['distributed'] = None\n"  # Python treats None as a package that is not installed
         "import gsparse.distributed as g\n"
+        "from gsparse.distributed import *\n"
         "assert g.run_ranks(lambda communicator: communicator.rank, 2) == [0, 1]\n"
         "assert not hasattr(g, 'no_such_name')\n"
         "try: g.distribute\n"

@@ -5,6 +5,7 @@ rank also needs entries that other ranks own, its ghosts. The ranks send them to
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from gsparse._version import install_command
@@ -47,6 +48,8 @@ _NEED_DASK = {
     "from_dask_array": "client.distribute",
     "from_loaders": "client.distribute",
 }
+if find_spec("distributed") is not None:  # otherwise, ``import *`` would raise an error
+    __all__ += list(_NEED_DASK)
 
 
 def __getattr__(name: str) -> Any:
@@ -61,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_NEED_DASK])
+    return sorted({*__all__, *_NEED_DASK})

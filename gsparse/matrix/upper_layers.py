@@ -19,11 +19,13 @@ UPPER_LAYERS: dict[str, Callable[..., Any]] = {}
 
 
 @method
-def distribute(self: MatrixLike, **options: Any) -> Any:
+def distribute(self: MatrixLike, client: Any = None, **options: Any) -> Any:
     """Spread this matrix over the workers of a dask cluster.
 
     Parameters
     ----------
+    client : distributed.Client, optional
+        The client of the cluster; by default dask's current client.
     **options
         Of `gsparse.distributed.distribute`.
 
@@ -32,7 +34,7 @@ def distribute(self: MatrixLike, **options: Any) -> Any:
     gsparse.distributed.DistributedMatrix
         A block of rows for each worker.
     """
-    return UPPER_LAYERS["distribute"](self, **options)
+    return UPPER_LAYERS["distribute"](self, client, **options)
 
 
 @method

@@ -14,6 +14,8 @@ PUBLIC_NAMES: dict[str, Any] = {}
 def __getattr__(name: str) -> Any:
     if name in PUBLIC_NAMES:
         return PUBLIC_NAMES[name]
+    if name == "__all__":  # the names are entered after this module has been imported
+        return sorted(PUBLIC_NAMES)
     raise AttributeError(f"module 'gsparse.sparse' has no attribute {name!r}")
 
 

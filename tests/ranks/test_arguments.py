@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,17 +20,20 @@ import gsparse
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.threads import available_cpus
-from gsparse.errors import CommunicationError, DeviceError, ShapeError
+from gsparse.errors import CommunicationError, DeviceError, ShapeError, WorkerLostError
 from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
-from tests.ranks.groups import wait_until
+from tests.ranks.groups import LONG, SOON, wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
+import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import eigenpairs  # noqa: E402
+from gsparse.distributed.client import eigenpairs, matrix  # noqa: E402
+from gsparse.distributed.client.calls import SignsOfLife, naming_lost_workers, run_on_workers  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
+from gsparse.distributed.client.task_arguments import scatter  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
@@ -115,6 +120,44 @@ def test_a_worker_that_is_listed_twice_is_refused(client: Any) -> None:
     for workers in ([one, one], [one, two, one]):
         with pytest.raises(ValueError, match=rf"listed once only, got \['{one}'\] more than once"):
             distribute(laplacian(6), client=client, workers=workers)
+
+
+def test_a_client_by_position_is_the_one_that_is_used(client: Any) -> None:
+    S = laplacian(6)
+    X = dask.array.from_array(S.toarray(), chunks=(18, 36))
+    for make in (lambda c: distribute(S, c), lambda c: from_loaders([lambda lo, hi: S[lo:hi]], S.shape, c),
+                 lambda c: from_dask_array(X, c), GpuSparseMatrix(S, device="cpu").distribute):  # fmt: skip
+        with make(client) as A:
+            assert A.client is client
+
+
+def test_a_worker_that_was_lost_a_moment_ago_is_not_waited_for(
+    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost, began = "tcp://127.0.0.1:1", time.monotonic()
+
+    def choose(*args: Any) -> list[str]:
+        monkeypatch.undo()
+        return [*known_workers(client), lost]
+
+    # Dask would try for this long to connect to the lost worker.
+    with dask.config.set({"distributed.comm.timeouts.connect": f"{LONG}s"}):
+        assert run_on_workers(client, [lost], LONG, os.getpid, on_error="ignore") == {}
+        assert isinstance(run_on_workers(client, [lost], LONG, os.getpid, on_error="return")[lost], OSError)
+        for call in (lambda: run_on_workers(client, [lost], LONG, os.getpid), lambda: scatter(client, lost, 1, LONG)):
+            with pytest.raises(WorkerLostError, match=lost), naming_lost_workers(client, [lost]):
+                call()
+        monkeypatch.setattr(matrix, "chosen_workers", choose)
+        with distribute(laplacian(6), client=client) as A:
+            assert len(A.workers) == 2
+        with SignsOfLife(client, LONG) as signs:  # ends while a worker is asked
+            signs._next_question = began
+            signs.check([lost])
+            time.sleep(0.1)
+    client.run(os.getpid)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+    assert time.monotonic() - began < SOON
 
 
 def test_bounds_may_be_an_array(client: Any) -> None:

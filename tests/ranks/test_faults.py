@@ -21,7 +21,7 @@ import pytest
 import gsparse.linalg as gla
 from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.groups import wait_until
+from tests.ranks.groups import LONG, SOON, wait_until
 from tests.ranks.test_cluster import count_states
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
@@ -68,6 +68,19 @@ def test_the_error_of_a_killed_worker_names_it(client: Any) -> None:
     client.wait_for_workers(3, timeout=60)
     with A.repartition() as again:
         check(client, again)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002])
+def test_a_matrix_is_made_again_at_once_after_a_worker_was_killed(client: Any, delay: float) -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": f"{LONG}s"}):
+        A = distribute(S, client=client)
+        start = time.monotonic()
+        os.kill(pids(client)[A.workers[1]], signal.SIGKILL)
+        time.sleep(delay)
+        with A.repartition() as again:
+            assert A.workers[1] not in again.workers
+            check(client, again)
+        assert time.monotonic() - start < SOON
 
 
 def test_killing_the_only_worker_of_a_matrix_is_an_error(client: Any) -> None:

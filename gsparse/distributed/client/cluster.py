@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import logging
 import math
 import os
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any
 
 import distributed
 from distributed.system import MEMORY_LIMIT
@@ -21,27 +18,14 @@ from distributed.system import MEMORY_LIMIT
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
 from gsparse.distributed.client.scheduler import known_workers
-from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
+from gsparse.errors import CommunicationError, DeviceError
 
-__all__ = [
-    "GpuCluster",
-    "LocalGpuCluster",
-    "SignsOfLife",
-    "chosen_workers",
-    "current_client",
-    "naming_lost_workers",
-    "run_on_workers",
-    "wait_while_answering",
-]
-
-T = TypeVar("T")
+__all__ = ["GpuCluster", "LocalGpuCluster", "chosen_workers", "current_client"]
 
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
 # code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
 _CLOSE_TIMEOUT = 20.0
-# Seconds between two checks that workers are alive, while a call of dask waits for them.
-_CHECK_INTERVAL = 0.5
 
 
 class _WorkerEnvironment:
@@ -214,7 +198,7 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
         if not 0 < int(workers) <= len(known):
             raise CommunicationError(f"{workers} workers are asked for, the cluster has {len(known)}: {known}")
         return known[: int(workers)]
-    if isinstance(workers, str) or not isinstance(workers, Iterable | None):
+    if isinstance(workers, str) or not isinstance(workers, Collection | None):
         raise TypeError(f"workers must be a list of dask's addresses, or how many of them, got {workers!r}")
     chosen = known if workers is None else list(workers)
     repeated = sorted({address for address in chosen if chosen.count(address) > 1})
@@ -224,165 +208,6 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
     if missing or not chosen:
         raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {known}")
     return chosen
-
-
-def run_on_workers(
-    client: distributed.Client,
-    workers: Sequence[str],
-    timeout: float,
-    function: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> dict[str, Any]:
-    """Run a function on workers with dask's `Client.run`, which has no time limit of its own.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    workers : sequence of str
-        Dask's addresses.
-    timeout : float
-        Seconds within which all workers must answer.
-    function : callable
-    *args
-        Its arguments.
-    **options
-        Options of `Client.run`.
-
-    Returns
-    -------
-    dict
-        The results by address.
-
-    Raises
-    ------
-    CommunicationError, WorkerLostError
-        If a worker is silent, or gone.
-    """
-    with naming_lost_workers(client, workers):
-        answers: dict[str, Any] = client.sync(_answers, client, workers, timeout, function, *args, **options)
-        return answers
-
-
-def wait_while_answering(
-    client: distributed.Client, workers: Sequence[str], timeout: float, call: Callable[[], Awaitable[T]]
-) -> T:
-    """Return the result of a call of dask that has no time limit of its own, such as `Client.scatter`.
-
-    The call may move so much data that no limit suits it. Instead, the workers are asked for a sign of life until it
-    returns.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    workers : sequence of str
-        Dask's addresses of the workers for which the call waits.
-    timeout : float
-        Seconds within which each of them must answer.
-    call : callable
-        Begins the call, in the thread of the client's event loop.
-
-    Raises
-    ------
-    CommunicationError
-        If a worker is silent.
-    OSError
-        If a worker is gone (`naming_lost_workers`).
-    """
-
-    async def called() -> T:
-        return await call()
-
-    with SignsOfLife(client, timeout) as signs:
-        waiting = asyncio.run_coroutine_threadsafe(called(), client.loop.asyncio_loop)
-        try:
-            while not concurrent.futures.wait([waiting], timeout=_CHECK_INTERVAL).done:
-                signs.check(workers)
-            return waiting.result()
-        finally:
-            waiting.cancel()
-
-
-class SignsOfLife:
-    """Ask workers for signs of life while the caller waits for something else.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    timeout : float
-        Seconds within which each worker must answer.
-    **options
-        Options of dask's `Client.run`, with which the workers are asked. ``on_error="ignore"`` leaves out workers that
-        are gone, for a caller that looks for these itself.
-    """
-
-    def __init__(self, client: distributed.Client, timeout: float, **options: Any) -> None:
-        self._client, self._timeout, self._options = client, timeout, options
-        self._question: concurrent.futures.Future[dict[str, Any]] | None = None
-        self._next_question = time.monotonic() + _CHECK_INTERVAL
-
-    def __enter__(self) -> SignsOfLife:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._question is not None:
-            self._question.cancel()
-
-    def check(self, workers: Sequence[str]) -> None:
-        """Raise an error if a worker has not answered in time. Otherwise, ask these workers if it is time to do so.
-
-        This method does not wait for answers.
-
-        Raises
-        ------
-        CommunicationError
-            If a worker is silent.
-        OSError
-            If a worker is gone (`naming_lost_workers`).
-        """
-        if self._question is not None and self._question.done():
-            question, self._question = self._question, None
-            self._next_question = time.monotonic() + _CHECK_INTERVAL
-            question.result()
-        if self._question is None and time.monotonic() > self._next_question:
-            asking = _answers(self._client, workers, self._timeout, os.getpid, **self._options)
-            self._question = asyncio.run_coroutine_threadsafe(asking, self._client.loop.asyncio_loop)
-
-
-async def _answers(
-    client: distributed.Client,
-    workers: Sequence[str],
-    timeout: float,
-    function: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> dict[str, Any]:
-    """Run a function on workers, and return the results by address. Raise an error that names silent workers."""
-    calls = [asyncio.ensure_future(client.run(function, *args, workers=[address], **options)) for address in workers]
-    try:
-        answers = await asyncio.wait_for(asyncio.gather(*calls), timeout)
-    except TimeoutError as error:
-        silent = [address for address, call in zip(workers, calls, strict=True) if call.cancelled()]
-        raise CommunicationError(
-            f"worker {' and '.join(silent)} has been silent for {timeout:g} s: see whether it has been stopped or is "
-            "overloaded, or pass a longer timeout"
-        ) from error
-    return {address: answer for part in answers for address, answer in part.items()}
-
-
-@contextmanager
-def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> Iterator[None]:
-    """Turn dask's error for a connection that has ended into one that names the lost worker."""
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except OSError as error:  # dask's CommClosedError
-        known = known_workers(client)
-        for rank, address in enumerate(workers):
-            if address not in known:
-                raise WorkerLostError(rank, address) from error
-        raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
 def _num_gpus(device: str) -> int:

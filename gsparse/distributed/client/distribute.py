@@ -22,8 +22,8 @@ __all__ = ["distribute", "from_dask_array", "from_loaders"]
 
 def distribute(
     S: Any,
-    *,
     client: distributed.Client | None = None,
+    *,
     partition: Partition = "nnz",
     reorder: str | None = None,
     workers: Sequence[str] | int | None = None,
@@ -98,7 +98,9 @@ def distribute(
     return DistributedMatrix.create(S, client, workers, partition, reorder, device, timeout, options)
 
 
-def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement: Any) -> DistributedMatrix:
+def from_loaders(
+    sources: Sequence[Source], shape: tuple[int, int], client: distributed.Client | None = None, **placement: Any
+) -> DistributedMatrix:
     """Make a distributed matrix whose rows each worker reads by itself, so that it is never assembled in one place.
 
     Parameters
@@ -109,8 +111,10 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
         converts to a sparse array.
     shape : (int, int)
         Shape (M, N) of the whole matrix.
+    client : distributed.Client, optional
+        The client of the cluster; by default dask's current client.
     **placement
-        Keyword arguments of `distribute`: client, partition, workers, device, timeout, and options of
+        Keyword arguments of `distribute`: partition, workers, device, timeout, and options of
         `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The partition "nnz" divides the
         rows evenly if the number of entries in each row is not known without reading all of them.
 
@@ -135,18 +139,20 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
     ...         A.row_bounds, A.nnz
     ((0, 50), 50)
     """
-    return distribute(LoadedRows(RowLoader(sources, shape)), **placement)
+    return distribute(LoadedRows(RowLoader(sources, shape)), client, **placement)
 
 
-def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
+def from_dask_array(X: Any, client: distributed.Client | None = None, **placement: Any) -> DistributedMatrix:
     """Make a distributed matrix from a dask array whose chunks are blocks of rows, sparse or dense.
 
     Parameters
     ----------
     X : dask.array.Array, shape (M, N)
         The matrix, in chunks of whole rows.
+    client : distributed.Client, optional
+        The client of the cluster; by default dask's current client.
     **placement
-        Keyword arguments of `distribute`: client, partition, workers, device, timeout, and options of
+        Keyword arguments of `distribute`: partition, workers, device, timeout, and options of
         `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The number of entries of each
         row is not known, so "nnz" divides the rows evenly, like "rows"; both round the row bounds to the nearest bounds
         of chunks. Row bounds that the caller passes must be bounds of chunks.
@@ -177,4 +183,4 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
         raise ShapeError(
             f"a 2-D dask array in chunks of whole rows is needed, got chunks {X.chunks}: use X.rechunk({{1: -1}})"
         )
-    return distribute(DaskRows(X), **placement)
+    return distribute(DaskRows(X), client, **placement)

@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
+from gsparse.distributed.client.calls import run_on_workers
 from gsparse.distributed.client.checkpoints import write_checkpoint
-from gsparse.distributed.client.cluster import chosen_workers, current_client, run_on_workers
+from gsparse.distributed.client.cluster import chosen_workers, current_client
 from gsparse.distributed.client.computed_rows import ComputedRows
 from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
-from gsparse.distributed.client.restarts import restart_stuck_workers
+from gsparse.distributed.client.restarts import usable_workers
 from gsparse.distributed.client.row_sources import Partition, RowSource
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
@@ -110,11 +111,10 @@ class DistributedMatrix(DistributedEntries):
         if not (isinstance(timeout, Real) and 0 < timeout < np.inf):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         client = current_client(client)
-        workers = chosen_workers(client, workers)
-        workers = restart_stuck_workers(client, workers, timeout)
-        arranged, permutation, rows = source.arrange(partition, reorder, len(workers))
+        usable = usable_workers(client, lambda: chosen_workers(client, workers), timeout)
+        arranged, permutation, rows = source.arrange(partition, reorder, len(usable))
         layout = VectorLayout.of(rows, source.shape[1], permutation)
-        return cls(arranged, source, client, workers, layout, device, timeout, options)
+        return cls(arranged, source, client, usable, layout, device, timeout, options)
 
     # ------------------------------------------------------------------ attributes
 
@@ -218,7 +218,8 @@ class DistributedMatrix(DistributedEntries):
         ------
         ValueError, ShapeError, CommunicationError, WorkerLostError
         """
-        partition, workers = parse_partition(reorder, partition), chosen_workers(self.client, workers)
+        partition = parse_partition(reorder, partition)
+        chosen_workers(self.client, workers)  # raises the errors of a wrong argument before the matrix is closed
         if self._original.is_lasting:  # first, so that the workers need no memory for both matrices at once
             self.close()
         settings = self._device, self.timeout, self._options
@@ -366,8 +367,6 @@ class DistributedMatrix(DistributedEntries):
         """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
         workers = task_group.remaining_workers()
-        if not workers:
-            raise CommunicationError("no worker of this matrix is left to go on with")
         if not self._source.is_lasting and len(workers) < len(self.workers):
             raise CommunicationError(
                 "a worker is lost, and with it rows of this matrix, which was computed from other matrices: make these "
@@ -378,7 +377,7 @@ class DistributedMatrix(DistributedEntries):
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
-            workers = restart_stuck_workers(self.client, workers, task_group.timeout)
+            workers = usable_workers(self.client, task_group.remaining_workers, task_group.timeout)
             self.close()
             rows = self._source.partition("nnz", len(workers))
             self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))

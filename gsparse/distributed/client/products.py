@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import result_dtype
-from gsparse.distributed.client.cluster import naming_lost_workers
+from gsparse.distributed.client.calls import error_of_lost_worker, naming_lost_workers
 from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, divided, is_dask, undivided
@@ -111,7 +111,7 @@ class WorkerProducts:
         try:
             yield
         except CommunicationError as error:
-            lost = self._task_group.error_of_lost_worker()
+            lost = error_of_lost_worker(self._task_group.client, self._task_group.workers)
             if lost is None:
                 raise
             raise lost from error

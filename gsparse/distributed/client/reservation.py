@@ -13,7 +13,7 @@ from itertools import compress
 import dask
 import distributed
 
-from gsparse.distributed.client.cluster import run_on_workers
+from gsparse.distributed.client.calls import run_on_workers
 from gsparse.distributed.client.scheduler import has_scheduler, within_time_limit
 from gsparse.distributed.worker.calls import running_calls
 from gsparse.errors import CommunicationError

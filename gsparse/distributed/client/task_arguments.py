@@ -13,7 +13,7 @@ import dask
 import distributed
 import numpy as np
 
-from gsparse.distributed.client.cluster import naming_lost_workers, wait_while_answering
+from gsparse.distributed.client.calls import naming_lost_workers, wait_while_answering
 from gsparse.distributed.client.scheduler import task_without_worker
 from gsparse.errors import CommunicationError
 
@@ -29,10 +29,13 @@ _LARGE = 0.01
 def scatter(client: distributed.Client, worker: str, value: Any, timeout: float) -> distributed.Future:
     """Send a value to a worker, and return a future for it; raise the errors of `wait_while_answering`."""
 
-    def call() -> Any:
+    async def call() -> Any:
         # Dask would scatter the items of a list or dictionary one by one. Wrapped in a list, the value is scattered as
         # a whole.
-        return client.scatter([value], workers=[worker], hash=False)
+        try:
+            return await client.scatter([value], workers=[worker], hash=False)
+        except KeyError as error:  # from the scheduler, which has lost the worker
+            raise OSError(f"worker {worker} is gone") from error
 
     (future,) = wait_while_answering(client, [worker], timeout, call)
     return future

@@ -15,7 +15,7 @@ from typing import Any
 import distributed
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.cluster import SignsOfLife, naming_lost_workers, run_on_workers, wait_while_answering
+from gsparse.distributed.client.calls import SignsOfLife, naming_lost_workers, run_on_workers, wait_while_answering
 from gsparse.distributed.client.reservation import Reservation
 from gsparse.distributed.client.scheduler import check_running, close_client_at_exit, has_scheduler, known_workers
 from gsparse.distributed.client.task_arguments import (

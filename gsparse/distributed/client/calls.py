@@ -220,7 +220,8 @@ def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> I
 def error_of_lost_worker(client: distributed.Client, workers: Sequence[str]) -> WorkerLostError | None:
     """Return the error for the first worker that is lost, after a connection has ended; None if none is lost.
 
-    This waits for a moment, because the scheduler may learn of a loss later than whoever was connected to the worker.
+    This waits for a moment, because the scheduler may learn of a loss later than this process, whose connection has
+    ended.
     """
     deadline = time.monotonic() + _NOTICE_TIMEOUT
     while True:

@@ -122,6 +122,32 @@ def test_all_copies_of_multiple_eigenvalues_are_found(real_device: Device, which
         assert_pairs(S, *found, tol=tol)
 
 
+REPEATED = {
+    "identity": sp.eye_array(100, format="csr"),
+    "zero": sp.csr_array((100, 100)),
+    "complex": sp.csr_array(sp.kron(sp.eye_array(40), np.array([[2, 1j], [-1j, 2]]))),
+    "complete graph": sp.csr_array(np.ones((60, 60)) - np.eye(60)),
+    "star": sp.csr_array(np.pad(np.ones((50, 1)), ((1, 0), (0, 50))) + np.pad(np.ones((1, 50)), ((0, 50), (1, 0)))),
+    "rank one": sp.csr_array(np.outer(np.arange(50.0), np.arange(50.0))),
+}
+
+
+@pytest.mark.parametrize("which", HERMITIAN)
+@pytest.mark.parametrize("name", REPEATED)
+def test_the_search_for_copies_ends_whatever_the_spectrum(name: str, which: str) -> None:
+    S = REPEATED[name]
+    A, values = GpuSparseMatrix(S, device="cpu"), np.linalg.eigvalsh(S.toarray())
+    for k in (1, 2, 5):
+        wanted = np.sort(values[hermitian_order(values, which)[:k]])
+        found = eigsh(A, k, which=which, full_output=True)
+        np.testing.assert_allclose(abs(found.eigenvalues), abs(wanted), atol=1e-10 * abs(values).max())
+        assert found.restarts <= 20
+        try:
+            assert eigsh(A, k, which=which, maxiter=5, full_output=True).restarts <= 5
+        except sla.ArpackNoConvergence as failure:
+            assert len(failure.eigenvalues) < k
+
+
 def test_without_the_search_for_multiplicities_each_eigenvalue_is_found_once(real_device: Device) -> None:
     A = GpuSparseMatrix(cube(8), device=real_device)
     found = eigsh(A, 4, which="LA", tol=1e-6, multiplicities=False, full_output=True)

@@ -96,7 +96,8 @@ class KrylovSchur:
             if num_found is None:
                 return
             self.is_complete = len(self.schur) >= self.wanted.k
-            if self.is_complete and (not num_found or not self.wanted.multiplicities):
+            is_confirmed = self.is_complete and (not num_found or not self.wanted.multiplicities)
+            if is_confirmed or self.cycles >= self.wanted.maxiter:
                 return
 
     # ---------------------------------------------------------------- one run

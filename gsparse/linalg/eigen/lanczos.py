@@ -183,6 +183,8 @@ class Lanczos:
             if self.is_complete and (not num_found or not self.wanted.multiplicities):
                 self.is_confirmed = self.wanted.multiplicities
                 return
+            if self.cycles >= self.wanted.maxiter:
+                return
 
     # ---------------------------------------------------------------- one run
 
@@ -259,7 +261,7 @@ class Lanczos:
         """
         num_locked = len(self.values)
         margins = ritz.tolerances * (2 if num_locked >= self.wanted.k else 0)
-        needed = self._in_front(worsened(ritz.values, self.wanted.which, margins))
+        needed = self._in_front(self._worsened(ritz.values, margins))
         if isinstance(self.operator, Solve):
             needed = needed[abs(ritz.values[needed]) >= _TRUSTED * abs(ritz.values).max(initial=0)]
         return needed
@@ -296,7 +298,13 @@ class Lanczos:
         if isinstance(self.operator, Filter):
             theta = worsened(ritz.theta, self._simple_which(self.values), -abs(ritz.couplings))
             return np.asarray(self.operator.values(theta))
-        return np.asarray(worsened(ritz.values, self.wanted.which, -ritz.errors))
+        return self._worsened(ritz.values, -ritz.errors)
+
+    def _worsened(self, values: Host, margins: Host) -> Host:
+        """Return values of pairs that are not locked, less wanted by the given margins."""
+        num_locked = len(self.values)
+        everything = np.concatenate([self.values, values]), np.concatenate([np.zeros(num_locked), margins])
+        return np.asarray(worsened(everything[0], self.wanted.which, everything[1]))[num_locked:]
 
     def _lock(self, projection: Projection, ritz: Ritz, places: npt.NDArray[np.intp]) -> None:
         """Lock pairs, and leave out locked ones that are no longer among the k most wanted."""

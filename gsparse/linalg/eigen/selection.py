@@ -28,21 +28,23 @@ def hermitian_order(values: Array, which: str) -> npt.NDArray[np.intp]:
     if which in keys:
         return np.argsort(keys[which], kind="stable")
     # Both ends: the largest, the smallest, the second largest, ...
-    descending, ascending = np.argsort(-values, kind="stable"), np.argsort(values, kind="stable")
-    order = np.empty(len(values), np.intp)
-    order[::2], order[1::2] = descending[: (len(values) + 1) // 2], ascending[: len(values) // 2]
-    return order
+    turns = np.stack([np.argsort(-values, kind="stable"), np.argsort(values, kind="stable")], axis=1).ravel()
+    _, first_turns = np.unique(turns, return_index=True)
+    return turns[np.sort(first_turns)]
 
 
 def worsened(values: Array, which: str, margins: Array) -> Array:
-    """Return real values that are less wanted by the given margins; negative margins make them more wanted."""
+    """Return real values that are less wanted by the given margins; negative margins make them more wanted.
+
+    For "BE", `values` must contain all candidates, because a value is least wanted midway between the two ends.
+    """
     if which == "LM":
         return np.sign(values) * np.maximum(abs(values) - margins, 0)
     if which == "SM":
         return np.where(values < 0, -1, 1) * np.maximum(abs(values) + margins, 0)
     if which == "BE":
-        center = (values.max(initial=-np.inf) + values.min(initial=np.inf)) / 2 if len(values) else 0.0
-        return values - np.where(values >= center, 1, -1) * margins
+        center = (values.max() + values.min()) / 2 if len(values) else 0.0
+        return np.where(values >= center, np.maximum(values - margins, center), np.minimum(values + margins, center))
     return values + (margins if which == "SA" else -margins)
 
 

@@ -140,12 +140,14 @@ def test_the_search_for_copies_ends_whatever_the_spectrum(name: str, which: str)
     for k in (1, 2, 5):
         wanted = np.sort(values[hermitian_order(values, which)[:k]])
         found = eigsh(A, k, which=which, full_output=True)
-        np.testing.assert_allclose(abs(found.eigenvalues), abs(wanted), atol=1e-10 * abs(values).max())
+        np.testing.assert_allclose(
+            np.sort(abs(found.eigenvalues)), np.sort(abs(wanted)), atol=1e-10 * abs(values).max()
+        )
         assert found.restarts <= 20
         try:
             assert eigsh(A, k, which=which, maxiter=5, full_output=True).restarts <= 5
         except sla.ArpackNoConvergence as failure:
-            assert len(failure.eigenvalues) < k
+            assert len(failure.eigenvalues) <= k
 
 
 def test_without_the_search_for_multiplicities_each_eigenvalue_is_found_once(real_device: Device) -> None:

@@ -368,10 +368,13 @@ def _is_accurate(lanczos: Lanczos, values: Host, residuals: Host) -> bool:
 
 
 def _polished(lanczos: Lanczos) -> Lanczos:
-    """Return a solve without filters that begins with what was found."""
-    krylov = lanczos.krylov
+    """Return a solve without filters that begins with what was found, or this one as incomplete at its last cycle."""
+    krylov, num_left = lanczos.krylov, lanczos.wanted.maxiter - lanczos.cycles
+    if num_left <= 0:
+        lanczos.is_complete = False
+        return lanczos
     start = krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
-    again = Lanczos(lanczos.space, lanczos.transform, lanczos.wanted, None)
+    again = Lanczos(lanczos.space, lanczos.transform, replace(lanczos.wanted, maxiter=num_left), None)
     again.solve(start)
     again.cycles += lanczos.cycles
     return again

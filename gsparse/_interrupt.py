@@ -1,18 +1,29 @@
-"""Ctrl-C while the command line imports its modules, which takes a second or two.
+"""Ctrl-C where Python or a library cannot bear it: while modules are imported, and while kernels are compiled.
 
-In that time, Python would print a traceback of the module that is being imported. `gsparse/__init__.py` imports this
-module first. If the process is the command ``gsparse`` or ``python -m gsparse``, Ctrl-C then ends it at once, as it
-ends a program written in C. `gsparse.cli` returns to Python's own handling when all modules have been imported. A
-process that only imports gsparse, such as a user's program or a worker of dask, is left as it is.
+*The command line*, which imports its modules for a second or two. In that time, Python would print a traceback of the
+module that is being imported. `gsparse/__init__.py` imports this module first. If the process is the command
+``gsparse`` or ``python -m gsparse``, Ctrl-C then ends it at once, as it ends a program written in C. `gsparse.cli`
+returns to Python's own handling when all modules have been imported. A process that only imports gsparse, such as a
+user's program or a worker of dask, is left as it is.
+
+*Libraries*: a KeyboardInterrupt within numba or llvmlite can crash the process or break numba in it for good. LLVM
+calls Python functions that cannot pass an exception on, numba's registries are left half filled, and modules half
+imported. `uninterrupted` delays the signal until they have finished.
 """
 
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-__all__ = ["is_command", "restore"]
+__all__ = ["is_command", "restore", "uninterrupted"]
+
+_SIGNALS = signal.valid_signals()
 
 
 def is_command(arguments: Sequence[str], script: str) -> bool:
@@ -34,6 +45,71 @@ def restore() -> None:
     """Raise KeyboardInterrupt on Ctrl-C again, unless the process ignores it."""
     if _is_changed:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _InterruptHandler:
+    """A handler that stands in for another one, and calls it later if the signal has come."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self.handler = handler
+        self.arguments: tuple[int, FrameType | None] | None = None
+        self.delays = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.delays:
+            self.arguments = number, frame
+        else:
+            self.handler(number, frame)
+
+    def end(self) -> None:
+        """Call the handler now if the signal has come, and at once from now on."""
+        self.delays = False
+        if self.arguments:
+            self.handler(*self.arguments)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay signals whose handlers are written in Python, as that of Ctrl-C is, until the block ends.
+
+    Such a handler may raise an exception. It is called once when the block has ended, however often the signal came.
+    On threads other than the main one the block does nothing, because Python runs handlers on the main thread only.
+    Blocking the signal with `signal.pthread_sigmask` would not do: another thread would receive it then, and Python
+    would still call the handler on the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    delayed: dict[int, _InterruptHandler] = {}
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            # That of an outer block delays the signal already.
+            if callable(handler) and not isinstance(handler, _InterruptHandler):
+                delayed[number] = _InterruptHandler(handler)
+                signal.signal(number, delayed[number])
+        yield
+    finally:
+        _restore(delayed)
+
+
+def _restore(delayed: dict[int, _InterruptHandler]) -> None:
+    """Put the handlers back, unless the program has set others meanwhile, and call those whose signals have come.
+
+    Each of these steps may raise, because a handler does. The next steps are made all the same.
+    """
+    if not delayed:
+        return
+    number, pending = delayed.popitem()
+    handler = pending.handler
+    try:
+        try:
+            if signal.getsignal(number) is pending:
+                signal.signal(number, handler)
+        finally:
+            pending.end()
+    finally:
+        _restore(delayed)
 
 
 # Python's handler is missing where the process ignores Ctrl-C, such as in the background of a script.

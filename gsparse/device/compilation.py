@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
 __all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source", "runs_together"]
@@ -60,6 +61,6 @@ def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Calla
         name_expressions=[expression],
         enable_cooperative_groups=runs_together(source),
     )
-    with COMPILE_NOTICE:
+    with uninterrupted(), COMPILE_NOTICE:
         kernel: Callable[..., None] = module.get_function(expression)
     return kernel

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
+from gsparse._interrupt import uninterrupted
 from gsparse._version import install_command
 from gsparse.errors import DeviceError
 
@@ -20,6 +22,9 @@ def import_cupy() -> Any:
         If CuPy, the driver or a GPU is missing. The message says how to install CuPy.
     """
     try:
+        if "cupy" not in sys.modules:
+            with uninterrupted():
+                import_module("cupy")
         cupy = import_module("cupy")
     except ImportError as error:
         raise DeviceError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.base import Device
 from gsparse.kernels.contract import Kernels
 from gsparse.profiling.recorded import recorded_call
@@ -20,7 +21,8 @@ def kernels_of(device: Device) -> Kernels:
 @cache
 @recorded_call("import", "kernels of the CPU")
 def _cpu_kernels() -> Kernels:
-    from gsparse.kernels import cpu
+    with uninterrupted():
+        from gsparse.kernels import cpu
 
     return cpu
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
@@ -89,7 +90,8 @@ def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
 
     A GPU would need atomic operations for that, whose order differs from run to run.
     """
-    from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
+    with uninterrupted():
+        from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
 
     if terms == "nonzero":
         return np.bincount(csr.indices[csr.data != 0], minlength=csr.num_cols)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 import scipy.sparse as sp
 
 import gsparse
+from gsparse._interrupt import uninterrupted
 from gsparse.device import threads
 from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.compiling import HandOut, compiled
@@ -31,6 +33,7 @@ NATIVE = pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
 PRODUCT = """
 import numpy as np, scipy.sparse as sp
 import gsparse
+from gsparse._interrupt import uninterrupted
 from gsparse.device import threads
 from gsparse.kernels.cpu.compiling import HandOut
 HandOut.num_first = 0
@@ -559,6 +562,75 @@ def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
         "os._exit(0)\n"
     )
     assert run_python(program) == "free"
+
+
+# Ctrl-C while numba is imported, and within a call that numba compiles or finds on the disk. Each line that it prints
+# says whether the interruption came, and whether what it came into was finished first.
+INTERRUPTED_NUMBA = """
+import os, signal, sys
+from gsparse.device.cpu import cpu_device
+from gsparse.kernels.backends import kernels_of
+def interrupt(*_):
+    raise KeyboardInterrupt
+def interrupted(call):
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    return False
+def send(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+class AtImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba.core.typing": send()
+signal.signal(signal.SIGINT, interrupt)
+sys.meta_path.insert(0, AtImport())
+print(interrupted(lambda: kernels_of(cpu_device())), "gsparse.kernels.cpu.vectors" in sys.modules)
+from numba.core import event
+from gsparse.kernels.cpu import pool
+class AtCompilation(event.Listener):
+    on_start = on_end = send
+event.register("numba:compiler_lock", AtCompilation())
+print(interrupted(lambda: pool._spin(1)), len(pool._spin.overloads), sum(pool._spin.stats.cache_hits.values()))
+print(interrupted(lambda: pool._spin(1)), signal.getsignal(signal.SIGINT) is interrupt)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")
+def test_ctrl_c_waits_until_numba_is_imported_and_has_compiled_or_loaded_a_kernel(tmp_path: Path) -> None:
+    for loaded in (0, 1):
+        output = run_python(INTERRUPTED_NUMBA, GSPARSE_CACHE_DIR=str(tmp_path))
+        assert output.splitlines() == ["True True", f"True 1 {loaded}", "False True"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_a_delayed_signal_calls_the_handler_of_the_program_once(number: signal.Signals) -> None:
+    calls = []
+
+    def handler(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise KeyboardInterrupt
+
+    def block_of_another_thread() -> None:
+        with uninterrupted():
+            seen.append(signal.getsignal(number))
+
+    seen: list[Any] = []
+    other = threading.Thread(target=block_of_another_thread)
+    before = signal.signal(number, handler)
+    try:
+        other.start()
+        other.join()
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            for _ in range(2):
+                with uninterrupted():
+                    os.kill(os.getpid(), number)
+            assert not calls
+        assert [arguments[0] for arguments in calls] == [number]
+        assert [signal.getsignal(number), *seen] == [handler, handler]
+    finally:
+        signal.signal(number, before)
 
 
 # The function that a single thread calls, and the one that distributes the same kernel over several threads.

@@ -15,6 +15,7 @@ import numba
 from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
@@ -107,9 +108,12 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
     options = {**OPTIONS, "_nrt": allocates, **options}
     try:
         with _own_cache_folder():
-            return cast("Callable[P, R]", numba.njit(cache=True, **options)(function))
+            dispatcher: Any = numba.njit(cache=True, **options)(function)
     except (RuntimeError, UntrustedFolderError):  # numba can write to no folder, or another user may have written there
-        return cast("Callable[P, R]", numba.njit(**options)(function))
+        dispatcher = numba.njit(**options)(function)
+    # Numba calls this method where it has no code for the types of a call, and nothing else that a call could pass.
+    dispatcher._compile_for_args = uninterrupted()(dispatcher._compile_for_args)
+    return cast("Callable[P, R]", dispatcher)
 
 
 @contextmanager

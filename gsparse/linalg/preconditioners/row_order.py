@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
@@ -188,7 +189,8 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
 
 def _wavefronts(device: Device, csr: Csr, transposed: Csr | None, window: int) -> Levels:
     """Find wavefronts on the host, and copy them to the device. Synchronizes."""
-    from gsparse.kernels.cpu.coloring import order_wavefronts  # imports numba, so only if needed
+    with uninterrupted():
+        from gsparse.kernels.cpu.coloring import order_wavefronts  # imports numba, so only if needed
 
     def download(matrix: Csr) -> Csr:
         indptr, indices = (device.download(part) for part in (matrix.indptr, matrix.indices))  # synchronizes

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gsparse.cli.doctor import _check_caches
 from gsparse.device import cache
 from gsparse.device.cache import UntrustedFolderError, cache_folder, make_private
+from gsparse.device.compilation import compile_kernel
 from gsparse.products.tuning import Timing, recall, remember
 from tests.support import run_python
 
@@ -30,11 +34,23 @@ print(_module(PROGRAM).CHUNK)
 """
 
 
+# Every file that is longer than 1 kB meets a full disk. The loops of a solver are compiled from no file then.
+FULL_DISK = f"""
+import numpy as np, resource, warnings
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+warnings.showwarning = lambda message, *_: print(message)
+{PROGRAM}
+sums = np.zeros((1, 1))
+_module(PROGRAM).totals(np.ones((1, 3)), sums)
+print(sums[0, 0])
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path / "above" / "cache"))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    cache._warn_once.cache_clear()
+    cache._warned.clear()
     return cache_folder()
 
 
@@ -80,6 +96,32 @@ def test_a_cache_writable_by_others_is_not_used_and_warns_with_the_remedy(folder
     folder.chmod(0o755)
     remember("key", {"ellpack": Timing(1.0, 0.0)})
     assert recall("key", ["ellpack"]) == {"ellpack": Timing(1.0, 0.0)}
+
+
+def test_on_a_full_disk_kernels_are_compiled_without_a_cache_and_one_line_says_so(folder: Path) -> None:
+    lines = run_python(FULL_DISK, GSPARSE_CACHE_DIR=str(folder), NUMBA_CACHE_DIR="").splitlines()
+    assert lines[0].startswith("compiled code cannot be stored, and is compiled again in each process ([Errno ")
+    assert lines[0].endswith("free space on its disk, or set GSPARSE_CACHE_DIR to a folder that can be written")
+    assert lines[1:] == ["4096", "3.0"]
+
+
+def test_a_gpu_kernel_is_compiled_in_memory_where_cupy_cannot_store_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class RawModule:
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def get_function(self, name: str) -> str:
+            if not os.environ.get("CUPY_CACHE_IN_MEMORY"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return name
+
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "")
+    with pytest.warns(RuntimeWarning, match=r"No space left.* set CUPY_CACHE_DIR") as warned:
+        for name in ("first", "second"):
+            assert compile_kernel(SimpleNamespace(RawModule=RawModule), 32, "text of a source", name) == name
+    assert len(warned) == 1
 
 
 def test_a_subfolder_of_the_cache_writable_by_others_is_refused(folder: Path) -> None:

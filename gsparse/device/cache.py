@@ -18,6 +18,7 @@ __all__ = [
     "gpu_code_folder",
     "make_private",
     "make_private_code_folder",
+    "warn_unwritable",
 ]
 
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
@@ -85,7 +86,7 @@ def make_private(folder: Path) -> Path:
         level.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         fault = fault_of(level)
         if fault:
-            _warn_once(f"gsparse does not use its cache, and compiles again in each process: {fault}")
+            _warn_once(fault, f"gsparse does not use its cache, and compiles again in each process: {fault}")
             raise UntrustedFolderError(fault)
     return folder
 
@@ -115,9 +116,29 @@ def fault_of(folder: Path) -> str:
     return ""
 
 
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+def warn_unwritable(reason: object, variable: str = CACHE_VARIABLE) -> None:
+    """Warn once in a process that a cache cannot be written, for example because its disk is full.
+
+    Parameters
+    ----------
+    reason : object
+        An error, or a text. Of an `UntrustedFolderError`, a warning has been issued already.
+    variable : str
+        The environment variable that names the folder of the cache.
+    """
+    if not isinstance(reason, UntrustedFolderError):
+        remedy = f"free space on its disk, or set {variable} to a folder that can be written"
+        message = f"compiled code cannot be stored, and is compiled again in each process ({reason}): {remedy}"
+        _warn_once(variable, message)
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(subject: str, message: str) -> None:
+    if subject not in _warned:
+        _warned.add(subject)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
 @cache

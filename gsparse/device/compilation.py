@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gsparse._interrupt import uninterrupted
+from gsparse.device.cache import warn_unwritable
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
 __all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source", "runs_together"]
@@ -54,7 +56,7 @@ def runs_together(source: str) -> bool:
 
 
 def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
-    """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk."""
+    """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk, if it can."""
     module = cupy.RawModule(
         code=kernel_source(source),
         options=compile_options(lanes),
@@ -62,5 +64,11 @@ def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Calla
         enable_cooperative_groups=runs_together(source),
     )
     with uninterrupted(), COMPILE_NOTICE:
-        kernel: Callable[..., None] = module.get_function(expression)
+        try:
+            kernel: Callable[..., None] = module.get_function(expression)
+        except OSError as error:
+            # From now on, CuPy stores no kernels in this process, also none of its own.
+            os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+            warn_unwritable(error, "CUPY_CACHE_DIR")
+            kernel = module.get_function(expression)
     return kernel

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -16,7 +18,7 @@ from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
 from gsparse._interrupt import uninterrupted
-from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
+from gsparse.device.cache import CACHE_VARIABLE, UntrustedFolderError, make_private_code_folder, warn_unwritable
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
 __all__ = ["OPTIONS", "SUBROUTINE_OPTIONS", "jitted", "subroutine"]
@@ -102,18 +104,35 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
     """Compile a function for the types of its first call, to run without the GIL, and cache the code on disk.
 
     The cache is in the user's cache directory, or beside the source if that directory cannot be written. If neither can
-    be written, or if other users may write to the cache directory, each process compiles again. A function that
-    allocates arrays must say so with `allocates`.
+    be written, if the disk is full, or if other users may write to the cache directory, each process compiles again,
+    and a warning says so once. A function that allocates arrays must say so with `allocates`.
     """
     options = {**OPTIONS, "_nrt": allocates, **options}
     try:
         with _own_cache_folder():
             dispatcher: Any = numba.njit(cache=True, **options)(function)
-    except (RuntimeError, UntrustedFolderError):  # numba can write to no folder, or another user may have written there
+        _save_if_possible(dispatcher._cache)
+    except (RuntimeError, UntrustedFolderError) as error:
         dispatcher = numba.njit(**options)(function)
+        if isinstance(error, RuntimeError) and Path(inspect.getfile(function)).exists():
+            # For a function that comes from a file, the RuntimeError means that numba can write to no folder.
+            warn_unwritable("no folder can be written")
     # Numba calls this method where it has no code for the types of a call, and nothing else that a call could pass.
     dispatcher._compile_for_args = uninterrupted()(dispatcher._compile_for_args)
     return cast("Callable[P, R]", dispatcher)
+
+
+def _save_if_possible(cache: Any) -> None:
+    """Make numba's cache of a function warn where it would raise an error because its files cannot be written."""
+    save = cache.save_overload
+
+    def save_overload(*args: Any) -> None:
+        try:
+            save(*args)
+        except OSError as error:
+            warn_unwritable(error, "NUMBA_CACHE_DIR" if os.environ.get("NUMBA_CACHE_DIR") else CACHE_VARIABLE)
+
+    cache.save_overload = save_overload
 
 
 @contextmanager

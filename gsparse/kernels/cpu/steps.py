@@ -2,25 +2,25 @@
 
 The contract is in `gsparse.kernels.contract`, and the language of steps in `gsparse.kernels.steps`. The source of a
 program's steps is written to a file in the user's cache directory, because numba caches the compiled code of functions
-only if they come from a file. A part of a pass owns consecutive chunks of elements, the same number for each part.
+only if they come from a file that exists. A part of a pass owns consecutive chunks of elements, the same number for
+each part.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-import tempfile
 from collections.abc import Mapping
 from functools import cache, partial
 from hashlib import sha256
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.cache import cache_folder, make_private
+from gsparse.device.cache import cache_folder, make_private, warn_unwritable
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import is_for_one_thread, run_parts
 from gsparse.formats import Csr
@@ -155,38 +155,29 @@ def _after(program: Program, step: Step) -> str:
 
 @cache
 def _module(program: Program) -> Any:
-    """Write the loops of a program to a file, and import it."""
+    """Write the loops of a program to a file, and run it as a module."""
     source = step_source(program)
     name = f"gsparse_{program.name}_{sha256(source.encode()).hexdigest()[:16]}"
-    path = _written(f"{name}.py", source)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = ModuleType(name)
+    exec(compile(source, _written(f"{name}.py", source), "exec"), vars(module))
     return module
 
 
-def _written(name: str, source: str) -> Path:
-    """Write a file to the cache directory or, if that cannot be written, to a folder of this process."""
+def _written(name: str, source: str) -> str:
+    """Write a file to the cache directory, and return its path, or that of no file if the directory is unwritable."""
     try:
-        return _write_once(make_private(cache_folder() / "steps") / name, source)
-    except OSError:
-        return _write_once(Path(_own_folder().name) / name, source)
+        return str(_write_once(make_private(cache_folder() / "steps") / name, source))
+    except OSError as error:
+        warn_unwritable(error)
+        return f"<{name}>"
 
 
 def _write_once(path: Path, source: str) -> Path:
     """Write a file unless it exists; another process may write the same file at the same time."""
-    if path.exists() and path.read_text("utf-8") == source:
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(source.encode())
+    if not path.exists() or path.read_text("utf-8") != source:
+        with replacing(path) as file:
+            file.write(source.encode())
     return path
-
-
-@cache
-def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="gsparse-")
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:

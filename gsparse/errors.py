@@ -20,6 +20,7 @@ __all__ = [
     "MatrixProductWarning",
     "NotPositiveDefiniteError",
     "RankLostError",
+    "SettingsError",
     "ShapeError",
     "SingularMatrixError",
     "SmootherWarning",
@@ -79,6 +80,10 @@ class DeviceError(GsparseError, RuntimeError):
 
 class DeviceMemoryError(GsparseError, MemoryError):
     """The device ran out of memory, or the host while it read a file or factorized. The message says what to do."""
+
+
+class SettingsError(GsparseError, ValueError):
+    """An environment variable has a value that gsparse cannot use."""
 
 
 class CommunicationError(GsparseError, RuntimeError):

@@ -24,6 +24,7 @@ import gsparse
 from gsparse import cli
 from gsparse._interrupt import is_command
 from gsparse.cli import common, demo, doctor, entry, solve, warmup
+from gsparse.device import threads
 from gsparse.device.cache import UntrustedFolderError
 from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
@@ -466,6 +467,10 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an output in a missing folder": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
     "no iterations": ("solve line.mtx --maxiter 0", "--maxiter: at least 1, got 0"),
     "no workers": ("solve line.mtx --workers 0", "--workers: at least 1"),
+    "too many workers": (
+        "solve line.mtx --workers 1000000 --device cpu",
+        r"1000000 workers for \d+ CPUs: ask for at most \d",
+    ),
     "a tolerance": ("solve line.mtx --rtol 2", "--rtol: at least 0 and less than 1"),
     "no file": ("info none.mtx", "no file at .*none.mtx"),
     "a file of another kind": ("info text.npy", "unknown kind of file, gsparse reads .npz, .mtx"),
@@ -606,6 +611,23 @@ def test_the_exit_code_distinguishes_misuse_from_failure(
     exit_code, out, stderr = call(capsys, "info", "A.mtx")
     assert (exit_code, out) == (code, "")
     assert stderr.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("GSPARSE_NUM_THREADS", "GSPARSE_NUM_THREADS must be an integer of at least 1, got 'abc': correct or unset it"),
+        ("GSPARSE_DEVICE", "unknown device 'abc' in the environment variable GSPARSE_DEVICE: use 'auto', 'cpu'"),
+    ],
+)
+def test_an_invalid_environment_variable_ends_the_command_as_misuse(
+    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setenv(name, "abc")
+    for options in ((), ("--workers", 1)):
+        code, _, error = call(capsys, "solve", files / "line.mtx", *options)
+        assert (code, error.startswith(f"gsparse solve: {message}")) == (2, True)
 
 
 # A program that sends Ctrl-C to its own process when Python first looks for a module.

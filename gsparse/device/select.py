@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +18,8 @@ __all__ = ["current_gpu", "default_device_name", "device_of", "get_device"]
 
 DEVICE_VARIABLE = "GSPARSE_DEVICE"
 
+_NAMES = re.compile(r"auto|cpu(:0?)?|(gpu|cuda|hip|rocm)(:\d*)?", re.IGNORECASE)
+
 
 @lru_cache(maxsize=1)
 def _gpu_available() -> bool:
@@ -28,8 +31,21 @@ def _gpu_available() -> bool:
 
 
 def default_device_name() -> str:
-    """Return the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto"."""
-    return os.environ.get(DEVICE_VARIABLE) or "auto"
+    """Return the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
+
+    Raises
+    ------
+    DeviceError
+        If the variable is not the name of a device.
+    """
+    name = os.environ.get(DEVICE_VARIABLE) or "auto"
+    if not _NAMES.fullmatch(name):
+        raise DeviceError(_unknown(f"{name!r} in the environment variable {DEVICE_VARIABLE}"))
+    return name
+
+
+def _unknown(device: str) -> str:
+    return f"unknown device {device}: use 'auto', 'cpu', 'gpu' or 'gpu:N'"
 
 
 def get_device(name: str | Device | None = None) -> Device:
@@ -56,15 +72,15 @@ def get_device(name: str | Device | None = None) -> Device:
     if isinstance(name, Device):
         return name
     requested = default_device_name() if name is None else name
+    if not _NAMES.fullmatch(str(requested)):
+        hint = f" (CuPy's device {requested} is 'gpu:{requested}')" if str(requested).isdecimal() else ""
+        raise DeviceError(_unknown(repr(requested)) + hint)
     kind, _, index = str(requested).lower().partition(":")
-    if kind == "cpu" and index in ("", "0"):
+    if kind == "cpu":
         return cpu_device()
-    if kind == "auto" and not index:
+    if kind == "auto":
         return current_gpu() if _gpu_available() else cpu_device()
-    if kind in ("gpu", "cuda", "hip", "rocm") and (not index or index.isdecimal()):
-        return gpu_device(int(index)) if index else current_gpu()
-    hint = f" (CuPy's device {requested} is 'gpu:{requested}')" if str(requested).isdecimal() else ""
-    raise DeviceError(f"unknown device {requested!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'{hint}")
+    return gpu_device(int(index)) if index else current_gpu()
 
 
 def current_gpu() -> Device:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.locks import make_lock
+from gsparse.errors import SettingsError
 
 __all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elements", "run_parts", "set_num_threads"]
 
@@ -184,7 +185,7 @@ def _default_num_threads() -> int:
         if text.isdecimal() and int(text) > 0:
             return int(text)
         if text and name == _ENVIRONMENT[0]:
-            raise ValueError(f"{name} must be an integer of at least 1, got {text!r}: correct or unset it")
+            raise SettingsError(f"{name} must be an integer of at least 1, got {text!r}: correct or unset it")
     return available_cpus()
 
 
@@ -212,7 +213,7 @@ def get_num_threads() -> int:
 
     Raises
     ------
-    ValueError
+    SettingsError
         If ``GSPARSE_NUM_THREADS`` is not an integer of at least 1.
 
     Examples

@@ -327,7 +327,7 @@ def test_a_cluster_can_be_scaled_down_and_up() -> None:
 def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     cluster: Any = SimpleNamespace(worker_spec={0: {}, 2: {}}, _describe=lambda number: {"gpu": number}, _max_workers=3)
     assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
-    with pytest.raises(DeviceError, match="4 workers for 3 GPUs: scale to at most 3"):
+    with pytest.raises(DeviceError, match="4 workers on this machine: scale to at most 3"):
         GpuCluster.scale(cluster, 4)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +120,28 @@ def test_one_process_needs_no_port(environment: Any) -> None:
     assert info == 0 and residual(S, x, np.ones(36)) < 1e-8
     with pytest.raises(ShapeError, match="add up to 3, the rows have 36 columns"):
         from_torchrun(S, own_columns=3, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("host", "secrets", "warns"),
+    [
+        ("node1", {"TORCHELASTIC_RUN_ID": "none"}, True),
+        ("localhost", {"TORCHELASTIC_RUN_ID": "none"}, False),
+        ("node1", {"TORCHELASTIC_RUN_ID": "a name"}, False),
+        ("node1", {"TORCHELASTIC_RUN_ID": "none", "GSPARSE_SECRET": SECRET.decode()}, False),
+    ],
+)
+def test_a_secret_that_everybody_knows_is_warned_about_where_other_hosts_can_connect(
+    host: str, secrets: dict[str, str], warns: bool, environment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise CommunicationError("nobody listens")
+
+    monkeypatch.setattr(torchrun, "_collect_addresses", refuse)
+    environment(MASTER_ADDR=host, **secrets)
+    expected = pytest.warns(RuntimeWarning, match="GSPARSE_SECRET to the same random") if warns else nullcontext()
+    with expected, pytest.raises(CommunicationError, match="nobody listens"):
+        from_torchrun(laplacian(3))
 
 
 def test_the_default_device_is_that_of_the_environment(environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:

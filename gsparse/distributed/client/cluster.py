@@ -26,6 +26,8 @@ _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
 # code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
 _CLOSE_TIMEOUT = 20.0
+# The most workers on the CPU for each CPU. A worker is a process, which takes a second of processor time to start.
+_MOST_PER_CPU = 8
 
 
 class _WorkerEnvironment:
@@ -82,14 +84,14 @@ class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
     n_workers : int
     describe : callable
         Takes the number of a worker, and returns dask's description of it.
-    max_workers : int or None
-        Largest number of workers to which `scale` and `adapt` may go; None for no limit.
+    max_workers : int
+        Largest number of workers to which `scale` and `adapt` may go.
     **options
         Options of `distributed.SpecCluster`.
     """
 
     def __init__(
-        self, n_workers: int, describe: Callable[[int], dict[str, Any]], max_workers: int | None, **options: Any
+        self, n_workers: int, describe: Callable[[int], dict[str, Any]], max_workers: int, **options: Any
     ) -> None:
         self._describe, self._max_workers = describe, max_workers
         super().__init__({number: describe(number) for number in range(n_workers)}, worker=describe(0), **options)
@@ -99,12 +101,11 @@ class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
         return {number: self._describe(number)}
 
     def adapt(self, *args: Any, maximum: float = math.inf, **options: Any) -> Any:
-        limit = math.inf if self._max_workers is None else self._max_workers
-        return super().adapt(*args, maximum=min(maximum, limit), **options)
+        return super().adapt(*args, maximum=min(maximum, self._max_workers), **options)
 
     def scale(self, n: int = 0, memory: Any = None, cores: Any = None) -> Any:
-        if self._max_workers is not None and n > self._max_workers:  # on GPUs only
-            raise DeviceError(f"{n} workers for {self._max_workers} GPUs: scale to at most {self._max_workers}")
+        if n > self._max_workers:
+            raise DeviceError(f"{n} workers on this machine: scale to at most {self._max_workers}")
         return super().scale(n, memory, cores)
 
 
@@ -132,13 +133,13 @@ def LocalGpuCluster(
     -------
     distributed.SpecCluster
         The cluster, which is a context manager. Each worker is a process with a nanny, which restarts it if it dies.
-        `scale` and `adapt` start and end workers; on GPUs, at most one for each GPU. The first `n_workers` workers
-        together use as many threads as this process may use CPUs.
+        `scale` and `adapt` start and end workers, at most one for each GPU, or eight for each CPU. The first
+        `n_workers` workers together use as many threads as this process may use CPUs.
 
     Raises
     ------
     DeviceError
-        If more GPUs are requested than there are.
+        If more workers are requested than there are GPUs, or than eight for each CPU.
 
     Examples
     --------
@@ -150,8 +151,10 @@ def LocalGpuCluster(
     """
     num_gpus = _num_gpus(device)
     n_workers = n_workers or num_gpus or 2
-    if num_gpus and n_workers > num_gpus:  # on GPUs only
-        raise DeviceError(f"{n_workers} workers for {num_gpus} GPUs: ask for fewer, or for device='cpu'")
+    most = num_gpus or _MOST_PER_CPU * available_cpus()
+    if n_workers > most:
+        limit = f"{num_gpus} GPUs: use device='cpu', or" if num_gpus else f"{available_cpus()} CPUs:"
+        raise DeviceError(f"{n_workers} workers for {limit} ask for at most {most}")
     common: dict[str, Any] = {"host": _HOST, "security": security}
     if security is not None and security.require_encryption:
         common["protocol"] = "tls://"
@@ -171,7 +174,7 @@ def LocalGpuCluster(
     return GpuCluster(
         n_workers,
         describe,
-        num_gpus or None,
+        most,
         scheduler={"cls": distributed.Scheduler, "options": scheduler},
         **{"silence_logs": logging.WARNING, "security": security, **options},
     )

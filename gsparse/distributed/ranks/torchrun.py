@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+import warnings
 from typing import Any
 
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
@@ -41,6 +42,8 @@ __all__ = ["connect_by_environment", "from_torchrun"]
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
+# TORCHELASTIC_RUN_ID if `torchrun` is started without ``--rdzv-id``.
+_DEFAULT_RUN_ID = b"none"
 _PURPOSE = b"rendezvous"
 _NUMBER = struct.Struct("<I")  # a rank, or the number of bytes of the text that follows
 # Most bytes of an address, and of the addresses of all ranks.
@@ -117,7 +120,8 @@ def from_torchrun(
     Each connection begins with a proof that both sides know a secret. That is the value of the environment variable
     GSPARSE_SECRET if it is set, which must then be the same for all processes. Otherwise it is TORCHELASTIC_RUN_ID, the
     ``--rdzv-id`` of `torchrun`, which keeps jobs apart. It is often easy to guess, and visible in the list of
-    processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. Somebody who knows the
+    processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. A warning asks for it if
+    other hosts can connect and the secret is the default "none" of `torchrun`. Somebody who knows the
     secret can take part and send wrong numbers, but cannot run code, because nothing that is received is unpickled. The
     numbers are not encrypted.
 
@@ -153,6 +157,7 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
         return SingleCommunicator()
     place, secret = (host, _default_port(master_port) if port is None else port), _secret()
     if rank == 0:
+        _warn_if_everybody_knows(secret, host)
         addresses, listener = _collect_addresses(place, world_size, secret, timeout)
     else:
         addresses, listener = _exchange_addresses(place, rank, secret, timeout)
@@ -190,6 +195,16 @@ def _secret() -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------------------- rank 0
+
+
+def _warn_if_everybody_knows(secret: bytes, host: str) -> None:
+    if secret == _DEFAULT_RUN_ID and host not in _LOOPBACK:
+        warnings.warn(
+            "rank 0 listens at all addresses of its host, and the ranks have torchrun's default secret, 'none': set "
+            "the environment variable GSPARSE_SECRET to the same random characters for all ranks",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class _RankListener:

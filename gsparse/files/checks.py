@@ -98,16 +98,16 @@ def as_csr(array: Any, num_bytes: int) -> sp.csr_array:
         raise ValueError(f"a matrix has two dimensions, this has shape {array.shape}")
     check_values(array.dtype)
     check_rows(array.shape, num_bytes)
+    native = array.dtype.newbyteorder("=")  # SciPy's loops refuse other byte orders.
     if not sp.issparse(array):
-        return sp.csr_array(array)
+        return sp.csr_array(np.asarray(array, native))
     if array.format == "dia":
         _check_diagonals(array)
     if array.format in ("csr", "csc", "bsr"):
         array.check_format(full_check=True)
         if (np.diff(array.indptr) < 0).any():  # SciPy checks this only if the last pointer is not 0.
             raise ValueError("indptr must be a non-decreasing sequence")
-    if not array.data.dtype.isnative:  # SciPy's loops refuse other byte orders.
-        array.data = array.data.astype(array.dtype.newbyteorder("="))
+    array.data = array.data.astype(native, copy=False)
     return sp.csr_array(array)
 
 

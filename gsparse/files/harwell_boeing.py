@@ -1,8 +1,9 @@
 """Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader and writer.
 
 SciPy reads real and integer matrices without a symmetry, whose numbers are in Fortran's formats I and E. This module
-changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. SciPy also needs
-blanks between numbers; this module inserts them where the fields of a line touch.
+changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. It also writes the
+numbers of formats D, F and G, and exponents without a letter, as SciPy reads them. SciPy needs blanks between numbers;
+this module inserts them where the fields of a line touch.
 
 References
 ----------
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import scipy.io
@@ -37,8 +38,12 @@ SUFFIXES = (*_UNTYPED, ".rua", ".iua", *READ_ONLY)
 # ones, and the letters of matrices without a symmetry (unsymmetric, rectangular).
 _MIRRORED_VALUES: dict[str, Any] = {"S": np.positive, "Z": np.negative}
 _NO_SYMMETRY = "UR"
-# A format of Fortran: the numbers in a line, the kind of number, and the characters of a number.
-_FORMAT = re.compile(r"\((\d*)([IEFDG])(\d+)", re.IGNORECASE)
+# A format of Fortran: a scale factor, the numbers in a line, the kind of number, and the characters of a number.
+_FORMAT = re.compile(r"\(\s*(?:(-?\d+)P\s*,?\s*)?(\d*)[IEFDG](\d+)[^()]*\)", re.IGNORECASE)
+# What stands before the digits of an exponent: a letter of Fortran, or nothing before a sign (1.5-300).
+_EXPONENT = re.compile(r"[DdEe]|(?<=[0-9.])(?=[+-])")
+# Formats that SciPy reads, for whole numbers and for others. It takes numbers from blank to blank.
+_WHOLE, _REAL = "(1I20)", "(1E25.16)"
 # Text that NumPy reads as a wrong integer without an error: a sign alone as 0, and a number beyond int64 as the largest
 # int64.
 _SUSPECT_INTEGERS = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
@@ -72,7 +77,6 @@ def _simplify(lines: list[str]) -> str:
     if lines[1][56:70].strip() not in ("", "0"):
         del lines[4]
     lines[1] = lines[1][:56]
-    lines[3] = " ".join(lines[3].split()[:3])
     _join_sections(lines)
     return kind[1]
 
@@ -84,28 +88,63 @@ def _join_sections(lines: list[str]) -> None:
     format says. This number may exceed the size of the file by far. A section of one line has no line before it.
     """
     entries, begin, sections = int(lines[2][42:56]), 4, []
-    for section, (format, numbers) in enumerate(
-        zip(lines[3].split(), (int(lines[2][28:42]) + 1, entries, entries), strict=True)
-    ):
-        match = _FORMAT.match(format)
-        if match is None:
-            raise ValueError(f"{format} is no format of whole numbers or of numbers with an exponent")
-        repeat, width = int(match[1] or 1), int(match[3])
-        announced, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
+    are_whole = True, True, lines[2][0] == "I"
+    counts = int(lines[2][28:42]) + 1, entries, entries
+    for section, (format, numbers) in enumerate(zip(_formats(lines[3]), counts, strict=True)):
+        announced, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(format.repeat, 1))
         if announced != count or not 0 <= count <= len(lines) - begin:
-            raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {announced}")
+            raise ValueError(f"{numbers} numbers of {format.text} take {count} lines, it announces {announced}")
         for number in range(begin, begin + count):
             lines[number] = lines[number].rstrip()
-            if len(lines[number]) > repeat * width:
-                raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
-            left = numbers - repeat * (number - begin)
-            lines[number] = _separate(lines[number], min(repeat, left), width)
-            if match[2] in "Ii":
-                _check_whole_numbers(lines[number])
+            if len(lines[number]) > format.repeat * format.width:
+                raise ValueError(f"line {number + 1} is longer than {format.text}: {len(lines[number])} characters")
+            left = numbers - format.repeat * (number - begin)
+            lines[number] = _separate(lines[number], min(format.repeat, left), format.width)
+            lines[number] = _plain_numbers(lines[number], format, are_whole[section])
         sections.append(" ".join(lines[begin : begin + count]))
         begin += count
     lines[1] = f"{len(sections):14d}" + f"{1:14d}" * len(sections)
+    lines[3] = " ".join(_WHOLE if is_whole else _REAL for is_whole in are_whole)
     lines[4:] = sections
+
+
+class _Format(NamedTuple):
+    """A format of Fortran: the numbers in a line, the characters of a number, and the power of 10 in its scale."""
+
+    text: str
+    repeat: int
+    width: int
+    scale: int
+
+
+def _formats(line: str) -> list[_Format]:
+    """Return the formats of the pointers, of the rows and of the values.
+
+    Raises
+    ------
+    NotImplementedError
+        If a format is not one that is read.
+    """
+    formats = []
+    for text in re.findall(r"\([^)]*\)*", line)[:3]:
+        match = _FORMAT.fullmatch(text)
+        if match is None:
+            raise NotImplementedError(
+                f"its format {text} is none of a single I, E, D, F or G, such as (10I8) or (1P,4D20.12)"
+            )
+        formats.append(_Format(text, int(match[2] or 1), int(match[3]), int(match[1] or 0)))
+    return formats
+
+
+def _plain_numbers(line: str, format: _Format, are_whole: bool) -> str:
+    """Return the numbers of a line as SciPy reads them."""
+    if are_whole:
+        _check_whole_numbers(line)
+        return line
+    line = _EXPONENT.sub("E", line)
+    if format.scale and line.count("E") != len(line.split()):  # Fortran divides such numbers by a power of 10.
+        raise NotImplementedError(f"its format {format.text} has a scale factor, and numbers without an exponent")
+    return line
 
 
 def _separate(line: str, count: int, width: int) -> str:

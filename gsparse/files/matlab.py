@@ -34,18 +34,22 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 # The name, the shape and the class of a variable.
 _Variable = tuple[str, tuple[int, ...], str]
 
-# The classes of matrices of numbers.
-_NUMBERS = ("sparse", "logical", "double", "single", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)))
-# In files of version 5: the bytes of the header, the last two of which are the byte order; the types of the element of
-# a variable, plain and compressed; the classes of variables that contain variables, of sparse and of full matrices.
+# The classes of variables in files of version 5, whose numbers begin with 1; those of matrices of numbers; and those of
+# variables that contain variables.
+_INTEGERS = [f"{u}int{n}" for n in (8, 16, 32, 64) for u in ("", "u")]
+_CLASSES = ("", "cell", "struct", "object", "char", "sparse", "double", "single", *_INTEGERS, "function", "opaque")
+_NUMBERS = ("sparse", "double", "single", *_INTEGERS)
+_CONTAINERS = ("cell", "struct", "object", "function", "opaque")
+# The bytes of the header, the last two of which are the byte order; the types of the element of a variable, plain and
+# compressed.
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
-_CONTAINERS = (1, 2, 3, 16, 17)  # cell, structure, object, function, opaque
-_SPARSE_CLASS, _FULL_CLASSES = 5, range(6, 16)
 # The bytes of one number, by the type of the element.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
 # Largest number of bytes for the sizes of a variable: SciPy reads up to 32 dimensions.
 _MAX_SIZES_BYTES = 4 * 32
+# Largest number of bytes of a name. MATLAB's names have up to 63.
+_MAX_NAME_BYTES = 1 << 10
 # Bytes of the file that are read at once. At most 17 MB are then decompressed at once.
 _PIECE = 1 << 14
 # The major version that SciPy returns for files that its reader for version 5 reads.
@@ -66,9 +70,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
                 f"MATLAB files of version 5 to 7 are read, this one is of {number}: save it with '-v7'"
             )
         num_bytes = path.stat().st_size
-        _check_file(file, num_bytes)
-        file.seek(0)
-        path_to_matrix = _choose(path.name, [(n, shape, kind) for n, shape, kind in scipy.io.whosmat(file)], name)
+        path_to_matrix = _choose(path.name, _variables(file, num_bytes), name)
         variable, *fields = path_to_matrix.split(".")
         file.seek(0)
         matrix: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
@@ -93,8 +95,15 @@ def _field(file: str, structure: Any, field: str, path_to_field: str) -> Any:
     return structure[field].item()
 
 
-def _check_file(file: IO[bytes], num_bytes: int) -> None:
-    """Raise ValueError if an element has an impossible size or type, both of which SciPy would trust."""
+def _variables(file: IO[bytes], num_bytes: int) -> list[_Variable]:
+    """Return the variables that have a name. The function `scipy.io.whosmat` fails if one is an object of a class.
+
+    Raises
+    ------
+    ValueError
+        If an element has an impossible size or type, both of which SciPy would trust.
+    """
+    variables = []
     file.seek(_HEADER_BYTES - 2)
     order = "<" if file.read(2) == b"IM" else ">"
     while file.tell() < num_bytes:
@@ -105,43 +114,43 @@ def _check_file(file: IO[bytes], num_bytes: int) -> None:
         if kind == _COMPRESSED:
             inflated = _Stream(_inflated(_pieces(file, count)))
             for inner, size in _elements(inflated, DEFLATE_RATIO * count, order):
-                _check_variable(inflated, inner, size, order)
+                variables.append(_variable(inflated, inner, size, order))
         else:
-            _check_variable(_Stream(_pieces(file, count)), kind, count, order)
+            variables.append(_variable(_Stream(_pieces(file, count)), kind, count, order))
         file.seek(begin + count)
+    return [variable for variable in variables if variable[0]]
 
 
-def _check_variable(stream: _Stream, kind: int, count: int, order: str) -> None:
-    if kind != _MATRIX:
-        raise ValueError(f"a variable is of type {kind}, not {_MATRIX}")
-    _check_matrix(stream, count, order)
-
-
-def _check_matrix(stream: _Stream, count: int, order: str) -> None:
+def _variable(stream: _Stream, element: int, count: int, order: str) -> _Variable:
     """Check the elements of a variable: flags, sizes, a name, and then numbers, or variables in a container."""
-    allowed, matlab_class = set(_ITEM_BYTES), 0
+    if element != _MATRIX:
+        raise ValueError(f"a variable is of type {element}, not {_MATRIX}")
+    allowed, matlab_class = set(_ITEM_BYTES), ""
     sizes: tuple[int, ...] = ()
+    name = ""
     for place, (kind, size) in enumerate(_elements(stream, stream.position + count, order)):
         if place == 0 and size >= 4:
-            matlab_class = stream.read(4)[0 if order == "<" else 3]
+            number = stream.read(4)[0 if order == "<" else 3]
+            matlab_class = _CLASSES[number] if number < len(_CLASSES) else ""
             allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
         if kind not in allowed:
             raise ValueError(f"an element of a variable is of type {kind}, but can only be one of {sorted(allowed)}")
-        if place == 1 and size <= _MAX_SIZES_BYTES:
+        if place == (1 if matlab_class == "opaque" else 2) and size <= _MAX_NAME_BYTES:  # An object has no sizes.
+            name = stream.read(size).decode("latin-1")
+        elif place == 1 and size <= _MAX_SIZES_BYTES:
             sizes = struct.unpack(f"{order}{size // 4}i", stream.read(size // 4 * 4))
         if kind == _MATRIX:
-            _check_matrix(stream, size, order)
+            _variable(stream, kind, size, order)
         elif not _fits(matlab_class, place, sizes, size // _ITEM_BYTES[kind]):
             raise ValueError(f"an element of a variable of shape {sizes} says that it has {size:,} bytes")
+    return name, sizes, matlab_class
 
 
-def _fits(matlab_class: int, place: int, sizes: tuple[int, ...], count: int) -> bool:
+def _fits(matlab_class: str, place: int, sizes: tuple[int, ...], count: int) -> bool:
     """Return whether a full matrix may have `count` values, or a sparse matrix `count` column pointers."""
-    if matlab_class in _FULL_CLASSES and place in (3, 4):
-        return count == math.prod(sizes)
-    if matlab_class == _SPARSE_CLASS and place == 4:
-        return len(sizes) == 2 and count == sizes[1] + 1
-    return True
+    if matlab_class == "sparse":
+        return place != 4 or (len(sizes) == 2 and count == sizes[1] + 1)
+    return matlab_class not in _NUMBERS or place not in (3, 4) or count == math.prod(sizes)
 
 
 def _elements(stream: _Stream, end: int, order: str) -> Iterator[tuple[int, int]]:
@@ -236,6 +245,8 @@ def _choose(file: str, variables: list[_Variable], name: str | None) -> str:
     if name is not None:
         if name.partition(".")[0] not in [n for n, _, _ in variables]:
             raise FileFormatError(f"{file} holds no {name}: it holds {_describe(variables)}")
+        if name in [n for n, _, kind in variables if kind not in _NUMBERS]:
+            raise FileFormatError(f"{file}: {name} is no matrix: it holds {_describe(variables)}")
         return name
     matrices = [variable for variable in variables if variable[2] in _NUMBERS and len(variable[1]) == 2]
     sparse = [variable for variable in matrices if variable[2] == "sparse"]
@@ -251,10 +262,11 @@ def _choose(file: str, variables: list[_Variable], name: str | None) -> str:
 
 def _describe(variables: list[_Variable]) -> str:
     """Return the names of variables with their shapes, and with their classes if these are not numbers."""
-    return ", ".join(
-        f"{name} ({'×'.join(map(str, shape))}{'' if kind in _NUMBERS else f' {kind}'})"
-        for name, shape, kind in variables
-    ) or "nothing"  # fmt: skip
+    described = []
+    for name, shape, kind in variables:
+        words = "×".join(map(str, shape)), "" if kind in _NUMBERS else kind
+        described.append(f"{name} ({' '.join(filter(None, words))})")
+    return ", ".join(described) or "nothing"
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:

@@ -17,7 +17,6 @@ import scipy.io
 import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
-from gsparse.files.line_check import REAL, WHOLE, is_plain
 
 __all__ = [
     "WRITER",
@@ -48,26 +47,25 @@ _HEADER = 1 << 20
 # Number of bytes that the parser gets at a time. Files of 30 MB were read fastest with about half a megabyte.
 _CHUNK = 1 << 19
 
-# What a whole number and a number look like (`_PATTERNS`). Exponents may be Fortran's (1.0D3). Possessive quantifiers
-# (`++`, `?+`) never backtrack, which makes the search twice as fast.
-_WHOLE = rb"[+-]?+[0-9]++"
+# What a whole number and a number look like. Exponents may be Fortran's (1.0D3). SciPy reads no plus sign before a
+# number. Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
+_WHOLE = rb"-?+[0-9]++"
 _EXPONENT = rb"(?:[eEdD][+-]?+[0-9]++)?+"
-_REAL = rb"[+-]?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
+_REAL = rb"-?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
     _EXPONENT,
     _EXPONENT,
 )
-_PATTERNS = {WHOLE: _WHOLE, REAL: _REAL}
 # For each field, the numbers that a line has after its position, and the words for them in error messages.
-_VALUES = {
+_VALUES: dict[str, tuple[list[bytes], str]] = {
     "pattern": ([], "nothing else"),
-    "integer": ([WHOLE], "a whole number"),
-    "unsigned-integer": ([WHOLE], "a whole number"),
-    "real": ([REAL], "a number"),
-    "double": ([REAL], "a number"),
-    "complex": ([REAL, REAL], "two numbers"),
+    "integer": ([_WHOLE], "a whole number"),
+    "unsigned-integer": ([_WHOLE], "a whole number"),
+    "real": ([_REAL], "a number"),
+    "double": ([_REAL], "a number"),
+    "complex": ([_REAL, _REAL], "two numbers"),
 }
 # For each layout, the numbers that are the position, at the beginning of a line, and the words for them.
-_POSITION = {"coordinate": ([WHOLE, WHOLE], "a row, a column and "), "array": ([], "")}
+_POSITION = {"coordinate": ([_WHOLE, _WHOLE], "a row, a column and "), "array": ([], "")}
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
 
 
@@ -117,10 +115,11 @@ def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
     OSError
     """
     ending = path.suffix.lower()
-    with _OPENERS.get(ending, open)(path, "rb") as stream:
-        header = _read_header(stream)
-        _check(header, path.stat().st_size * _MAX_RATIOS.get(ending, 1))
-        yield header, stream
+    most = path.stat().st_size * _MAX_RATIOS.get(ending, 1)
+    with _OPENERS.get(ending, open)(path, "rb") as file:
+        header = _read_header(file)
+        _check(header, most)
+        yield header, cast("IO[bytes]", _Stream(file, most))
 
 
 def parse(stream: IO[bytes]) -> Any:
@@ -158,6 +157,23 @@ def without_entries(header: MatrixMarketHeader) -> sp.coo_array:
     return cast("sp.coo_array", parse(BytesIO(head.encode())))
 
 
+class _Stream:
+    """A file that is open for reading, of whose text no more than `most` bytes and one `read` are read."""
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file, self._most = file, most
+
+    def read(self, size: int) -> bytes:
+        if self._file.tell() > self._most:
+            raise ValueError(
+                f"its text is longer than {self._most:,} bytes, which entries cannot fill: take blanks out"
+            )
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 class _Text:
     """A stream that SciPy can parse safely.
 
@@ -177,9 +193,8 @@ class _Text:
     def __init__(self, stream: IO[bytes], header: MatrixMarketHeader, header_bytes: int) -> None:
         self._stream, self._header, self._header_bytes = stream, header, header_bytes
         self._line = 0
-        self._numbers = _POSITION[header.layout][0] + _VALUES[header.field][0]
-        patterns = rb"[ \t]++".join(_PATTERNS[kind] for kind in self._numbers)
-        self._valid = re.compile(rb"(?:[ \t]*+(?:%b[ \t\r]*+)?+\n)*+" % patterns)
+        numbers = rb"[ \t]++".join(_POSITION[header.layout][0] + _VALUES[header.field][0])
+        self._valid = re.compile(rb"(?:[ \t]*+(?:%b[ \t\r]*+)?+\n)*+" % numbers)
 
     def read(self, size: int) -> bytes:
         """Return the header first, then about `_CHUNK` bytes that end with a line, whatever `size` is."""
@@ -197,8 +212,6 @@ class _Text:
         return text
 
     def _checked(self, text: bytes) -> bytes:
-        if is_plain(text, self._numbers):
-            return text
         match = self._valid.match(text)
         end = match.end() if match else 0
         if end < len(text):
@@ -233,7 +246,7 @@ def _read_header(stream: IO[bytes]) -> MatrixMarketHeader:
     if line.lower().split()[1:2] == [b"vector"]:
         raise NotImplementedError("it holds a vector, no matrix")
     text = bytearray(line)
-    while line.startswith(b"%") or line.isspace():
+    while line.isspace() or line.lstrip().startswith(b"%"):
         line = stream.readline(_LINE)
         text += line
         if len(text) > _HEADER:

@@ -720,6 +720,60 @@ def test_products_are_right_while_other_threads_take_and_drop_loans(device: Devi
     assert_same(A, S)
 
 
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
+def test_threads_that_change_the_structure_of_one_matrix_leave_it_whole(device: Device) -> None:
+    A, S = make_pair(device, np.float64)
+    view, other = A.T, GpuSparseMatrix(S, device=device)
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def run(step: Any, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            while not stop.is_set():
+                step(*(int(rng.integers(size)) for size in S.shape))
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    def write(i: int, j: int) -> None:
+        A[i, j] = 1.5
+        A[i, j] = 0
+        A.eliminate_zeros()
+
+    def write_to_view(i: int, j: int) -> None:
+        view[j, i] = 0
+        view.sum_duplicates()
+        A.setdiag(1)
+        A.__imul__(1.0)
+
+    def write_to_each_other(i: int, j: int) -> None:
+        A[i, :] = other[i : i + 1]
+        other[i, :] = A[i : i + 1]
+
+    def write_back(i: int, j: int) -> None:
+        other[:, j] = A[:, j : j + 1]
+        A.data[:] += 0
+
+    def read(i: int, j: int) -> None:
+        A @ np.ones(S.shape[1])
+        view @ np.ones(S.shape[0])
+        A.copy()[i : i + 3].sum()
+
+    steps = (write, write, write_to_view, write_to_each_other, write_back, read)
+    threads = [threading.Thread(target=run, args=(step, seed)) for seed, step in enumerate(steps)]
+    for thread in threads:
+        thread.start()
+    stop.wait(0.6)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for M in (A, other):
+        M.check_format(full_check=True)
+        np.testing.assert_allclose(M @ np.ones(S.shape[1]), M.toarray() @ np.ones(S.shape[1]))
+
+
 def test_a_write_through_a_loan_of_one_thread_reaches_products_of_others(device: Device) -> None:
     A, S = make_pair(device)
     steps = 20

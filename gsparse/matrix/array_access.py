@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from gsparse.device.dtypes import Array
+from gsparse.matrix.in_place import one_at_a_time
 from gsparse.matrix.matrix_like import MatrixLike, as_property
 from gsparse.profiling import recording
 
@@ -37,7 +38,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
     def replace(matrix: MatrixLike, value: Any) -> None:
         matrix._arrays = matrix._arrays.with_host_array(name, value)
 
-    return as_property(lend, replace, doc)
+    return as_property(lend, one_at_a_time(replace), doc)
 
 
 def name(self: MatrixLike) -> str | None:

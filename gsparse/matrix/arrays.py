@@ -8,6 +8,9 @@
 
 A matrix and its transposed views own the same `MatrixArrays`: what is written through one is seen by the others.
 A copy owns another one over the same device arrays. Sharing those is safe, because they are never written in place.
+
+The three arrays are replaced, and read together, under the lock of `indptr`, so that no thread sees new ones beside old
+ones. `in_place.py` keeps two threads from writing at the same time.
 """
 
 from __future__ import annotations
@@ -141,8 +144,9 @@ class MatrixArrays:
         flip : bool
             Whether the new values stand for the conjugates of these.
         """
-        pairs = (self.indptr.share(), self.indices.share(), self.data.share(flip=flip))
-        return MatrixArrays(self.device, self.options, *pairs, self.prepared)
+        with self.indptr.lock:
+            pairs = (self.indptr.share(), self.indices.share(), self.data.share(flip=flip))
+            return MatrixArrays(self.device, self.options, *pairs, self.prepared)
 
     def with_values(
         self, values: Array, shape: tuple[int, int], *, symmetries: tuple[bool | str, ...] = ()
@@ -158,10 +162,11 @@ class MatrixArrays:
         symmetries : tuple
             The symmetries that these values still have if the matrix was declared to have them.
         """
-        prepared, options = self.current(shape), self.options
-        if options.symmetric and options.symmetric not in symmetries:
-            options = replace(options, symmetric=None)
-        pairs = self.indptr.share(), self.indices.share(), ArrayPair(self.device, on_device=values)
+        with self.indptr.lock:
+            prepared, options = self.current(shape), self.options
+            if options.symmetric and options.symmetric not in symmetries:
+                options = replace(options, symmetric=None)
+            pairs = self.indptr.share(), self.indices.share(), ArrayPair(self.device, on_device=values)
         return MatrixArrays(self.device, options, *pairs, prepared.with_data(values, options))
 
     def replace_values(self, values: Array, shape: tuple[int, int], *, keeps_declarations: bool = False) -> None:
@@ -176,9 +181,10 @@ class MatrixArrays:
         keeps_declarations : bool
             Whether a declared symmetry remains true.
         """
-        prepared = self.current(shape)
-        self.data.replace(values, keeps_declarations=keeps_declarations)
-        self.prepared = prepared.with_data(values, self.options)
+        with self.indptr.lock:
+            prepared = self.current(shape)
+            self.data.replace(values, keeps_declarations=keeps_declarations)
+            self.prepared = prepared.with_data(values, self.options)
 
     def replace(self, csr: Csr) -> None:
         """Rearrange the entries in place, for all matrices that own these arrays. No array may be on loan.
@@ -188,10 +194,11 @@ class MatrixArrays:
         csr : Csr
             The same matrix: its entries may be in another order, with zeros removed or repeated entries added up.
         """
-        for pair, array in zip(self, (csr.indptr, csr.indices, csr.data), strict=True):
-            pair.replace(array, keeps_declarations=True)
-        self.declared.clear()
-        self.prepared = PreparedMatrix.of_result(self.device, csr, self.options)
+        with self.indptr.lock:
+            for pair, array in zip(self, (csr.indptr, csr.indices, csr.data), strict=True):
+                pair.replace(array, keeps_declarations=True)
+            self.declared.clear()
+            self.prepared = PreparedMatrix.of_result(self.device, csr, self.options)
 
     def with_other_shape(self) -> MatrixArrays:
         """Return arrays for a matrix of another shape, which shares these: a write in place changes both matrices."""
@@ -255,7 +262,8 @@ class MatrixArrays:
 
     def read(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """Return read-only host arrays ``(data, indices, indptr)``, which count as no loan. Synchronizes."""
-        return self.data.read(), self.indices.read(), self.indptr.read()
+        with self.indptr.lock:
+            return self.data.read(), self.indices.read(), self.indptr.read()
 
     def make_device_current(self) -> None:
         """Upload the host arrays and end their loans: the device copies are the current ones from now on."""
@@ -295,7 +303,8 @@ class MatrixArrays:
         prepared = self.up_to_date(shape)
         if prepared is not None:
             return prepared
-        with NO_CONTEXT if recording.recorder is None or not self.is_on_loan else recording.span("set-up", ON_LOAN):
+        has_span = recording.recorder is not None and self.is_on_loan
+        with recording.span("set-up", ON_LOAN) if has_span else NO_CONTEXT, self.indptr.lock:
             return self._prepare(shape)
 
     def _prepare(self, shape: tuple[int, int]) -> PreparedMatrix:

@@ -3,16 +3,21 @@
 Arrays of the device are never written, because other matrices may share them. A write replaces them, for all matrices
 that own the same `MatrixArrays`: for a matrix and its transposed view, as in SciPy. While somebody holds a host array,
 SciPy writes to that instead (`write_on_host`).
+
+A write reads the arrays of a matrix, computes new ones and replaces them. One lock for the writes to all matrices keeps
+the writes of two threads apart. Matrices that share arrays, such as a matrix and its view, need no lock in common then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.locks import make_lock
 from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
@@ -24,7 +29,31 @@ from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
 from gsparse.sparse.canonical import sorted_rows
 from gsparse.sparse.editing import resized
 
-__all__ = ["METHODS", "PROPERTIES", "check_not_frozen", "entries_of", "is_written_on_host", "sum_duplicates"]
+__all__ = [
+    "METHODS",
+    "PROPERTIES",
+    "check_not_frozen",
+    "entries_of",
+    "is_written_on_host",
+    "one_at_a_time",
+    "sum_duplicates",
+]
+
+# Is held while a matrix is written to.
+_writing = make_lock()
+
+Write = TypeVar("Write", bound=Callable[..., Any])
+
+
+def one_at_a_time(write: Write) -> Write:
+    """Return a function that writes to a matrix, made to wait until no other thread writes to one."""
+
+    @wraps(write)
+    def write_alone(*arguments: Any, **options: Any) -> Any:
+        with _writing:
+            return write(*arguments, **options)
+
+    return cast("Write", write_alone)
 
 
 _SORTED, _CANONICAL = "has_sorted_indices", "has_canonical_format"
@@ -246,16 +275,16 @@ def _divide_in_place(self: MatrixLike, other: Any) -> Any:
     return _multiply_in_place(self, 1.0 / other)
 
 
-METHODS: dict[str, Callable[..., Any]] = {
+_WRITES: dict[str, Callable[..., Any]] = {
     "sort_indices": _sort_indices,
     "sum_duplicates": sum_duplicates,
     "eliminate_zeros": _eliminate_zeros,
     "prune": _prune,
-    "check_format": _check_format,
     "resize": _resize,
     "__imul__": _multiply_in_place,
     "__itruediv__": _divide_in_place,
 }
+METHODS = {name: one_at_a_time(write) for name, write in _WRITES.items()} | {"check_format": _check_format}
 PROPERTIES = {
     _SORTED: _property_of_entries(
         _SORTED,

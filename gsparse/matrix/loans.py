@@ -64,7 +64,7 @@ class ArrayPair:
         Whether only read-only arrays are lent (`freeze`).
     """
 
-    _lock = lock_of_instance()
+    lock = lock_of_instance()
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class ArrayPair:
         """Whether the writable host copy was lent and somebody outside of this pair still refers to it."""
         if not self.lent:
             return False
-        with self._lock:
+        with self.lock:
             return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
         """Return the writable host copy, the same one while it is valid; a read-only array if frozen. Synchronizes."""
-        with self._lock:
+        with self.lock:
             if self.frozen:
                 return self.read()
             host = self._host_side()
@@ -115,7 +115,7 @@ class ArrayPair:
 
         Where the host is the device, it shows the memory of the device copy, unless the array is lent or conjugated.
         """
-        with self._lock:
+        with self.lock:
             is_device_copy = self.device.is_host and not self.lent and not self.conjugated
             memory: Any = self.on_device if is_device_copy else self._host_side()
             if self._reading is None or _memory(self._reading) is not memory:
@@ -127,7 +127,7 @@ class ArrayPair:
         """Return the device copy, after an upload if the host copy may differ."""
         if not self.lent:
             return self.on_device
-        with self._lock:
+        with self.lock:
             if self.lent and self._host is not None:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = self.on_loan
@@ -142,7 +142,7 @@ class ArrayPair:
 
         Where the host is the device, memory that somebody else still refers to is copied first.
         """
-        with self._lock:
+        with self.lock:
             if self._host is None:
                 return
             self.on_device = self.device.upload(
@@ -174,7 +174,7 @@ class ArrayPair:
         keeps_declarations : bool
             Whether the matrix is still what the user declared it to be.
         """
-        with self._lock:
+        with self.lock:
             self.on_device, self.conjugated = array, False
             self._host = self._reading = None
             self.lent = False
@@ -191,7 +191,7 @@ class ArrayPair:
         flip : bool
             Whether the new pair stands for the conjugate of this one.
         """
-        with self._lock:
+        with self.lock:
             if self.dtype.char in HOST_ONLY:
                 host = np.array(self._host_side())
                 return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
@@ -213,14 +213,14 @@ class ArrayPair:
 
     def freeze(self) -> None:
         """Lend read-only arrays from now on; a writable array that is still on loan no longer belongs to the matrix."""
-        with self._lock:
+        with self.lock:
             if self.on_loan:
                 self._host = np.array(self._host)
             self.frozen = True
 
     def drop_host(self) -> None:
         """Drop a host copy that nobody refers to."""
-        with self._lock:
+        with self.lock:
             if self.on_device is not None and not self.on_loan:
                 self.current_array()
                 self._host = self._reading = None

@@ -23,7 +23,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.dense_operands import check_home
 from gsparse.matrix.host_operations import write_on_host
-from gsparse.matrix.in_place import check_not_frozen, entries_of, is_written_on_host, sum_duplicates
+from gsparse.matrix.in_place import check_not_frozen, entries_of, is_written_on_host, one_at_a_time, sum_duplicates
 from gsparse.matrix.index import FEW_PLACES, Axis, Index, list_places, parse_index
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse, matrix_of
@@ -346,4 +346,7 @@ def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is
         _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
 
 
-METHODS: dict[str, Callable[..., Any]] = {"__setitem__": _set_item, "setdiag": _set_diagonal}
+METHODS: dict[str, Callable[..., Any]] = {
+    "__setitem__": one_at_a_time(_set_item),
+    "setdiag": one_at_a_time(_set_diagonal),
+}

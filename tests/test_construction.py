@@ -94,6 +94,27 @@ def test_repeated_entries_are_added_up_in_the_dtype_of_the_result(device: Any, d
         assert_same(getattr(gsp, name)(blocks, device=device, **options), getattr(sp, name)(blocks, **options))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_kronecker_products_without_entries_have_the_dtype_of_a_product(device: Any, dtype: Any) -> None:
+    empty, full = sp.csr_array((2, 2), dtype=dtype), sp.csr_array(np.ones((2, 2), dtype))
+    for A, B in ((empty, full), (full, empty), (empty, empty)):  # SciPy's product is then of float64.
+        for name in ("kron", "kronsum"):
+            made = getattr(gsp, name)(A, B, device=device)
+            assert made.dtype == dtype
+            np.testing.assert_array_equal(made.toarray(), getattr(sp, name)(A, B).toarray())
+
+
+@pytest.mark.parametrize("name", ["vstack", "hstack", "block_diag", "kron"])
+def test_wide_indices_remain_wide(device: Any, name: str) -> None:
+    narrow = sp.csr_array(np.eye(2))
+    wide = sp.csr_array((narrow.data, narrow.indices.astype(np.int64), narrow.indptr.astype(np.int64)))
+    for parts in ((wide, wide), (narrow, wide), (narrow, narrow)):
+        matrices = [GpuSparseMatrix(part, device=device) for part in parts]
+        made = getattr(gsp, name)(*matrices) if name == "kron" else getattr(gsp, name)(matrices)
+        want = getattr(sp, name)(*parts, format="csr") if name == "kron" else getattr(sp, name)(parts, format="csr")
+        assert made.indices.dtype == made.indptr.dtype == want.indices.dtype
+
+
 def test_parts_on_a_device_are_put_together_there(device, rng):
     A = untidy((5, 5), rng)
     K = GpuSparseMatrix(A, device=device)
@@ -129,6 +150,8 @@ def test_formats_are_those_of_scipy(format):
         lambda m: m.block_diag([]),
         lambda m: m.vstack([]),
         lambda m: m.hstack([]),
+        lambda m: m.vstack([m.csr_array((1, 0)), m.csr_array((8, 4))], format="csr"),
+        lambda m: m.hstack([m.csr_array((0, 1)), m.csr_array((4, 8))], format="csr"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*switching to the sparse array interface:DeprecationWarning")

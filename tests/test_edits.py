@@ -57,6 +57,21 @@ def test_a_write_to_entries_keeps_the_structure_and_the_plan(device: Device, S: 
     assert_same(A, S)
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32, np.complex128], ids=str)
+def test_blocks_of_extended_precision_are_written_in_the_dtype_of_the_matrix(
+    device: Device, S: Any, dtype: Any
+) -> None:
+    block = sp.csr_array(np.array([[0, 1.5, 2]], np.longdouble))
+    repeated = sp.csr_array((np.array([0.5, 0.5], np.longdouble), [1, 1], [0, 2]), shape=(1, 3))
+    for part in (block, repeated, block.tocoo(), GpuSparseMatrix(block, device="cpu"), block[:, 1:2], block.toarray()):
+        T = S.astype(dtype)
+        A = GpuSparseMatrix(T.copy(), device=device)
+        for M in (A, T):
+            M[3:5, : part.shape[1]] = part.tocoo() if M is T and isinstance(part, GpuSparseMatrix) else part
+        assert A.dtype == dtype
+        np.testing.assert_array_equal(A.toarray(), T.toarray())
+
+
 def test_a_write_leaves_matrices_alone_that_share_device_arrays(device: Device, S: Any) -> None:
     A = GpuSparseMatrix(S, device=device)
     others = [A.copy(), 2 * A, A.conj(), A[:], A.reshape(25, 30), A.T.tocsr(), GpuSparseMatrix(A), A.tocsc()]

@@ -1043,6 +1043,28 @@ def test_products_with_half_precision_vectors_are_computed_in_single_precision(A
     np.testing.assert_allclose(A @ x, S @ x.astype(float))
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.float32, np.complex64], ids=str)
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
+def test_operands_of_half_precision_give_scipys_results(device: Device, dtype: Any) -> None:
+    S, D, half = sp.csr_array(np.eye(3, dtype=dtype)), np.arange(9).reshape(3, 3).astype(np.float16), np.float16(0.5)
+    A = GpuSparseMatrix(S, device=device)
+    for apply in (
+        lambda M: M + D, lambda M: D + M, lambda M: M - D, lambda M: M.maximum(D), lambda M: M.minimum(D),
+        lambda M: M == D, lambda M: M @ D, lambda M: D @ M, lambda M: M.minimum(half), lambda M: M.maximum(half),
+        lambda M: M / half,
+    ):  # fmt: skip
+        try:
+            want = apply(S)
+        except ValueError as error:
+            with pytest.raises(ValueError, match="does not support dtype float16"):
+                apply(A)
+            assert "float16" in str(error)
+            continue
+        got = apply(A)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(*(part.toarray() if sp.issparse(part) else part for part in (got, want)))
+
+
 # ------------------------------------------------------------------------------------------------------- threads
 
 

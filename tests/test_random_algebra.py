@@ -313,7 +313,7 @@ CANONICAL: dict[str, Single] = {
     "place of the maximum": lambda m, A, rng: A.argmax(),
     "places of minima": lambda m, A, rng: A.argmin(axis=1),
     "nonzeros": lambda m, A, rng: A.count_nonzero(axis=int(rng.integers(0, 2))),
-    "Kronecker product": lambda m, A, rng: m.kron(A[:9, :9], A[:5]),
+    "Kronecker product": lambda m, A, rng: m.kron(A[:9, :9], A[:5]).astype(A.dtype),
 }
 
 

@@ -419,6 +419,17 @@ def check_arrays_of_the_device(device: Device, make: Callable[[Any], Any], rng: 
                     assert_same(got, want, formats=False)
 
 
+def test_counts_and_explicit_positions_have_the_types_of_scipys(device: Device) -> None:
+    S = sp.csr_array(np.array([[1, 0, 2], [0, -3, 0]]))
+    for T in (S, S.T, S[0], S[:0]):
+        A = GpuSparseMatrix(T.tocsr(), device=device)
+        functions = [lambda M: M.count_nonzero()]
+        functions += [lambda M: M.argmax(explicit=True), lambda M: M.argmin(explicit=True)] if T.nnz else []
+        for function in functions:
+            assert type(function(A)) is type(function(T)) is np.int64
+            assert function(A) == function(T.tocsr())
+
+
 def check_out_on_the_device(device: Device, make: Callable[[Any], Any], rng: np.random.Generator) -> None:
     """Compare results that are written to arrays of the device with SciPy's."""
     S = whole_numbers(from_lengths(rng.integers(0, 9, 64), 16, rng), rng)

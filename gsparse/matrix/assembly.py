@@ -34,7 +34,8 @@ def kron(A: Any, B: Any, format: str | None = None, *, device: Any = None) -> An
     Returns
     -------
     GpuSparseMatrix
-        In canonical form. Synchronizes.
+        In canonical form, of the dtype that NumPy gives the product of both dtypes, where SciPy's result is of float64
+        if A or B has no entries. Synchronizes.
 
     Examples
     --------
@@ -48,8 +49,6 @@ def kron(A: Any, B: Any, format: str | None = None, *, device: Any = None) -> An
         return in_format(GpuSparseMatrix(sp.kron(on_host(A), on_host(B)), device=home), format, (A, B))
     with home.active(), home.memory_guard():
         csr = kronecker(home, a, b)
-        if not csr.nnz:  # SciPy's result is then of float64.
-            csr = csr.with_data(home.xp.zeros(0, np.float64))
     return made(home, csr, format, (A, B))
 
 

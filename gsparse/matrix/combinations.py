@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.dtypes import HOST_ONLY, Array, result_dtype
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.arrays import frames_to_the_caller
@@ -25,6 +25,7 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of
+from gsparse.sparse.construction import check_dtype
 from gsparse.sparse.reshaping import added_to, dense_of, full
 
 __all__ = ["COMBINATIONS", "METHODS"]
@@ -184,7 +185,7 @@ def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
         return sparse_result(matrix, name, scalar)
     sign = "positive" if name == "maximum" else "negative"
     _warn_of_inefficiency(f"Taking {name} with a {sign} number results in a dense matrix.")
-    function(np.zeros(1, matrix.dtype), scalar)  # Raises what NumPy raises, for instance for 300 and int8
+    check_dtype(function(np.zeros(1, matrix.dtype), scalar).dtype)  # NumPy raises an error for 300 and int8.
     device, (csr, _) = matrix.device, lines_of(matrix, None, summed=False)
     with device.active(), device.memory_guard():
         return matrix_of(
@@ -302,7 +303,7 @@ def _dense_result(matrix: MatrixLike, name: str, other: Array) -> Array:
     function = COMBINATIONS[name].function
     dtype = np.result_type(csr.dtype, other.dtype)
     if name in ("__add__", "__radd__"):
-        return _sum_with_dense(matrix, csr, other, dtype)
+        return _sum_with_dense(matrix, csr, other, result_dtype(csr.dtype, other.dtype))
     dense = dense_of(device, csr)
     dense = dense.reshape(matrix.shape) if matrix.ndim == 1 else dense.T if matrix._by_columns else dense
     if dtype == np.float32 and COMBINATIONS[name].symbol and not device.is_host:

@@ -139,7 +139,8 @@ def _position_in_all(matrix: MatrixLike, name: str, explicit: bool) -> Any:
         return 0
     with device.active(), device.memory_guard():
         lines = computed(csr, matrix.dtype)
-        return first_extreme(device, lines, _POSITIONS[name], explicit, matrix.dtype)
+        position = first_extreme(device, lines, _POSITIONS[name], explicit, matrix.dtype)
+    return np.int64(position) if explicit else position  # the types that SciPy returns
 
 
 def _positions_along(matrix: MatrixLike, axis: int, extreme: str, explicit: bool) -> Array:

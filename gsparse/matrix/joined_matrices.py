@@ -61,19 +61,18 @@ def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, de
 
 def _block_sizes(blocks: list[Any], num_rows: int, num_columns: int) -> tuple[list[int], list[int]]:
     """Return the heights of the rows of blocks and the widths of the columns: 0 where all are None, as in SciPy."""
-    heights, widths = [0] * num_rows, [0] * num_columns
+    heights, widths = dict[int, int](), dict[int, int]()
     for number, block in enumerate(blocks):
         if block is None:
             continue
         i, j = divmod(number, num_columns)
         for sizes, place, axis in ((heights, i, 0), (widths, j, 1)):
-            if sizes[place] not in (0, block.shape[axis]):
+            if sizes.setdefault(place, block.shape[axis]) != block.shape[axis]:
                 raise ValueError(
                     f"blocks[{f':,{j}' if axis else f'{i},:'}] has incompatible {'column' if axis else 'row'} "
                     f"dimensions: blocks[{i},{j}].shape[{axis}] is {block.shape[axis]}, expected {sizes[place]}"
                 )
-            sizes[place] = block.shape[axis]
-    return heights, widths
+    return [heights.get(i, 0) for i in range(num_rows)], [widths.get(j, 0) for j in range(num_columns)]
 
 
 def vstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device: Any = None) -> Any:

@@ -68,6 +68,8 @@ def _set_item(self: MatrixLike, key: Any, x: Any) -> None:
         write_on_host(self, "__setitem__", key, x)
         return
     check_home(self, x)
+    if is_sparse(x) and x.dtype.char in HOST_ONLY:
+        x = sp.csr_array(x.tocoo()).astype(self.dtype)
     index = parse_index(self, key)
     check_not_frozen(self)
     rows, columns, shape = _grid_of(self, index)

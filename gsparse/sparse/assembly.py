@@ -12,7 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.canonical import canonical, computed
+from gsparse.sparse.canonical import canonical, computed, in_common
 
 __all__ = ["canonical_in_own_dtype", "from_blocks", "from_coordinates", "identity", "kronecker", "without_zeros"]
 
@@ -58,7 +58,8 @@ def kronecker(device: Device, a: Csr, b: Csr) -> Csr:
     (a_rows, a_columns), (b_rows, b_columns) = (_coordinates(device, part) for part in (a, b))
     rows = (a_rows[:, None] * b.num_rows + b_rows).reshape(-1)
     columns = (a_columns[:, None] * b.num_cols + b_columns).reshape(-1)
-    return from_coordinates(device, shape, rows, columns, (a.data[:, None] * b.data).reshape(-1))
+    result = from_coordinates(device, shape, rows, columns, (a.data[:, None] * b.data).reshape(-1))
+    return in_common(result, a, b)[0]  # SciPy keeps wide indices.
 
 
 def from_blocks(
@@ -82,7 +83,9 @@ def from_blocks(
     for row, column, block in blocks:
         rows, columns = _coordinates(device, block)
         parts.append((rows + row, columns + column, block.data.astype(dtype, copy=False)))
-    return from_coordinates(device, shape, *(xp.concatenate(list(part)) for part in zip(*parts, strict=True)))
+    joined = from_coordinates(device, shape, *(xp.concatenate(list(part)) for part in zip(*parts, strict=True)))
+    index = np.result_type(joined.indices.dtype, *(block.indices.dtype for *_, block in blocks))
+    return joined.with_index_dtype(index)  # SciPy keeps wide indices.
 
 
 def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:

@@ -25,7 +25,10 @@ machine that makes these pages.
 # scikit-fem
 # ----------
 # ``skfem.solve`` takes any function that solves a system as its ``solver``. `gsparse.linalg.solve` chooses a method and
-# a preconditioner by the properties of the matrix. The problem is a membrane under a constant load.
+# a preconditioner by the properties of the matrix. It returns a pair of the solution and a code, as SciPy's iterative
+# solvers do, and scikit-fem expects the solution alone. So do not pass the function itself, but
+# ``solver=lambda A, b: gsparse.linalg.solve(A, b)[0]``, or a function that also checks the code. The problem is a
+# membrane under a constant load.
 
 import numpy as np
 import skfem
@@ -49,6 +52,18 @@ def solve_on_device(A, b):
 u = skfem.solve(*skfem.condense(K, f, D=basis.get_dofs()), solver=solve_on_device)
 print(f"{u.size} unknowns, deflection {u.max():.6f} in the middle")
 assert abs(u.max() - 0.0736713) < 1e-5  # a series for the square
+
+# %%
+# scikit-fem assembles objects of ``scipy.sparse.csr_matrix``. The sum of one and a ``GpuSparseMatrix`` is computed by
+# SciPy, on the host. Make one operand a `gsparse.sparse.csr_matrix`, and sums and products stay on the device. Here is
+# the matrix of a step of the backward Euler method:
+
+from skfem.models.poisson import mass
+
+import gsparse.sparse
+
+step = mass.assemble(basis) + 1e-3 * gsparse.sparse.csr_matrix(K)
+assert isinstance(step, gsparse.sparse.csr_matrix)
 
 # %%
 # For a nonlinear problem, keep the structure and send the values alone: see :ref:`soap_film`.

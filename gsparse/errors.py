@@ -150,7 +150,10 @@ class ConvergenceWarning(UserWarning):
 
 
 class SmootherWarning(UserWarning):
-    """A smoother of a multigrid hierarchy runs on no device. Another one replaces it, which `repr` of M names."""
+    """A smoother of multigrid diverges, or runs on no device, so that another one replaces it.
+
+    `repr` of M names the smoother that is used.
+    """
 
 
 class CoarseningWarning(UserWarning):

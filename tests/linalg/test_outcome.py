@@ -152,6 +152,24 @@ def test_cg_goes_on_as_long_as_one_right_hand_side_may_converge(real_device: Dev
 
 
 @pytest.mark.usefixtures("early_look")
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name not in RELATIVE_TO_MATRIX])
+@pytest.mark.parametrize("columns", [None, 2])
+def test_the_advice_names_a_row_that_no_x_solves(real_device: Device, name: str, columns: int | None) -> None:
+    solver, matrix, limit = SOLVERS[name]
+    keep = sp.diags_array((np.arange(81) != 40).astype(float))
+    T = sp.csr_array(keep @ matrix @ keep)
+    b = np.ones(81 if columns is None else (81, columns))
+    b[:20] = 0
+    for is_stored in (True, False):  # zeros, or a row without entries
+        if not is_stored:
+            T.eliminate_zeros()
+        A = GpuSparseMatrix(T, device=real_device)
+        for M in (None, gla.amg(A, max_coarse=10)):
+            result = solver(A, b, M=M, full_output=True, **{limit: 50})
+            assert result.info != 0
+            assert "Row 40 of A is zero and b is not" in result.advice
+
+
 def test_a_loose_tolerance_is_reached_despite_a_mean(real_device: Device) -> None:
     A, b = laplacian_of_a_grid(real_device, 80), np.zeros(6400)
     b[0], b[-1] = 1.0, -1 + 1e-3

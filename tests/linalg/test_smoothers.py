@@ -14,7 +14,7 @@ import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.errors import SmootherWarning
+from gsparse.errors import FactorizationError, SmootherWarning
 from gsparse.kernels.calls import queue
 from gsparse.linalg import amg, gmres
 from gsparse.linalg.multigrid.pyamg_smoothers import relaxation_for
@@ -25,7 +25,7 @@ from gsparse.linalg.preconditioners.normal_equations import projections
 from gsparse.linalg.preconditioners.relaxation import SmootherPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.linalg.problems import Count, convection, laplacian, residual
-from tests.support import host, on_device
+from tests.support import DTYPES, host, on_device
 
 pyamg = pytest.importorskip("pyamg")
 
@@ -300,6 +300,38 @@ def test_a_smoother_that_no_device_runs_is_replaced_with_one_warning(real_device
     b = np.random.default_rng(0).standard_normal(256)
     _, info = la.gmres(laplacian(16), b, M=M, rtol=1e-8, callback=count, callback_type="pr_norm")
     assert (info, count.calls < 40) == (0, True)
+
+
+def with_flow(value: float, dtype: Any) -> sp.csr_array:
+    """Return Poisson's matrix on a grid with a number added to the first diagonal above the main one."""
+    return sp.csr_array(laplacian(16) + sp.diags_array([float(value)], offsets=[1], shape=(256, 256)), dtype=dtype)
+
+
+# Three calls of amg for a dtype: after a cycle, the residual is small, large, and not finite.
+DIVERGING: dict[str, Callable[[float, Any], Any]] = {
+    **{
+        name: lambda value, dtype, name=name: amg(GpuSparseMatrix(with_flow(value, dtype), device="cpu"), smoother=name)
+        for name in ("auto", "gauss_seidel", "sor", "block_gauss_seidel")
+    },
+    "of a hierarchy": lambda value, dtype: amg(
+        aggregation(sp.csr_matrix(laplacian(16).astype(dtype))), smoother=("sor", {"omega": 1 + value**2 / 15}),
+        device="cpu",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", DIVERGING)
+def test_the_set_up_says_that_a_smoother_diverges(name: str, dtype: Any) -> None:
+    make = DIVERGING[name]
+    M = make(0.1, dtype)  # no warning
+    with pytest.warns(SmootherWarning, match=r"the residual is .*e\+.. times larger, because .* smoother='jacobi_ne'"):
+        make(5.5, dtype)
+    with pytest.raises(FactorizationError, match=r"the residual is not finite, because the smoother .* diverges"):
+        make(100, dtype)
+    if name != "of a hierarchy":
+        with pytest.raises(FactorizationError, match="diverges"):
+            M.update(GpuSparseMatrix(with_flow(100, dtype), device="cpu"))
 
 
 @pytest.mark.parametrize("name", ["gauss_seidel", "sor"])

@@ -228,6 +228,19 @@ def test_small_matrices_are_solved_and_those_that_cannot_be_coarsened_warn(
     assert sizes == [[(400, S.nnz)]] * 2
 
 
+def test_all_ranks_say_that_a_smoother_diverges(cpu: Device) -> None:
+    S = sp.csr_array(poisson(30, 5) + sp.diags_array([10.0], offsets=[1], shape=(900, 900)))
+    partition = blocks(900, 3)
+
+    def set_up(communicator: Communicator) -> str:
+        A = RankMatrix(S[partition.rows(communicator.rank)], partition, partition, communicator, cpu)
+        with pytest.raises(FactorizationError, match="the residual is not finite, because the smoother") as caught:
+            amg(A)
+        return str(caught.value)
+
+    assert len(set(run_ranks(set_up, 3))) == 1
+
+
 def test_a_warning_counts_the_levels_of_all_ranks(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(level_setup, "MAX_INVERTED", 10)
     S = poisson(20, 5)

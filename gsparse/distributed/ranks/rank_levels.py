@@ -93,6 +93,8 @@ class RankLevelSetup:
         The set-up of the replicated levels; None if there are none, and before the first set-up.
     sizes : list of (int, int)
         Rows and entries of each level, of all ranks together, after the set-up.
+    suits_theory : bool
+        As in `LevelSetup`.
     phases : Phases
         The times of the latest set-up on this rank.
     """
@@ -107,6 +109,7 @@ class RankLevelSetup:
     coarsenings: list[RankCoarsening] | None = None
     replicated: LevelSetup | None = None
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    suits_theory: bool = False
 
     def build(self, finest: RankRows, operator: RankOperator) -> tuple[list[Level], MatrixOperator | None]:
         """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes.
@@ -133,6 +136,7 @@ class RankLevelSetup:
             smoothers = self.phases.run("smoothers", make, matrix, self._is_hermitian)
             radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
             if not built:
+                self.suits_theory = self.smoother == "auto" and self._is_hermitian and matrix.has_positive_diagonal()
                 left = self.left_candidates if self.symmetry == "nonsymmetric" else None
                 candidates = self.phases.run(
                     "candidates", improved_candidates, matrix, smoothers[0], self.candidates, left

@@ -16,7 +16,7 @@ from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.amg import automatic_smoothers, parse_cycle
-from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
+from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
 from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_candidates
 from gsparse.linalg.multigrid.options import parse_options
 from gsparse.matrix.plans import declared_block_shape
@@ -68,6 +68,11 @@ class RankMultigrid(MultigridPreconditioner):
         levels, coarse = self._build(part, operator)
         super().__init__(operator.device, levels, coarse, cycle_index, setup.dtype)
         self.is_resident = operator.is_resident
+        self._check(operator)
+
+    def _check(self, operator: RankOperator) -> None:
+        if not self._setup.suits_theory:  # otherwise the set-up saves the time of a cycle
+            check_cycle(self, operator)
 
     def _build(self, part: RankRows, operator: RankOperator) -> Any:
         begin = time.perf_counter()
@@ -123,14 +128,15 @@ class RankMultigrid(MultigridPreconditioner):
         DtypeError
             If the matrix has another dtype.
         FactorizationError
-            If a diagonal has a zero, or a value is not finite.
+            If a diagonal has a zero, a value is not finite, or the smoother diverges.
         """
         with A.device.active(), A.device.memory_guard():
             part = _finest_rows(A, self._setup.options.block_size)
             self._check_structure(part)
             levels, self.coarse = self._build(part, A)
-        self.levels = tuple(levels)
-        self._latest = (None,)
+            self.levels = tuple(levels)
+            self._latest = (None,)
+            self._check(A)
         return self
 
     def _check_structure(self, part: RankRows) -> None:

@@ -21,7 +21,7 @@ from gsparse.distributed.worker.current_worker import CancellationCheck, check_w
 from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
 from gsparse.distributed.worker.registry import RankState
 from gsparse.distributed.worker.solve_vectors import StoredVector, resolved
-from gsparse.errors import CoarseningWarning, CommunicationError
+from gsparse.errors import CoarseningWarning, CommunicationError, SmootherWarning
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
@@ -282,11 +282,12 @@ def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
     issued: list[tuple[str, type[Warning]]] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CoarseningWarning)
+            for category in (CoarseningWarning, SmootherWarning):
+                warnings.simplefilter("always", category)
             yield issued
     finally:
         for one in caught:
-            if issubclass(one.category, CoarseningWarning):
+            if issubclass(one.category, CoarseningWarning | SmootherWarning):
                 issued.append((str(one.message), one.category))
             else:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)

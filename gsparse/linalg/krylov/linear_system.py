@@ -20,6 +20,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
+from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = ["LinearSystem", "make_linear_system", "parse_dtype", "parse_right_hand_side"]
@@ -115,6 +116,21 @@ class LinearSystem:
             is_nonfinite = [self._has_nonfinite(v) for v in inputs.values()]
         counts = self.sum_over_ranks(np.array(is_nonfinite, dtype=np.float64))
         return [name for name, count in zip(inputs, counts, strict=True) if count]
+
+    def unsolvable_row(self) -> int | None:
+        """Return the first row in which A is zero and b is not, which no x solves; None if there is none. Synchronizes.
+
+        A row is zero if its product with a vector that looks random is zero. The answer is None for ranks.
+        """
+        if self.A.ranks is not None:
+            return None
+        size = self.A.shape[0]
+        with self.device.active(), np.errstate(all="ignore"):
+            product = self.device.xp.ones(size, self.dtype)
+            self.A.bind(self.device, self.dtype)(hashed_vector(self.device, size, self.dtype), product)
+            is_unsolvable = (product == 0) & (self.b.reshape(self.columns, -1) != 0).any(axis=0)
+            rows = self.device.download(self.device.xp.flatnonzero(is_unsolvable)[:1])
+        return int(rows[0]) if rows.size else None
 
     def _has_nonfinite(self, values: Any) -> bool:
         """Return whether an array of the host or of the device, or None, contains NaN or infinity. Synchronizes."""

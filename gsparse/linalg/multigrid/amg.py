@@ -134,8 +134,8 @@ def amg(
     ------
     FactorizationError
         If the coarsest level of a hierarchy, or the one at which `max_levels` ends the coarsening, has more than 3,000
-        rows; if a smoother cannot divide by a diagonal that has a zero; or if a value is not finite. (The diagonal of
-        an empty row counts as 1.)
+        rows; if a smoother cannot divide by a diagonal that has a zero; if a value is not finite; or if the smoother
+        diverges so much that the result of a cycle is not finite. (The diagonal of an empty row counts as 1.)
     ShapeError
         If A is not square, or `B` or `BH` does not have a row for each row of A.
     TypeError
@@ -146,7 +146,8 @@ def amg(
     Warns
     -----
     SmootherWarning
-        If a smoother of the hierarchy is replaced by another one that may need more iterations.
+        If a smoother of the hierarchy is replaced by another one that may need more iterations, or if a cycle makes a
+        residual so much larger that all digits are lost, because the smoother diverges for this matrix.
     CoarseningWarning
         If a level of more than 3,000 rows is only smoothed, because it has too few strong connections for a coarser
         level or `max_coarse` does not let it be coarsened.
@@ -244,8 +245,8 @@ def _set_up(
         left = right if BH is None else parse_candidates(device, BH, size, kind, "BH")
         if left.shape != right.shape:
             raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
-        make = make or automatic_smoothers(right.shape[1])
-        setup = LevelSetup(options, symmetry, right, left, make, dtype)
+        smoothers = make or automatic_smoothers(right.shape[1])
+        setup = LevelSetup(options, symmetry, right, left, smoothers, dtype, is_automatic=make is None)
         return SmoothedAggregation(matrix, setup, cycle_index)
 
 

@@ -11,6 +11,7 @@ A V-cycle on a level, in PyAMG's terms:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +22,15 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.errors import FactorizationError, SmootherWarning
 from gsparse.kernels.calls import Call
-from gsparse.linalg.operators import Apply, MatrixOperator
+from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.relaxation import Smoother
+from gsparse.linalg.random_vectors import hashed_vector
+from gsparse.matrix.arrays import frames_to_the_caller
 
-__all__ = ["Level", "MultigridPreconditioner", "hierarchy_table", "inner_dtype"]
+__all__ = ["Level", "MultigridPreconditioner", "check_cycle", "hierarchy_table", "inner_dtype"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,3 +252,52 @@ def hierarchy_table(
 def inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
     """Return the requested dtype, as a complex one if the vectors are complex."""
     return np.dtype(np.result_type(inner, np.complex64)) if outer.kind == "c" else inner
+
+
+def check_cycle(M: MultigridPreconditioner, A: Operator) -> None:
+    """Apply a cycle to a vector that looks random, and see what becomes of the residual. Synchronizes.
+
+    A smoother may diverge if the matrix is far from those for which multigrid is meant, on any of the levels.
+
+    Parameters
+    ----------
+    M : MultigridPreconditioner
+        If several ranks share the matrix, they all call this function at the same time.
+    A : Operator
+        The matrix of the finest level.
+
+    Raises
+    ------
+    FactorizationError
+        If the residual is not finite.
+
+    Warns
+    -----
+    SmootherWarning
+        If the residual has grown so much that a product with M loses all of its digits.
+    """
+    if not M.levels:
+        return
+    device, dtype, xp = M.device, M.dtype, M.device.xp
+    b = hashed_vector(device, A.shape[0], dtype, first_row=A.first_index)
+    x, residual = device.empty(b.size, dtype), device.empty(b.size, dtype)
+    with np.errstate(all="ignore"):
+        M.bind(device, dtype)(b, x)
+        A.bind(device, dtype)(x, residual)
+        residual -= b
+        squares = xp.stack([xp.square(xp.abs(v).astype(np.float64)).sum() for v in (residual, b)])
+        if A.ranks is not None:
+            A.ranks.allreduce(squares)
+        of_residual, of_b = device.read_async(squares, None if A.ranks is None else A.ranks.wait)()  # synchronizes
+        growth = float(np.sqrt(of_residual / of_b))
+    if growth <= 1 / float(np.finfo(dtype).eps):  # up to 4e14, gmres has converged
+        return
+    outcome = f"is {growth:.1e} times larger" if np.isfinite(growth) else "is not finite"
+    text = (
+        f"amg: after one cycle the residual {outcome}, because the smoother {M.levels[0].presmoother} diverges for "
+        "this matrix: use another one, such as smoother='jacobi_ne', or another method, such as spsolve(A, b) or "
+        "gmres(A, b) without M"
+    )
+    if not np.isfinite(growth):
+        raise FactorizationError(text)
+    warnings.warn(text, SmootherWarning, stacklevel=frames_to_the_caller())

@@ -125,6 +125,10 @@ class LevelSetup:
         together.
     coarsenings : list of Coarsening or None
         The structure of each level but the coarsest; None before the first set-up.
+    is_automatic : bool
+        Whether the smoothers were not chosen by the user.
+    suits_theory : bool
+        Whether the smoothers are automatic, and the matrix of the latest set-up is Hermitian with a positive diagonal.
     phases : Phases
         The times of the latest set-up.
     coarse_nnz : int
@@ -142,6 +146,8 @@ class LevelSetup:
     dtype: np.dtype[Any] | None
     improves: bool = True
     finer_levels: int = 0
+    is_automatic: bool = False
+    suits_theory: bool = False
     coarsenings: list[Coarsening] | None = None
     structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
@@ -170,6 +176,7 @@ class LevelSetup:
             smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
             radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
             if not levels:
+                self.suits_theory = self.is_automatic and self._is_hermitian and matrix.has_positive_diagonal()
                 unchanged = partial(tuple, (self.candidates, self.left_candidates))
                 make_candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else unchanged
             transfers = coarsening.fill(matrix.csr, make_candidates, radius, self.phases)

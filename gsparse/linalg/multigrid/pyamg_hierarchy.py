@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError, SmootherWarning
-from gsparse.linalg.multigrid.cycle import Level, MultigridPreconditioner, inner_dtype
+from gsparse.linalg.multigrid.cycle import Level, MultigridPreconditioner, check_cycle, inner_dtype
 from gsparse.linalg.multigrid.level_setup import MAX_INVERTED, MakeSmoothers
 from gsparse.linalg.multigrid.pyamg_smoothers import EQUIVALENTS, relaxation_for
 from gsparse.linalg.multigrid.smoothers import SMOOTHERS
@@ -73,13 +73,13 @@ def convert_hierarchy(
     Raises
     ------
     FactorizationError
-        If the coarsest matrix has more than `MAX_INVERTED` rows, a smoother divides by a diagonal that has a zero, or a
-        value is not finite.
+        If the coarsest matrix has more than `MAX_INVERTED` rows, a smoother divides by a diagonal that has a zero or
+        diverges, or a value is not finite.
 
     Warns
     -----
     SmootherWarning
-        If a smoother is replaced by one that is not equivalent.
+        If a smoother is replaced by one that is not equivalent, or diverges.
     """
     hermitian: bool | None = None
     levels, coarsest = [], ml.levels[-1].A
@@ -99,7 +99,9 @@ def convert_hierarchy(
         inverse = np.linalg.pinv(sp.csr_array(coarsest).toarray(), hermitian=bool(hermitian))
     _warn_of_replacements(levels)
     coarse = _operator(inverse, device, dtype)
-    return MultigridPreconditioner(device, levels, coarse, cycle_index, dtype, int(coarsest.nnz))
+    M = MultigridPreconditioner(device, levels, coarse, cycle_index, dtype, int(coarsest.nnz))
+    check_cycle(M, levels[0].operator if levels else coarse)
+    return M
 
 
 def _operator(matrix: Any, device: Device, dtype: Any) -> MatrixOperator:

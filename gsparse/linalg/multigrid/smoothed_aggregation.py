@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
+from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
 from gsparse.linalg.multigrid.level_setup import LevelSetup
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
@@ -45,6 +45,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         self._setup, self._structure = setup, matrix.structure
         levels, coarse = self._build(matrix)
         super().__init__(matrix.device, levels, coarse, cycle_index, setup.dtype, setup.coarse_nnz)
+        self._check(matrix)
 
     def _build(self, matrix: SquareMatrix) -> tuple[Any, Any]:
         begin = time.perf_counter()
@@ -91,7 +92,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         DeviceError, DtypeError
             If the matrix lives on another device, or has another dtype.
         FactorizationError
-            If a diagonal has a zero, or a value is not finite.
+            If a diagonal has a zero, a value is not finite, or the smoother diverges.
 
         Examples
         --------
@@ -107,9 +108,14 @@ class SmoothedAggregation(MultigridPreconditioner):
         with SquareMatrix.of(A, "amg", keep=True) as matrix:
             matrix.check_structure(self.device, self._structure, "amg")
             levels, self.coarse = self._build(matrix)
-        self.levels = tuple(levels)
-        self._latest = (None,)
+            self.levels = tuple(levels)
+            self._latest = (None,)
+            self._check(matrix)
         return self
+
+    def _check(self, matrix: SquareMatrix) -> None:
+        if not self._setup.suits_theory:  # otherwise the set-up saves the time of a cycle
+            check_cycle(self, matrix.operator)
 
     def _remarks(self) -> dict[str, str]:
         return {**super()._remarks(), "Milliseconds": self._milliseconds}

@@ -22,6 +22,29 @@ from tests.linalg.problems import convection, laplacian
 from tests.support import DTYPES, host, on_device, random_values
 
 
+@pytest.mark.parametrize("kind", [float, complex])
+def test_complex_times_and_numbers_that_are_not_finite_are_refused(kind: Any) -> None:
+    S = sp.csr_array(np.array([[0, 1], [-1, 0]], dtype=kind))
+    A, b = GpuSparseMatrix(S, device="cpu"), np.array([1.0, 0])
+    with pytest.raises(TypeError):
+        sla.expm_multiply(S, b, start=0, stop=1j, num=2)
+    for name in ("start", "stop"):
+        for time in (1j, 1 + 0j, np.complex64(2), np.array(1j), complex(np.nan, 1)):
+            with pytest.raises(TypeError, match=f"{name} must be a real number.*pass z \\* A"):
+                expm_multiply(A, b, **{name: time}, num=2)
+        for time in (np.nan, np.inf, -np.inf, np.float32(np.nan)):
+            with pytest.raises(ValueError, match=f"{name} must be finite, got"):
+                expm_multiply(A, b, **{name: time}, num=2)
+    with pytest.raises(ValueError, match="stop - start must be finite"):
+        expm_multiply(A, b, start=-1e308, stop=1e308, num=2)
+    for trace in (np.nan, np.inf, complex(0, np.nan)):
+        for times in ({}, {"start": 0, "stop": 1, "num": 3}):
+            with pytest.raises(ValueError, match="traceA must be finite, got"):
+                expm_multiply(A, b, traceA=trace, **times)
+    expected = scipy.linalg.expm(1j * S.toarray()) @ b
+    np.testing.assert_allclose(expm_multiply(GpuSparseMatrix(1j * S, device="cpu"), b), expected, atol=1e-14)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [None, 1, 3])
 @pytest.mark.parametrize("scale", [0.02, 3.0])

@@ -114,7 +114,9 @@ def expm_multiply(
     ShapeError
         If A is not square, or B does not have a row for each row of A.
     ValueError
-        If B has more than two dimensions, or `num` is less than 2.
+        If B has more than two dimensions, `num` is less than 2, or a time or `traceA` is not finite.
+    TypeError
+        If a time is complex: exp(z·A)·B for a complex z is ``expm_multiply(z * A, B)``.
     DeviceError
         If A is on one GPU and B on another.
     DeviceMemoryError
@@ -157,6 +159,9 @@ def expm_multiply(
         raise ValueError(f"expected B to be like a matrix or a vector, got shape {b.shape}")
     if b.shape[0] != A.shape[0]:
         raise ShapeError(f"shapes of matrices A {A.shape} and B {b.shape} are incompatible")
+    begin, end = _parse_times(start, stop)
+    if traceA is not None and not np.isfinite(traceA):
+        raise ValueError(f"traceA must be finite, got {traceA!r}: leave it out, and the trace is computed")
     if traceA is None and isinstance(A, LinearOperator):
         text = "Trace of LinearOperator not available, it will be estimated. Provide `traceA` to ensure performance."
         warnings.warn(text, UserWarning, stacklevel=2)
@@ -168,9 +173,23 @@ def expm_multiply(
             action.advance(1.0)
             result = action.solution.copy()[None]
         else:
-            begin, end = 0.0 if start is None else start, 1.0 if stop is None else stop
             result = _at_times(action, begin, end, 50 if num is None else num, endpoint is None or endpoint)
         return _deliver(b, device, result, is_interval)
+
+
+def _parse_times(start: float | None, stop: float | None) -> tuple[float, float]:
+    """Return the first and the last time, which must be real and finite, and so must their distance."""
+    begin, end = 0.0 if start is None else start, 1.0 if stop is None else stop
+    for name, time in (("start", begin), ("stop", end)):
+        if np.iscomplexobj(time):
+            raise TypeError(
+                f"{name} must be a real number, got {time!r}: for complex times z, pass z * A in place of A"
+            )
+        if not np.isfinite(time):
+            raise ValueError(f"{name} must be finite, got {time!r}")
+    if not np.isfinite(float(end) - float(begin)):
+        raise ValueError(f"stop - start must be finite, got {end!r} - {begin!r}")
+    return begin, end
 
 
 def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) -> Array:

@@ -44,6 +44,8 @@ import numpy as np
 
 import gsparse.linalg as gla
 from gsparse.distributed import LocalGpuCluster, distribute
+from gsparse.distributed.client.calls import run_on_workers
+from gsparse.distributed.client.scheduler import known_workers
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.errors import CommunicationError
 from tests.linalg.problems import laplacian
@@ -220,10 +222,13 @@ def silent_workers(client: distributed.Client, times: int, rng: random.Random) -
     b, slowest = np.ones(S.shape[0]), 0.0
     for number in range(times):
         faulthandler.dump_traceback_later(HANG, exit=True)
-        # Dask's cluster gives up a killed worker that has not come back in 15 s; this makes it start another one.
-        client.cluster.scale(RANKS)
-        client.wait_for_workers(RANKS)
-        pids, began = client.run(os.getpid), time.monotonic()
+        pids: dict[str, int] = {}
+        while len(pids) < RANKS:  # the worker that was killed last may still be known
+            # Dask's cluster gives up a killed worker that has not come back in 15 s; this makes it start another one.
+            client.cluster.scale(RANKS)
+            client.wait_for_workers(RANKS)
+            pids = run_on_workers(client, sorted(known_workers(client)), TIMEOUT, os.getpid, on_error="ignore")
+        began = time.monotonic()
         pid = pids[rng.choice(sorted(pids))]
         try:
             if number % 3 == 0:

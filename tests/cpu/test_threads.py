@@ -599,7 +599,7 @@ print(interrupted(lambda: pool._spin(1)), signal.getsignal(signal.SIGINT) is int
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")
 def test_ctrl_c_waits_until_numba_is_imported_and_has_compiled_or_loaded_a_kernel(tmp_path: Path) -> None:
     for loaded in (0, 1):
-        output = run_python(INTERRUPTED_NUMBA, GSPARSE_CACHE_DIR=str(tmp_path))
+        output = run_python(INTERRUPTED_NUMBA, NUMBA_CACHE_DIR=str(tmp_path))
         assert output.splitlines() == ["True True", f"True 1 {loaded}", "False True"]
 
 

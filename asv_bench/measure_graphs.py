@@ -6,12 +6,12 @@ with all values 1, in float64 and float32. The times are medians of launches in 
 
     cuSPARSE        the fastest of its algorithms for CSR, preprocessed
     auto            gsparse as it chooses by itself, and the format that it chose
-    hub_columns, csr_vector, csr_split
+    row_lanes, csr_vector, csr_split
                     gsparse with this format
     transpose       gsparse's ``A.T`` as it chooses
     ratio           the time of cuSPARSE, over that of auto; `goal` says whether it is large enough
     of A.T          the same for ``A.T``, where cuSPARSE has the transpose stored as CSR
-    set-up          of hub_columns, in products
+    set-up          of row_lanes, in products
 
 Every product is compared with cuSPARSE's, relative to the sum of magnitudes of each row. ``--output FILE`` writes JSON.
 Goals: 1.15 times as fast as cuSPARSE in float64 and 1.35 times in float32.
@@ -36,7 +36,7 @@ from gsparse.bench.problems import Arrays, find_problem, rmat
 from gsparse.bench.timing import GpuClock, medians
 
 GOALS = {"float64": 1.15, "float32": 1.35}
-FORMATS = ("hub_columns", "csr_vector", "csr_split")
+FORMATS = ("row_lanes", "csr_vector", "csr_split")
 ALGORITHMS = ("CSR_ALG1", "CSR_ALG2")
 EDGES, SAMPLES = 16, 15
 DEFAULT = tuple(f"R-MAT {scale}" for scale in range(18, 24))
@@ -101,7 +101,7 @@ def measure(clock: GpuClock, arrays: Arrays) -> dict[str, Any]:
         "of A.T": best_transposed / times["transpose"],
         "error": max(float(error.max()) for error in errors) / float(cupy.finfo(dtype).eps),
         "chosen": A.plan.format,
-        "set-up": set_up_products(matrices["hub_columns"]),
+        "set-up": set_up_products(matrices["row_lanes"]),
     }
 
 

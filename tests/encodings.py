@@ -17,10 +17,11 @@ from gsparse.formats import (
     Csr,
     CsrEntries,
     Ellpack,
-    HubColumns,
+    RowLanes,
     RowPattern,
     Stored,
     Values,
+    padding_code,
 )
 from gsparse.formats.launch import Launch
 from gsparse.kernels.backends import kernels_of
@@ -123,7 +124,7 @@ def store(
         encode = kernels_of(device).encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
         structure.block_rows = replace(block_rows, columns=encoded)
-    elif format not in (PATTERN, "hub_columns"):
+    elif format not in (PATTERN, "row_lanes"):
         places, lay = {
             "ellpack": ("ellpack_columns", structure.plain_ellpack_columns),
             "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
@@ -224,7 +225,7 @@ def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
         positions = _slice_positions(stored.slices, run)
     elif isinstance(stored, Bsr):
         return _decode_blocks(stored, run)
-    elif isinstance(stored, HubColumns):
+    elif isinstance(stored, RowLanes):
         return _decode_hubs(stored, run)
     else:
         return _decode_patterns(stored, run)
@@ -275,13 +276,14 @@ def _decode_blocks(stored: Bsr, run: int) -> tuple[Any, Any, Any]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(int), np.concatenate([[], *indices]), np.concatenate(data)
 
 
-def _decode_hubs(stored: HubColumns, run: int) -> tuple[Any, Any, Any]:
+def _decode_hubs(stored: RowLanes, run: int) -> tuple[Any, Any, Any]:
     """Return the entries of each row in frequent columns and then those in rare ones, both in their order."""
     slices, end = stored.slices, stored.slices.num_frequent_positions
     codes, frequent = host(stored.codes).astype(np.int64), np.append(host(slices.frequent), -1)
     offsets = host(slices.frequent_offsets), host(slices.rare_offsets) + end
     columns = np.where(codes == 65535, -1, frequent[np.minimum(codes, frequent.size - 1)])
-    columns = np.concatenate([columns, host(stored.columns)])
+    rare = host(stored.columns).astype(np.int64)
+    columns = np.concatenate([columns, np.where(rare == padding_code(stored.columns.dtype), -1, rare)])
     assert slices.slice_size == run and offsets[1][-1] == slices.num_positions == columns.size
     begins = {int(row): place for place, row in enumerate(host(slices.rows)) if row >= 0}
     assert sorted(begins) == list(range(stored.num_rows))
@@ -291,9 +293,10 @@ def _decode_hubs(stored: HubColumns, run: int) -> tuple[Any, Any, Any]:
         lanes = int(host(slices.lanes)[place // run])
         length = 0
         for begin_of in offsets:
+            group = slices.group if begin_of is offsets[1] else 1
             steps = int(begin_of[place // run + 1] - begin_of[place // run]) // run
-            lane = place + np.arange(lanes)
-            at = (begin_of[lane // run] + lane % run)[None, :] + run * np.arange(steps)[:, None]
+            lane, step = place + np.arange(lanes), np.arange(steps)[:, None]
+            at = begin_of[lane // run] + lane % run * group + step // group * group * run + step % group
             is_entry = columns[at.ravel()] >= 0
             assert not np.any(~is_entry[:-1] & is_entry[1:])  # padding comes last
             kept.append(at.ravel()[is_entry])
@@ -306,8 +309,10 @@ def _decode_hubs(stored: HubColumns, run: int) -> tuple[Any, Any, Any]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(int), columns[k], _values_at(stored.values, k)
 
 
-def frequent_first(stored: HubColumns, S: Any) -> Any:
+def frequent_first(stored: RowLanes, S: Any) -> Any:
     """Return a matrix whose rows have the entries in frequent columns first."""
+    if stored.slices.numbers is None:
+        return S
     rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     order = np.lexsort((np.arange(S.nnz), host(stored.slices.numbers)[S.indices] == 65535, rows))
     made = S.copy()
@@ -354,7 +359,7 @@ def _decode_patterns(stored: RowPattern, run: int) -> tuple[Any, Any, Any]:
 def assert_decodes(stored: Stored, S: Any, run: int) -> None:
     """Check that a stored matrix decodes to S: every entry, in its order, with the same bits once widened."""
     indptr, indices, data = decode(stored, run)
-    S = frequent_first(stored, S) if isinstance(stored, HubColumns) else S
+    S = frequent_first(stored, S) if isinstance(stored, RowLanes) else S
     data = data.astype(np.result_type(data.dtype, S.dtype))
     np.testing.assert_array_equal(indptr, S.indptr)
     np.testing.assert_array_equal(indices, S.indices)

@@ -114,7 +114,7 @@ def test_values_are_stored_to_the_last_bit(
     ("span", "dtype"), [(0, "uint8"), (254, "uint8"), (255, "uint16"), (65_534, "uint16"), (65_535, None)]
 )
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("format", [name for name in ENTRIES if name not in ("bsr", "hub_columns")])
+@pytest.mark.parametrize("format", [name for name in ENTRIES if name not in ("bsr", "row_lanes")])
 @pytest.mark.few(4)
 def test_column_codes_are_as_narrow_as_the_span_of_a_run_allows(
     device: Device, format: str, index: Any, span: int, dtype: Any, rng: np.random.Generator
@@ -199,7 +199,7 @@ def test_without_compression_entries_are_stored_unchanged(
     S.data[:] = 2.5
     stored = GpuSparseMatrix(S, device=device, format=format, compress=False).stored
     assert (stored.values.table, stored.values.codes.dtype) == (None, S.dtype)
-    if format != "hub_columns":
+    if format != "row_lanes":
         assert (stored.columns.bases, stored.columns.codes.dtype) == (None, S.indices.dtype)
 
 

@@ -30,7 +30,7 @@ COMPUTE = ("float32", "float64", "complex64", "complex128", "int64")
 
 
 def entries_fit(format: str, columns: Any, values: str, compute: str, **rest: Any) -> bool:
-    if format == "hub_columns" and columns is not None:
+    if format == "row_lanes" and columns is not None:
         return False  # Its columns have one encoding.
     return (columns != "uint8" or format.endswith("ellpack")) and values_fit(values, compute)
 

@@ -12,11 +12,11 @@ import pytest
 
 import gsparse
 from gsparse.errors import FormatError
-from gsparse.formats import Columns, Csr, HubSlices, Slices, Values
+from gsparse.formats import Columns, Csr, LaneRule, LaneSlices, Slices, Values
 from gsparse.formats.blocked_ellpack import SliceStats
 from gsparse.formats.bsr import BlockRows, BlockStats
-from gsparse.formats.hub_columns import MAX_FREQUENT, HubStats
 from gsparse.formats.registry import AnalysisLevel, Encoding, Storage, find_format
+from gsparse.formats.row_lanes import MAX_FREQUENT, LaneStats
 from gsparse.formats.row_pattern import Patterns, PatternStats
 from gsparse.formats.row_stats import RowStats
 
@@ -32,8 +32,9 @@ BLOCK_ROWS = BlockRows(
     (2, 1), 2, np.zeros(21, np.int32), SLICES, Columns(np.zeros(3, np.uint16), np.zeros(1, np.int32))
 )
 
-HUB_SLICES = HubSlices(
+LANE_SLICES = LaneSlices(
     slice_size=32,
+    group=1,
     frequent=np.zeros(30, np.int32),
     numbers=np.zeros(50, np.uint16),
     places=np.zeros(20, np.int64),
@@ -46,7 +47,7 @@ HUB_SLICES = HubSlices(
     num_rare_positions=20,
     num_long_slices=0,
 )
-HUB_CODES = np.zeros(60, np.uint16), np.zeros(20, np.int32)
+LANE_CODES = np.zeros(60, np.uint16), np.zeros(20, np.int32)
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
@@ -56,7 +57,7 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure: dict[str, Any] = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
     columns = ("csr_columns", "slice_columns", "ellpack_columns")
     structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
-    device = SimpleNamespace(lanes=32, download=np.asarray, upload=np.asarray, empty=np.empty, xp=np)
+    device = SimpleNamespace(lanes=32, kind="gpu", download=np.asarray, upload=np.asarray, empty=np.empty, xp=np)
     structure |= {"csr": csr, "device": device, "rows": STATS, "pitch": 32}
     structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
     structure |= {"row_blocks": "blocks", "tiles": "tiles", "scalar_length": 16, "vector_length": 32}
@@ -68,8 +69,9 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
     structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
     structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
-    structure |= {"has_hubs": True, "hub_stats": HubStats(60, 20, 300), "hub_slices": HUB_SLICES}
-    structure |= {"hub_codes": HUB_CODES, "lay_out_hubs": lambda *_: LAID_OUT["slices"]}
+    structure |= {"has_hubs": True, "lane_stats": LaneStats(60, 20, 300), "lane_slices": LANE_SLICES}
+    structure |= {"lane_codes": LANE_CODES, "lay_out_lanes": lambda *_: LAID_OUT["slices"]}
+    structure |= {"lane_rule": LaneRule(8, 1280, 512, 8), "rare_columns": lambda dtype: f"columns as {dtype}"}
     return SimpleNamespace(
         structure=SimpleNamespace(**structure | changes),
         encoding=Encoding(compress, compress),
@@ -179,25 +181,38 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         {"compress": False},
         Storage("int32 2x3", "float64", 384, 24 + 4 * 64 + 8 * 384, values_per_column=6),
     ),
-    "hubs, not looked at": ("hub_columns", NONE, {}, None),
-    "no hubs": ("hub_columns", SHARED, {"has_hubs": False}, None),
-    "hubs": ("hub_columns", SHARED, {}, Storage("uint16 75 %", "uint8 of 3", 80, 300 + 2 * 60 + 4 * 20 + 80 + 24)),
-    "hubs, asked for": (
-        "hub_columns",
-        FULL,
-        {"has_hubs": False, "compress": False},
-        Storage("uint16 75 %", "float64", 80, 300 + 2 * 60 + 4 * 20 + 8 * 80),
+    "row lanes, not looked at": ("row_lanes", NONE, {}, None),
+    "row lanes, on a CPU": ("row_lanes", SHARED, {"has_hubs": False, "device": SimpleNamespace(kind="cpu")}, None),
+    # 20 rows, one of them empty, have 19 lanes, which waste two positions each, and 20 of the 32 lanes of a slice.
+    "row lanes, estimated": (
+        "row_lanes",
+        SHARED,
+        {"has_hubs": False},
+        Storage("uint16", "uint8 of 3", 70 + 2 * 19, 20 * (4 * 32 + 16) // 32 + 3 * (70 + 2 * 19) + 24),
     ),
-    "hubs of a matrix without entries": (
-        "hub_columns",
+    "row lanes, asked for": (
+        "row_lanes",
         FULL,
-        {"hub_stats": HubStats(0, 0, 16)},
+        {"has_hubs": False, "lane_stats": LaneStats(0, 80, 300)},
+        Storage("uint16", "uint8 of 3", 80, 300 + 2 * 80 + 80 + 24),
+    ),
+    "row lanes, plain": (
+        "row_lanes",
+        FULL,
+        {"has_hubs": False, "lane_stats": LaneStats(0, 80, 300), "compress": False},
+        Storage("int32", "float64", 80, 300 + 4 * 80 + 8 * 80),
+    ),
+    "hubs": ("row_lanes", SHARED, {}, Storage("uint16 75 %", "uint8 of 3", 80, 300 + 2 * 60 + 4 * 20 + 80 + 24)),
+    "hubs of a matrix without entries": (
+        "row_lanes",
+        FULL,
+        {"lane_stats": LaneStats(0, 0, 16)},
         Storage("uint16 0 %", "uint8 of 3", 0, 16 + 24),
     ),
     "hubs, one position": (
-        "hub_columns",
+        "row_lanes",
         FULL,
-        {"hub_stats": HubStats(1, 0, 16)},
+        {"lane_stats": LaneStats(1, 0, 16)},
         Storage("uint16 100 %", "uint8 of 3", 1, 16 + 2 + 1 + 24),
     ),
     "patterns that share values": (
@@ -213,7 +228,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
 def test_a_format_describes_its_bytes(case: str) -> None:
     name, level, changes, expected = DESCRIBED[case]
     if expected is not None:
-        has_bases = expected.columns.startswith("uint") and name != "hub_columns"
+        has_bases = expected.columns.startswith("uint") and name != "row_lanes"
         has_codes = expected.values.startswith("uint")
         table_bytes = 3 * 8 * has_codes or 6 * (4 + 8) * (expected.values == "2 rows")
         expected = replace(expected, has_bases=has_bases, has_codes=has_codes, table_bytes=table_bytes)
@@ -266,14 +281,16 @@ def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str
 
 
 @pytest.mark.parametrize("compress", [True, False])
-def test_hub_columns_are_stored_at_the_positions_of_the_structure(compress: bool) -> None:
+def test_row_lanes_are_stored_at_the_positions_of_the_structure(compress: bool) -> None:
     matrix = prepared(compress)
-    stored = find_format("hub_columns").build(matrix)
-    assert (stored.shape, stored.nnz, stored.slices) == ((20, 50), 70, HUB_SLICES)
-    assert stored.codes is HUB_CODES[0] and stored.columns is HUB_CODES[1]
+    stored = find_format("row_lanes").build(matrix)
+    assert (stored.shape, stored.nnz, stored.slices) == ((20, 50), 70, LANE_SLICES)
+    assert stored.codes is LANE_CODES[0] and stored.columns is LANE_CODES[1]
+    without_hubs = find_format("row_lanes").build(prepared(compress, has_hubs=False))
+    assert without_hubs.columns == "columns as uint16" if compress else without_hubs.columns is LANE_CODES[1]
     assert stored.values.codes is LAID_OUT["slices"]
     assert stored.dtype == stored.values.dtype
-    assert (HUB_SLICES.num_slices, HUB_SLICES.num_positions, stored.num_stored) == (2, 80, 80)
+    assert (LANE_SLICES.num_slices, LANE_SLICES.num_positions, stored.num_stored) == (2, 80, 80)
     assert np.iinfo(np.uint16).max == MAX_FREQUENT
 
 

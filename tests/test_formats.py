@@ -15,11 +15,11 @@ from gsparse.formats import (
     Csr,
     CsrEntries,
     Ellpack,
-    HubColumns,
-    HubSlices,
+    LaneSlices,
     Levels,
     LongRows,
     RowBlocks,
+    RowLanes,
     RowPattern,
     Slices,
     Tiles,
@@ -72,8 +72,9 @@ PATTERNS = Patterns(np.zeros(33, np.uint8), np.zeros(2, np.int64), np.zeros(3, n
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
 VARYING = replace(PATTERN, slices=SLICES, values=VALUES)
 BLOCKS = Bsr((33, 40), 60, (3, 2), 4, SLICES, NARROW, VALUES)
-HUB_SLICES = HubSlices(
+LANE_SLICES = LaneSlices(
     slice_size=32,
+    group=1,
     frequent=np.zeros(9, np.int32),
     numbers=np.zeros(40, np.uint16),
     places=np.zeros(33, np.int64),
@@ -87,8 +88,8 @@ HUB_SLICES = HubSlices(
     num_long_slices=1,
 )
 # A product reads neither the numbers of the columns nor the places of the rows.
-HUB_SLICES_BYTES = 4 * (9 + 64 + 2 + 2) + 8 * (3 + 3)
-HUBS = HubColumns((33, 40), 60, HUB_SLICES, np.zeros(50, np.uint16), np.zeros(14, np.int32), VALUES)
+LANE_SLICES_BYTES = 4 * (9 + 64 + 2 + 2) + 8 * (3 + 3)
+HUBS = RowLanes((33, 40), 60, LANE_SLICES, np.zeros(50, np.uint16), np.zeros(14, np.int32), VALUES)
 BLOCK_ROWS = BlockRows((3, 2), 4, np.zeros(45, np.int32), SLICES, NARROW)
 
 # The bytes that a product reads of each, computed by hand.
@@ -111,8 +112,8 @@ BYTES: dict[str, tuple[Any, int]] = {
     "slices, long rows": (replace(SLICES, long_rows=LONG), 8 * 3 + LONG_BYTES),
     "blocked ellpack": (BlockedEllpack((33, 40), 60, SLICES, NARROW, VALUES), 8 * 3 + 64 + 4 * 2 + 8 * 64),
     "blocks": (BLOCKS, 8 * 3 + 64 + 4 * 2 + 8 * 64),
-    "hub slices": (HUB_SLICES, HUB_SLICES_BYTES),
-    "hub columns": (HUBS, HUB_SLICES_BYTES + 2 * 50 + 4 * 14 + 8 * 64),
+    "hub slices": (LANE_SLICES, LANE_SLICES_BYTES),
+    "hub columns": (HUBS, LANE_SLICES_BYTES + 2 * 50 + 4 * 14 + 8 * 64),
     "row pattern, constant": (CONSTANT, 33 + 4 * 3 + 4 * 5 + 4 * 5),
     "row pattern, varying": (VARYING, 33 + 4 * 3 + 4 * 5 + 8 * 3 + 8 * 64),
 }

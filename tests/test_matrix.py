@@ -460,7 +460,7 @@ def test_texts_describe_the_matrix_and_name_its_device(A: Any, S: Any, device: D
         assert words in html
     assert "format" not in GpuSparseMatrix(S.astype(np.longdouble), device=device)._repr_html_()
     table = str(A.plan)
-    candidates = {*gsparse.FORMATS} - {"auto", "hub_columns", "row_pattern", "bsr"}
+    candidates = {*gsparse.FORMATS} - {"auto", "row_lanes", "row_pattern", "bsr"}
     for words in (device.name, "12 x 9", f"{S.nnz} entries", "MB per product", "padding", *candidates):
         assert words in table
 

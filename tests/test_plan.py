@@ -26,7 +26,7 @@ from tests.support import STRUCTURES, from_lengths
 
 KERNELS = FORMATS[1:]
 # Formats that are candidates for every matrix.
-EVERYWHERE = tuple(name for name in KERNELS if name not in ("hub_columns", "row_pattern", "bsr"))
+EVERYWHERE = tuple(name for name in KERNELS if name not in ("row_lanes", "row_pattern", "bsr"))
 STENCIL = RowStats(
     num_rows=10**6,
     num_cols=10**6,
@@ -60,7 +60,7 @@ MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "c
 
 
 def storages_of(
-    stats: RowStats, *, pattern: bool = False, blocks: bool = False, hubs: bool = False
+    stats: RowStats, *, pattern: bool = False, blocks: bool = False, lanes: bool = False
 ) -> dict[str, tuple[Storage, ...]]:
     """Return the storage of an uncompressed matrix in each format, as `gsparse.products.storage` would describe it."""
     places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
@@ -68,8 +68,8 @@ def storages_of(
     for name in EVERYWHERE:
         positions = places.get(name, stats.nnz)
         storages[name] = (Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1)),)
-    if hubs:
-        storages["hub_columns"] = (Storage("uint16 80 %", "float64", stats.nnz, 11 * stats.nnz),)
+    if lanes:
+        storages["row_lanes"] = (Storage("uint16", "float64", stats.nnz, 10 * stats.nnz),)
     if pattern:
         storages["row_pattern"] = (Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000),)
     if blocks:
@@ -185,7 +185,7 @@ def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats)
 
 @pytest.mark.parametrize("format", KERNELS)
 def test_a_requested_format_is_used(format: str) -> None:
-    plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True, blocks=True, hubs=True), format=format)
+    plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True, blocks=True, lanes=True), format=format)
     assert (plan.format, plan.reason) == (format, "named by the caller")
     assert plan.chosen.format == format
     assert [line.split()[1] for line in str(plan).splitlines() if "→" in line] == [format]
@@ -222,7 +222,7 @@ def test_formats_fit_up_to_the_int32_limits_of_rows_and_entries() -> None:
         "ellpack",
         "blocked_ellpack",
     }
-    assert fits("hub_columns", long_row) and not fits("hub_columns", replace(STENCIL, num_cols=2**31))
+    assert fits("row_lanes", long_row) and not fits("row_lanes", replace(STENCIL, num_cols=2**31))
     assert {name for name in KERNELS if not fits(name, long_row)} == {"ellpack"}
     assert not fits("blocked_ellpack", replace(many_rows, max_length=2**31))
     assert fits("blocked_ellpack", replace(long_row, num_rows=2**31 - 1))
@@ -232,7 +232,7 @@ def test_stencils_are_padded_or_stored_by_pattern_and_skewed_matrices_are_not_pa
     assert plan_of(STENCIL).format in ("ellpack", "blocked_ellpack")
     assert plan_of(STENCIL, storages_of(STENCIL, pattern=True)).format == "row_pattern"
     assert plan_of(SKEWED).format.startswith("csr")
-    assert plan_of(SKEWED, storages_of(SKEWED, hubs=True)).format == "hub_columns"
+    assert plan_of(SKEWED, storages_of(SKEWED, lanes=True)).format == "row_lanes"
     one_long = replace(STENCIL, max_length=5000, blocked_stored=7 * 10**6 + 32 * 5000)
     assert plan_of(one_long).format != "ellpack"
 
@@ -423,8 +423,8 @@ def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device)
     options = {"device": device.name, "lanes": device.lanes, "value_bytes": 8, "expected_products": products}
     options["threads"] = device.num_threads
     assert plan == make_plan(plan.stats, storages, model=model, **options)
-    assert set(gsparse.FORMATS) == {"auto", "bsr", "hub_columns", *storages}
-    assert not {"bsr", "hub_columns"}.intersection(storages)
+    assert set(gsparse.FORMATS) == {"auto", "bsr", "row_lanes", *storages}
+    assert not {"bsr", "row_lanes"}.intersection(storages)
 
 
 def test_small_matrices_and_those_for_few_products_are_not_examined(device: Device) -> None:

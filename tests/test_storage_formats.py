@@ -205,7 +205,7 @@ def test_formats_are_listed_in_the_order_of_the_registry() -> None:
         "csr",
         "ellpack",
         "blocked_ellpack",
-        "hub_columns",
+        "row_lanes",
         "row_pattern",
         "bsr",
     }

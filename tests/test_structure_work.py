@@ -18,10 +18,10 @@ from tests.encodings import assert_decodes, patterned
 from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_device, random_values, with_types
 
 KERNELS = gsparse.FORMATS[1:]
-# Not `hub_positions`: eight bytes an entry are not kept between matrices, but made again.
+# Not `lane_positions`: eight bytes an entry are not kept between matrices, but made again.
 BUILDERS = (
     "survey", "long_rows", "row_blocks", "tiles", "cut_slices", "run_span", "encode_columns", "full_blocks",
-    "block_parts", "hub_rows",
+    "block_parts", "lane_rows",
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_other_values_share_the_work_on_the_structure(
     assert_product(A @ x, S, x)
     assert_decodes(B.stored, T, device.lanes)
     if format not in ("auto", "row_pattern"):
-        if format == "hub_columns":
+        if format == "row_lanes":
             assert B.stored.codes is A.stored.codes and B.stored.columns is A.stored.columns
         else:
             assert B.stored.columns.codes is A.stored.columns.codes

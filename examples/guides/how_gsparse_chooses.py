@@ -69,9 +69,9 @@ assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans
 # rows to one length, ``blocked_ellpack`` pads the rows of each slice, and ``row_pattern`` stores each distinct pattern
 # of a row once. ``bsr`` stores small dense blocks with one column index each, for matrices with several unknowns a
 # node. It is a candidate only if the matrix consists of full blocks, up to 8 x 8, which gsparse finds by itself.
-# ``hub_columns`` is for large power-law graphs on a GPU: the columns with the most entries get numbers of two bytes,
-# and a product keeps the elements of x for the first of them in shared memory. A sample of the entries decides whether
-# there are such columns.
+# ``row_lanes`` is for rows of different lengths on a GPU: each row has as many threads as its length asks for. In
+# large power-law graphs, the columns with the most entries get numbers of two bytes, and a product keeps the elements
+# of x for the first of them in shared memory. A sample of the entries decides whether there are such columns.
 #
 # Compression
 # -----------

@@ -252,7 +252,7 @@ class CusparseProduct:
         value_type, scalar = VALUE_TYPES[data.dtype.name]
         self._alpha, self._beta = scalar(1.0), scalar(0.0)
         self._descriptors: list[tuple[str, c_void_p]] = []
-        self._finalizer = weakref.finalize(self, _destroy, self._library, self._descriptors)
+        self._finalizer = weakref.finalize(self, destroy, self._library, self._descriptors)
         self._finalizer.atexit = False  # At interpreter exit the driver may have shut down already.
         matrix = self._create_matrix(arrays, shape, nnz, value_type, algorithm)
         self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
@@ -308,13 +308,7 @@ class CusparseProduct:
         return self._create("DnMat", *array.shape, leading_dimension, address(array), value_type, order)
 
     def _create(self, kind: str, *args: Any) -> c_void_p:
-        descriptor = c_void_p()
-        if not hasattr(self._library, f"cusparseCreate{kind}"):
-            raise CusparseError(f"this libcusparse has no cusparseCreate{kind}, which CUDA 12.1 introduced")
-        check(self._library, f"cusparseCreate{kind}", byref(descriptor), *args)
-        general_kind = kind if kind.startswith("Dn") else "SpMat"
-        self._descriptors.append((f"cusparseDestroy{general_kind}", descriptor))
-        return descriptor
+        return create(self._library, self._descriptors, kind, *args)
 
     def _make_buffer(self, like: Array) -> Any:
         size = c_size_t()
@@ -335,7 +329,19 @@ class CusparseProduct:
         self.preprocessed = status == SUCCESS
 
 
-def _destroy(library: Any, descriptors: list[tuple[str, c_void_p]]) -> None:
+def create(library: Any, descriptors: list[tuple[str, c_void_p]], kind: str, *args: Any) -> c_void_p:
+    """Return a new descriptor of this kind, and add it to those that `destroy` destroys."""
+    descriptor = c_void_p()
+    if not hasattr(library, f"cusparseCreate{kind}"):
+        raise CusparseError(f"this libcusparse has no cusparseCreate{kind}, which CUDA 12.1 introduced")
+    check(library, f"cusparseCreate{kind}", byref(descriptor), *args)
+    general_kind = kind if kind.startswith("Dn") else "SpMat"
+    descriptors.append((f"cusparseDestroy{general_kind}", descriptor))
+    return descriptor
+
+
+def destroy(library: Any, descriptors: list[tuple[str, c_void_p]]) -> None:
+    """Destroy the descriptors, the last one first."""
     while descriptors:
         name, descriptor = descriptors.pop()
         getattr(library, name)(descriptor)

@@ -18,9 +18,11 @@ from gsparse.bench.cusparse import (
     SLICE_SIZE,
     CusparseError,
     CusparseProduct,
+    current_context,
     to_blocks,
     to_sliced_ell,
 )
+from gsparse.bench.cusparse_plan import CusparsePlan, plan_algorithms
 from gsparse.bench.peers import MAX_PADDING, LoadedMatrix, Peer, Prepared, SkippedError
 from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, seconds_of_call
 
@@ -31,6 +33,8 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
+    for algorithm in plan_algorithms(current_context()):
+        yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_plan, loaded, algorithm), {})
     for algorithm in BLOCK_ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), {})
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
@@ -71,16 +75,25 @@ def _cusparse(loaded: LoadedMatrix, algorithm: str) -> Callable[[], Prepared]:
 
 
 def _prepare_csr(loaded: LoadedMatrix, algorithm: str) -> Prepared:
-    xp, arrays = loaded.device.xp, loaded.arrays[:3]
-    y = xp.zeros(loaded.shape[0], loaded.dtype)
+    y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
     # The default algorithm is not preprocessed: this is what "the vendor's default" means in published figures.
     make = partial(
-        CusparseProduct, arrays, loaded.shape, loaded.nnz, algorithm, loaded.x, y, preprocess=algorithm != "default"
+        CusparseProduct, nnz=loaded.nnz, algorithm=algorithm, x=loaded.x, y=y, preprocess=algorithm != "default"
     )
+    return _timed_setup(loaded, partial(make, loaded.arrays[:3], loaded.shape))
+
+
+def _prepare_plan(loaded: LoadedMatrix, algorithm: str) -> Prepared:
+    y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
+    make = partial(CusparsePlan, loaded.arrays[:3], loaded.shape, algorithm, loaded.x, y, current_context())
+    return _timed_setup(loaded, make)
+
+
+def _timed_setup(loaded: LoadedMatrix, make: Callable[[], CusparseProduct | CusparsePlan]) -> Prepared:
     warm_up = make()  # Loads the library and its kernels, so that the timed set-up does not.
     loaded.device.synchronize()
     del warm_up
-    products: list[CusparseProduct] = []
+    products: list[CusparseProduct | CusparsePlan] = []
     setup = seconds_of_call(lambda: products.append(make()), loaded.device.synchronize)
     product = products[0]
     return Prepared(

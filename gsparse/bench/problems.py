@@ -29,6 +29,7 @@ __all__ = [
     "all_problems",
     "application_matrix",
     "banded",
+    "counts",
     "find_problem",
     "from_lengths",
     "matrix_folder",
@@ -159,6 +160,38 @@ def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
     return Arrays(rng.random(nnz), (keys % num_cols).astype(np.int32), indptr.astype(np.int32), shape)
 
 
+def counts(shape: tuple[int, int], entries: int, *, spread: float = 0.5, used: float = 1.0, xp: Any = np) -> Arrays:
+    """Make a matrix of small whole numbers, such as those of words in texts, genes in cells, or ratings by users.
+
+    Parameters
+    ----------
+    shape : (int, int)
+    entries : int
+    spread : float
+        Standard deviation of the logarithm of a row's expected length.
+    used : float
+        The fraction of the columns that may have entries. Their expected lengths follow Zipf's law, in random order.
+    xp : module
+        NumPy or CuPy.
+    """
+    rng = np.random.default_rng(SEED)
+    rows = rng.lognormal(sigma=spread, size=shape[0])
+    columns = rng.permutation((np.arange(shape[1]) < used * shape[1]) / (np.arange(shape[1]) + 10.0))
+    keys = np.zeros(0, np.int64)
+    while keys.size < entries:
+        drawn = [np.searchsorted(np.cumsum(w / w.sum()), rng.random(entries // 2)) for w in (rows, columns)]
+        keys = np.union1d(keys, np.minimum(drawn[0], shape[0] - 1) * np.int64(shape[1]) + drawn[1])
+    keys = np.sort(rng.choice(keys, entries, replace=False))
+    indptr = np.searchsorted(keys, np.arange(shape[0] + 1) * np.int64(shape[1])).astype(np.int32)
+    values = rng.geometric(0.6, entries).astype(np.float64)
+    return _from_host(sp.csr_array((values, (keys % shape[1]).astype(np.int32), indptr), shape=shape), xp)
+
+
+def _transposed_counts(shape: tuple[int, int], entries: int, *, spread: float, used: float, xp: Any) -> Arrays:
+    data, indices, indptr, _ = counts(shape, entries, spread=spread, used=used)
+    return _from_host(sp.csr_array(sp.csr_array((data, indices, indptr), shape=shape).T.tocsr()), xp)
+
+
 def shuffled_blocks(n: int, size: int, *, xp: Any = np) -> Arrays:
     """Make the 27-point pattern of n³ nodes in random order, with a dense block of random values for each entry.
 
@@ -182,7 +215,7 @@ def _with_long_rows(num_rows: int, per_row: int, num_long: int, length: int) -> 
 
 
 # The problems of the project's first measurements, smaller versions of them with fewer than a million entries,
-# matrices of dense blocks, and matrices with a few very long rows, which are hard for most formats.
+# matrices of dense blocks, matrices with a few very long rows, which are hard for most formats, and counts.
 MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "7-point 200^3 constant": lambda xp: stencil(200, 7, xp=xp),
     "7-point 200^3 variable": lambda xp: stencil(200, 7, variable=True, xp=xp),
@@ -203,6 +236,15 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "one row of 90000": lambda xp: from_lengths(_with_long_rows(100_000, 3, 1, 90_000), 100_000, xp=xp),
     "27-point 12^3 x 3 shuffled": lambda xp: shuffled_blocks(12, 3, xp=xp),
     "27-point 40^3 x 3 shuffled": lambda xp: shuffled_blocks(40, 3, xp=xp),
+    "counts of 32k genes in 2700 cells": lambda xp: _transposed_counts(
+        (2700, 32_738), 2_200_000, spread=0.4, used=0.5, xp=xp
+    ),
+    "counts in 2700 cells of 32k genes": lambda xp: counts((2700, 32_738), 2_200_000, spread=0.4, used=0.5, xp=xp),
+    "counts of words in 2246 texts": lambda xp: counts((2246, 10_473), 303_000, spread=0.6, xp=xp),
+    "counts of words in 19k texts": lambda xp: counts((18_846, 130_107), 2_000_000, spread=0.8, xp=xp),
+    "ratings of 3700 items by 6040 users": lambda xp: counts((6040, 3706), 1_000_000, spread=1.0, xp=xp),
+    "ratings of 20k items by 100k users": lambda xp: counts((100_000, 20_000), 2_000_000, spread=1.5, xp=xp),
+    "relations of 14541 entities": lambda xp: counts((14_541, 14_541), 272_000, spread=1.2, used=0.95, xp=xp),
     "36 rows of 17000": lambda xp: from_lengths(np.full(36, 17_000), 40_000, xp=xp),
 }
 

@@ -6,7 +6,7 @@ Read the files in this order:
 2. `entries`: how columns and values are encoded.
 3. `costs`: the model that predicts the time of a product, and `measured_costs`: its constants for each format.
 4. `registry`: what a storage format has to provide.
-5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `hub_columns`, `row_pattern`, `bsr`.
+5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_lanes`, `row_pattern`, `bsr`.
 
 `levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
 """
@@ -26,9 +26,9 @@ from gsparse.formats.csr import (
 )
 from gsparse.formats.ellpack import ELLPACK, Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
-from gsparse.formats.hub_columns import HUB_COLUMNS, HubColumns, HubSlices
 from gsparse.formats.levels import Levels
 from gsparse.formats.registry import names_of, register
+from gsparse.formats.row_lanes import ROW_LANES, LaneRule, LaneSlices, RowLanes
 from gsparse.formats.row_pattern import ROW_PATTERN, RowPattern
 
 __all__ = [
@@ -40,11 +40,12 @@ __all__ = [
     "Csr",
     "CsrEntries",
     "Ellpack",
-    "HubColumns",
-    "HubSlices",
+    "LaneRule",
+    "LaneSlices",
     "Levels",
     "LongRows",
     "RowBlocks",
+    "RowLanes",
     "RowPattern",
     "Slices",
     "Stored",
@@ -53,7 +54,7 @@ __all__ = [
     "padding_code",
 ]
 
-Stored = CsrEntries | Ellpack | BlockedEllpack | HubColumns | RowPattern | Bsr
+Stored = CsrEntries | Ellpack | BlockedEllpack | RowLanes | RowPattern | Bsr
 
 # Plans list the candidates in this order.
 for _format in (
@@ -63,7 +64,7 @@ for _format in (
     CSR_SPLIT,
     ELLPACK,
     BLOCKED_ELLPACK,
-    HUB_COLUMNS,
+    ROW_LANES,
     ROW_PATTERN,
     BSR,
 ):

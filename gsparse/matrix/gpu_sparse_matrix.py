@@ -70,7 +70,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         "auto" is the GPU where there is one; the environment variable ``GSPARSE_DEVICE`` may say otherwise. By default,
         arrays of a GPU and matrices of gsparse stay where they are, and anything else goes to "auto".
-    format : {"auto", "csr", "ellpack", "blocked_ellpack", "hub_columns", "row_pattern", "bsr"}, optional
+    format : {"auto", "csr", "ellpack", "blocked_ellpack", "row_lanes", "row_pattern", "bsr"}, optional
         The storage format that products read. "auto", the default, chooses by row statistics, and "csr" chooses among
         its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
         "vector". A format that cannot store the matrix, or its dtype, is refused. Slices, sums and transposes inherit

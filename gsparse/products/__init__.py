@@ -10,8 +10,8 @@ Read the files in this order:
 3. `storage`: how each format would store the matrix, and the arrays of the chosen format. `columns_storage`: what
    products with several columns read.
 4. `structure`: everything that depends on the row pointers and columns alone. Matrices with other values share it.
-   Its slices are in `sliced_rows`, its dense blocks in `dense_blocks`, its hubs in `hub_columns`, its row patterns in
-   `repeated_rows`, and its transpose in `transposed_rows`.
+   Its slices are in `sliced_rows`, its row lanes in `row_lanes`, its dense blocks in `dense_blocks`, its row patterns
+   in `repeated_rows`, and its transpose in `transposed_rows`.
 5. `dictionary`: the distinct keys among many, for values and for rows that repeat.
 6. `tuning`: the choice by measured times (`tune=`).
 """

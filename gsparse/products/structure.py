@@ -24,7 +24,7 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products import dense_blocks, hub_columns, repeated_rows, sliced_rows, transposed_rows
+from gsparse.products import dense_blocks, repeated_rows, row_lanes, sliced_rows, transposed_rows
 
 __all__ = ["Structure"]
 
@@ -72,7 +72,7 @@ class Structure:
         Such an attribute is a `cached_property`, so deleting its value from ``__dict__`` frees it, and the next access
         makes it again. Statistics are kept.
         """
-        names = {"_row_dictionary", "_hub_positions"}.union(*(format.structure_arrays for format in REGISTRY.values()))
+        names = {"_row_dictionary", "_lane_positions"}.union(*(format.structure_arrays for format in REGISTRY.values()))
         for name in names.difference(kept):
             self.__dict__.pop(name, None)
 
@@ -267,14 +267,16 @@ class Structure:
         """Return the structure of CSR arrays that are made of this one, on the same device."""
         return Structure.of(self.device, parts)
 
-    # ------------------------------------------------------------- hub columns
+    # --------------------------------------------------------------- row lanes
 
-    has_hubs = cached_property(hub_columns.has_hubs)
-    hub_slices = cached_property(hub_columns.hub_slices)
-    hub_stats = cached_property(hub_columns.hub_stats)
-    hub_codes = cached_property(hub_columns.placed_columns)
-    _hub_positions = cached_property(hub_columns.hub_positions)
-    lay_out_hubs = hub_columns.lay_out_hubs
+    has_hubs = cached_property(row_lanes.has_hubs)
+    lane_rule = cached_property(row_lanes.lane_rule)
+    lane_slices = cached_property(row_lanes.lane_slices)
+    lane_stats = cached_property(row_lanes.lane_stats)
+    lane_codes = cached_property(row_lanes.placed_columns)
+    _lane_positions = cached_property(row_lanes.lane_positions)
+    rare_columns = row_lanes.rare_columns
+    lay_out_lanes = row_lanes.lay_out_lanes
 
     # ------------------------------------------------------------- rows that repeat
 

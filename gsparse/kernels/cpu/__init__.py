@@ -29,7 +29,7 @@ from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_key
 from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.hashes import fill_hashes
-from gsparse.kernels.cpu.hubs import hub_columns, hub_positions, hub_rows
+from gsparse.kernels.cpu.lane_slices import lane_positions, lane_rows, row_lanes
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.mailboxes import Mailboxes
@@ -145,15 +145,14 @@ __all__ = [
     "full_blocks",
     "gather",
     "gather_rows",
-    "hub_columns",
-    "hub_positions",
-    "hub_rows",
     "independent_set",
     "insert_entries",
     "invert_blocks",
     "is_symmetric",
     "join_aggregates",
     "keep_entries",
+    "lane_positions",
+    "lane_rows",
     "lay_out",
     "lay_out_blocks",
     "lay_out_ellpack",
@@ -172,6 +171,7 @@ __all__ = [
     "put_values",
     "row_blocks",
     "row_keys",
+    "row_lanes",
     "row_numbers",
     "row_pattern",
     "rows_follow",
@@ -229,7 +229,7 @@ SPMV: dict[str, BindProduct] = {
     "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
-    "hub_columns": hub_columns,
+    "row_lanes": row_lanes,
     "row_pattern": row_pattern,
     "bsr": bsr,
 }

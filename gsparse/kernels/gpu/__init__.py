@@ -32,9 +32,9 @@ from gsparse.kernels.gpu.encode import (
 from gsparse.kernels.gpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.hashes import fill_hashes
-from gsparse.kernels.gpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.gpu.indices import are_in_range, count_numbers, numbers_from_start, places_of
 from gsparse.kernels.gpu.iterations import bind_iterations
+from gsparse.kernels.gpu.lane_slices import lane_positions, lane_rows, row_lanes
 from gsparse.kernels.gpu.mailboxes import Mailboxes
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
@@ -163,15 +163,14 @@ __all__ = [
     "full_blocks",
     "gather",
     "gather_rows",
-    "hub_columns",
-    "hub_positions",
-    "hub_rows",
     "independent_set",
     "insert_entries",
     "invert_blocks",
     "is_symmetric",
     "join_aggregates",
     "keep_entries",
+    "lane_positions",
+    "lane_rows",
     "lay_out",
     "lay_out_blocks",
     "lay_out_ellpack",
@@ -190,6 +189,7 @@ __all__ = [
     "put_values",
     "row_blocks",
     "row_keys",
+    "row_lanes",
     "row_numbers",
     "row_pattern",
     "rows_follow",

@@ -20,8 +20,8 @@ from gsparse.kernels.gpu import (
     edits,
     gradients,
     hashes,
-    hubs,
     indices,
+    lane_slices,
     mailboxes,
     merged_rows,
     prolongation,
@@ -62,7 +62,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         edits,
         blocks,
         hashes,
-        hubs,
+        lane_slices,
         mailboxes,
         spmm_bsr,
     )

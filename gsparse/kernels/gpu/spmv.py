@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,17 @@ from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.common_entries import common_entries
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
-from gsparse.kernels.gpu.hubs import hub_columns
-from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
-from gsparse.kernels.gpu.product_arguments import SLOTS, entry_args, stored_types, value_type, with_num_dots
+from gsparse.kernels.gpu.lane_slices import row_lanes
+from gsparse.kernels.gpu.launch import bind_product, check_grid
+from gsparse.kernels.gpu.product_arguments import (
+    SLOTS,
+    ProductKernel,
+    bind_with_dots,
+    entry_args,
+    stored_types,
+    value_type,
+    with_num_dots,
+)
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
@@ -75,63 +83,9 @@ _LONG_CARRY = 4.0
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
 
 
-class _Kernel(NamedTuple):
-    """A kernel of a product y = A·x that exists with and without partial sums of conj(x)·y.
-
-    Attributes
-    ----------
-    source : str
-        The file in `src/`.
-    name : str
-    types : tuple
-        The template arguments, without the last one, which is `NO_DOTS` or `BLOCK_DOTS`.
-    """
-
-    source: str
-    name: str
-    types: tuple[Any, ...]
-
-    def expression(self, dots: str) -> str:
-        """Return the C++ name expression of the kernel with or without partial sums."""
-        return expression(self.name, *self.types, dots)
-
-
-def _bind(
-    device: Device,
-    kernel: _Kernel,
-    blocks: int,
-    threads_per_block: int,
-    args: tuple[Any, ...],
-    dtype: np.dtype[Any],
-) -> Multiply:
-    """Bind a kernel to all arguments that do not change between calls, so that a product is one launch.
-
-    Parameters
-    ----------
-    device : Device
-    kernel : _Kernel
-    blocks, threads_per_block : int
-    args : tuple
-        The kernel's arguments before the vectors.
-    dtype : dtype
-        The compute dtype.
-    """
-    sizes = blocks, threads_per_block
-    plain = bind_product(device, kernel.source, kernel.expression(NO_DOTS), *sizes, (*args, *SLOTS, None), dtype)
-
-    def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
-        if dots is None:
-            plain(x, y, alpha, beta, conjugate)
-            return
-        vectors = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate)), dots
-        launch_blocks(device, kernel.source, kernel.expression(BLOCK_DOTS), *sizes, (*args, *vectors))
-
-    return with_num_dots(multiply, blocks)
-
-
 def _bind_with_long_rows(
     device: Device,
-    kernel: _Kernel,
+    kernel: ProductKernel,
     blocks: int,
     threads_per_block: int,
     args: tuple[tuple[Any, ...], tuple[Any, ...]],
@@ -141,15 +95,15 @@ def _bind_with_long_rows(
 ) -> Multiply:
     """Bind a kernel whose long rows are served in chunks, for each stream with scratch memory of its own.
 
-    The parameters are those of `_bind`, but `args` are the arguments before and after those of the long rows. A chunk
-    leaves `chunk_sums` partial sums.
+    The parameters are those of `bind_with_dots`, but `args` are the arguments before and after those of the long rows.
+    A chunk leaves `chunk_sums` partial sums.
     """
     check_grid(kernel.name, blocks)
     before, after = (*args[0], np.int32(long_rows.num_chunks), records(device, long_rows)), args[1]
     device.kernel(kernel.source, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
 
     def bind(*scratch: Array) -> Multiply:
-        return _bind(device, kernel, blocks, threads_per_block, (*before, *scratch, *after), dtype)
+        return bind_with_dots(device, kernel, blocks, threads_per_block, (*before, *scratch, *after), dtype)
 
     bound = PerStream(
         device, bind, (chunk_sums * long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32))
@@ -159,7 +113,7 @@ def _bind_with_long_rows(
 
 def _bind_rows(
     device: Device,
-    kernel: _Kernel,
+    kernel: ProductKernel,
     blocks: int,
     threads: int,
     args: tuple[tuple[Any, ...], tuple[Any, ...]],
@@ -170,7 +124,7 @@ def _bind_rows(
     """Bind a kernel that takes the arguments of long rows between the two parts of `args`."""
     if long_rows is None:
         before, after = args
-        return _bind(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
+        return bind_with_dots(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
     chunk_blocks = -(-long_rows.num_chunks * device.lanes // threads)
     return _bind_with_long_rows(device, kernel, chunk_blocks + blocks, threads, args, dtype, long_rows, chunk_sums)
 
@@ -181,19 +135,24 @@ def _blocks(threads: int, launch: Launch) -> int:
 
 def csr_scalar(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with one thread for each row, and a warp for each chunk of a long row."""
-    kernel = _Kernel("spmv_csr.cu", "csr_scalar", _csr_types(matrix, dtype))
+    kernel = ProductKernel("spmv_csr.cu", "csr_scalar", _csr_types(matrix, dtype))
     return _bind_csr(device, matrix, kernel, dtype, 1, launch)
 
 
 def csr_vector(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with `launch.threads_per_row` lanes for each row, and a warp for each chunk of a long row."""
     threads = launch.threads_per_row
-    kernel = _Kernel("spmv_csr.cu", "csr_vector", (*_csr_types(matrix, dtype), threads))
+    kernel = ProductKernel("spmv_csr.cu", "csr_vector", (*_csr_types(matrix, dtype), threads))
     return _bind_csr(device, matrix, kernel, dtype, threads, launch)
 
 
 def _bind_csr(
-    device: Device, matrix: CsrEntries, kernel: _Kernel, dtype: np.dtype[Any], threads_per_row: int, launch: Launch
+    device: Device,
+    matrix: CsrEntries,
+    kernel: ProductKernel,
+    dtype: np.dtype[Any],
+    threads_per_row: int,
+    launch: Launch,
 ) -> Multiply:
     long_rows = matrix.schedule
     assert long_rows is None or isinstance(long_rows, LongRows)
@@ -207,7 +166,7 @@ def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launc
     """Multiply with a block of threads for each block of rows, and a warp for each chunk of a long row."""
     schedule = matrix.schedule
     assert isinstance(schedule, RowBlocks)
-    kernel = _Kernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
+    kernel = ProductKernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
     args = (schedule.first_rows, matrix.indptr), entry_args(matrix.values, matrix.columns)
     blocks = int(schedule.first_rows.size) - 1
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, schedule.long_rows, dtype)
@@ -249,8 +208,8 @@ def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launc
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
     args = (*sizes, *entry_args(matrix.values, matrix.columns))
-    kernel = _Kernel("spmv_ellpack.cu", "ellpack", types)
-    return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
+    kernel = ProductKernel("spmv_ellpack.cu", "ellpack", types)
+    return bind_with_dots(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 
 def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -259,7 +218,7 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     before = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
     args = before, entry_args(matrix.values, matrix.columns)
-    kernel = _Kernel("spmv_ellpack.cu", "blocked_ellpack", types)
+    kernel = ProductKernel("spmv_ellpack.cu", "blocked_ellpack", types)
     blocks = _blocks(slices.num_slices * device.lanes, launch)
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
 
@@ -275,7 +234,7 @@ def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Mu
     A block row has `row_lanes` parts. If it is long, a warp multiplies each chunk of it.
     """
     slices, rows = matrix.slices, matrix.blocksize[0]
-    kernel = _Kernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
+    kernel = ProductKernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
     sizes = np.int64(slices.num_rows), np.int64(slices.num_slices), np.int32(rows), np.int32(matrix.row_lanes)
     args = (*sizes, slices.slice_offsets, slices.rows), entry_args(matrix.values, matrix.columns)
     slice_threads = device.lanes * rows
@@ -298,10 +257,10 @@ def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch
         return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
     assert matrix.values is not None
     assert matrix.slices is not None
-    kernel = _Kernel("spmv_pattern.cu", "row_pattern", (matrix.codes.dtype, value_type(matrix.values), dtype))
+    kernel = ProductKernel("spmv_pattern.cu", "row_pattern", (matrix.codes.dtype, value_type(matrix.values), dtype))
     patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
     args = (np.int64(matrix.num_rows), *patterns, matrix.slices.slice_offsets, *entry_args(matrix.values))
-    return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
+    return bind_with_dots(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 
 def _row_pattern_values(
@@ -317,11 +276,11 @@ def _row_pattern_values(
     is_grid = threads_per_block <= common.span <= most
     stride = entries.distance or (common.span if is_grid else threads_per_block)
     num_threads = -(-num_rows // (rows * stride)) * stride
-    kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
+    kernel = ProductKernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
     sizes = np.int64(num_rows), np.int32(common.code), np.uint32(stride)
     patterns = matrix.pattern_indptr, matrix.offsets, common.masks, common.differs, matrix.pattern_values
     args = *sizes, *entries.arguments, matrix.codes, *patterns
-    return _bind(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
+    return bind_with_dots(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 
 def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
@@ -336,7 +295,7 @@ SPMV: dict[str, BindProduct] = {
     "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
-    "hub_columns": hub_columns,
+    "row_lanes": row_lanes,
     "row_pattern": row_pattern,
     "bsr": bsr,
 }
@@ -354,24 +313,24 @@ def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
     return [*((index, index) for index in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)]
 
 
-def _kernels(lanes: int) -> list[_Kernel]:
+def _kernels(lanes: int) -> list[ProductKernel]:
     """List the kernels that exist with and without partial sums of conj(x)·y."""
     threads_per_row = [2**power for power in range(1, lanes.bit_length())]
     kernels = []
     for value, compute in stored_types():
         for column, index in _csr_column_types():
             types = (value, column, compute, index)
-            kernels.append(_Kernel("spmv_csr.cu", "csr_scalar", types))
-            kernels += [_Kernel("spmv_csr.cu", "csr_vector", (*types, threads)) for threads in threads_per_row]
-            kernels.append(_Kernel("spmv_adaptive.cu", "csr_adaptive", types))
+            kernels.append(ProductKernel("spmv_csr.cu", "csr_scalar", types))
+            kernels += [ProductKernel("spmv_csr.cu", "csr_vector", (*types, threads)) for threads in threads_per_row]
+            kernels.append(ProductKernel("spmv_adaptive.cu", "csr_adaptive", types))
         for column in (*INDEX_DTYPES, *NARROW):
             for name in ("ellpack", "blocked_ellpack"):
-                kernels.append(_Kernel("spmv_ellpack.cu", name, (value, column, compute)))
-        kernels += [_Kernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
+                kernels.append(ProductKernel("spmv_ellpack.cu", name, (value, column, compute)))
+        kernels += [ProductKernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
         for block_column, width in product(BLOCK_COLUMN_TYPES, range(1, MAX_BLOCK + 1)):
-            kernels.append(_Kernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))
+            kernels.append(ProductKernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))
     shared_values = product(NARROW, COMPUTE_DTYPES, _PATTERN_ROWS)
-    return [*kernels, *(_Kernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]
+    return [*kernels, *(ProductKernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]
 
 
 def _split_expressions(lanes: int) -> list[str]:

@@ -1,4 +1,4 @@
-// spmv_hubs.cu - y = alpha*A*x + beta*y for A with hub columns (gsparse.formats.hub_columns).
+// spmv_hubs.cu - y = alpha*A*x + beta*y for A in row lanes with hub columns (gsparse.formats.row_lanes).
 //
 // A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then the warps of all
 // blocks share the slices: each starts with one of the first slices and then takes every step-th one, where step is the
@@ -11,7 +11,7 @@
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
 // arrives last adds them up in an order that is always the same, and so is the sum.
 // Shared memory: num_hubs elements: 64 KiB, or less where two such blocks would not fit on a multiprocessor
-// (gsparse/kernels/gpu/hubs.py says why).
+// (gsparse/kernels/gpu/lane_slices.py says why).
 #include "entries.cuh"
 
 // Threads of a block, and blocks that a multiprocessor runs at once.
@@ -113,7 +113,7 @@ template <class T> struct LongSlices {
   }
 };
 
-// The arguments from `rows` to `rare_offsets` are arrays of HubSlices (gsparse/formats/hub_columns.py), where `all_lanes`
+// The arguments from `rows` to `rare_offsets` are arrays of LaneSlices (gsparse/formats/row_lanes.py), where `all_lanes`
 // is called `lanes`: the number of lanes of each row of a slice. `elements` are those of x at the frequent columns.
 template <class Value, class T, int ONCE>
 GS_KERNEL_FOR(GS_HUB_THREADS, GS_HUB_BLOCKS)

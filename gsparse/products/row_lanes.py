@@ -1,6 +1,7 @@
-"""Hub columns of a matrix: which columns are frequent, and where entries are stored (`gsparse.formats.hub_columns`).
+"""Row lanes of a matrix: whether it has hubs, which columns are frequent, and where entries are stored.
 
-These functions are properties and methods of `gsparse.products.structure.Structure`.
+`gsparse.formats.row_lanes` describes the result. These functions are properties and methods of
+`gsparse.products.structure.Structure`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,35 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, padding_code
-from gsparse.formats.hub_columns import MAX_FREQUENT, HubSlices, HubStats
 from gsparse.formats.launch import NO_LIMIT
+from gsparse.formats.row_lanes import LONG_LANES, MAX_FREQUENT, LaneRule, LaneSlices, LaneStats
+from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["has_hubs", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
+__all__ = [
+    "has_hubs",
+    "lane_positions",
+    "lane_rule",
+    "lane_slices",
+    "lane_stats",
+    "lay_out_lanes",
+    "placed_columns",
+    "rare_columns",
+]
 
 _RARE = padding_code(np.uint16)
-# On a GPU, the lanes of a row have on average at most as many entries as if all entries were divided evenly among
-# `_DEVICE_LANES` lanes, so that all of them have work until the end. `_FEWEST_STEPS` entries are always allowed.
-_FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
+# Lanes among which the entries of a matrix with hubs are divided, and entries that a lane of it may always have.
+_HUB_LANES, _FEWEST_HUB_STEPS = 2**18, 16
+# The same without hubs. An H200 runs 2**17 lanes at once. Counts with 2 million entries take 9.2, 8.6, 9.3 and 13.0 µs
+# with at most 8, 16, 32 and 64 entries of a lane, and texts with 300 000 entries 4.4, 5.4 and 7.0 µs with 8, 16 and 32.
+_LANES, _FEWEST_STEPS = 90_000, 8
+# Without hubs, a row may take a whole slice and this many entries of each lane before it is a long row, which takes
+# blocks of its own: texts of up to 557 words take 5.4 µs if rows with more than 256 are long, and 4.1 µs otherwise.
+_MOST_STEPS = 40
+# Positions that a lane reads at once, in matrices without hubs on a GPU.
+_GROUP = 4
+# Rows have about the same length if the standard deviation is at most this part of the mean.
+_EVEN = 0.25
 # Only matrices with at least these numbers of entries and columns are examined for hubs: smaller ones gain less than
 # the additional launch takes, and their x stays in the first-level cache.
 _MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
@@ -33,19 +53,26 @@ _SAMPLE, _MIN_SHARE, _MIN_HUBS = 2**16, 0.25, 4096
 _MAX_NEIGHBOURS, _SECTOR = 0.25, 4
 
 
-class HubSlicesStructure(Protocol):
+class LaneSlicesStructure(Protocol):
     """What these functions need to know about the structure of a matrix."""
 
     device: Device
     csr: Csr
 
     @property
-    def hub_slices(self) -> HubSlices: ...
+    def has_hubs(self) -> bool: ...
     @property
-    def _hub_positions(self) -> Array: ...
+    def lane_rule(self) -> LaneRule: ...
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def lane_slices(self) -> LaneSlices: ...
+    @property
+    def _lane_positions(self) -> Array: ...
+    def rare_columns(self, dtype: np.dtype[Any]) -> Array: ...
 
 
-def has_hubs(structure: HubSlicesStructure) -> bool:
+def has_hubs(structure: LaneSlicesStructure) -> bool:
     """Return whether products with hub columns are expected to be faster on a GPU.
 
     A kernel with hub columns keeps the elements of x for the most frequent columns in fast memory. This pays if a few
@@ -66,19 +93,21 @@ def has_hubs(structure: HubSlicesStructure) -> bool:
     return bool(share - evenly >= _MIN_SHARE and repeated.size >= _MIN_HUBS)
 
 
-def hub_stats(structure: HubSlicesStructure) -> HubStats:
+def lane_stats(structure: LaneSlicesStructure) -> LaneStats:
     """Sizes of the slices. They remain known after the slices have been freed. Synchronizes."""
-    slices = structure.hub_slices
-    return HubStats(slices.num_frequent_positions, slices.num_rare_positions, slices.nbytes)
+    slices = structure.lane_slices
+    return LaneStats(slices.num_frequent_positions, slices.num_rare_positions, slices.nbytes)
 
 
-def hub_slices(structure: HubSlicesStructure) -> HubSlices:
+def lane_slices(structure: LaneSlicesStructure) -> LaneSlices:
     """The frequent columns, and the slices in which the entries of rows are stored. Synchronizes."""
     device, csr = structure.device, structure.csr
     xp, width, num_rows = device.xp, device.lanes, csr.num_rows
-    frequent, numbers = _frequent_columns(device, csr)
-    most_steps = _most_steps(device, csr.nnz)
-    order, lanes, frequent_steps, rare_steps = kernels_of(device).hub_rows(device, csr, numbers, most_steps)
+    frequent, numbers = _frequent_columns(device, csr) if structure.has_hubs else (xp.empty(0, np.int32), None)
+    group = _GROUP if numbers is None and not _sums_whole_rows(device) else 1
+    rule = structure.lane_rule
+    order, lanes, frequent_steps, rare_steps = kernels_of(device).lane_rows(device, csr, numbers, rule)
+    rare_steps = -(-rare_steps // group) * group
     sorted_lanes = lanes[order]
     places_in_order, num_slices, num_long_slices = _places(device, sorted_lanes)
 
@@ -97,8 +126,9 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
         offsets.append(xp.zeros(num_slices + 1, np.int64))
         offsets[-1][1:] = xp.cumsum(of_slices * width)
     num_frequent_positions, num_rare_positions = (int(device.download(o[-1:])[0]) for o in offsets)  # synchronizes
-    return HubSlices(
+    return LaneSlices(
         slice_size=width,
+        group=group,
         frequent=frequent,
         numbers=numbers,
         places=places,
@@ -110,6 +140,7 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
         num_frequent_positions=num_frequent_positions,
         num_rare_positions=num_rare_positions,
         num_long_slices=num_long_slices,
+        is_even=structure.rows.std_length <= _EVEN * structure.rows.mean_length and not num_long_slices,
     )
 
 
@@ -129,9 +160,16 @@ def _sums_whole_rows(device: Device) -> bool:
     return bool(kernels_of(device).SCALAR_LENGTH == NO_LIMIT)
 
 
-def _most_steps(device: Device, nnz: int) -> int:
-    """Return the number of entries of a row that its lanes may have on average; longer rows have several lanes."""
-    return NO_LIMIT if _sums_whole_rows(device) else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
+def lane_rule(structure: LaneSlicesStructure) -> LaneRule:
+    """The number of lanes of a row, by its length. Synchronizes if nobody has looked for hubs."""
+    device, nnz = structure.device, structure.csr.nnz
+    if _sums_whole_rows(device):
+        return LaneRule(NO_LIMIT, NO_LIMIT, 1, NO_LIMIT)
+    if structure.has_hubs:
+        steps = max(_FEWEST_HUB_STEPS, nnz // _HUB_LANES)
+        return LaneRule(steps, device.lanes * steps, device.lanes, steps)
+    steps = max(_FEWEST_STEPS, nnz // _LANES)
+    return LaneRule(steps, device.lanes * max(_MOST_STEPS, steps), LONG_LANES, steps)
 
 
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
@@ -163,25 +201,32 @@ def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
     return lanes, np.diff(first)
 
 
-def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:
+def placed_columns(structure: LaneSlicesStructure) -> tuple[Array, Array]:
     """The numbers of the frequent columns, and the rare columns, at their positions."""
-    xp, slices, indices = structure.device.xp, structure.hub_slices, structure.csr.indices
-    positions = structure._hub_positions
+    xp, slices, csr = structure.device.xp, structure.lane_slices, structure.csr
+    if slices.numbers is None:
+        dtype = np.dtype(np.uint16 if csr.num_cols <= MAX_FREQUENT else np.int32)
+        return xp.empty(0, np.uint16), structure.rare_columns(dtype)
     codes = xp.full(slices.num_positions, _RARE, np.uint16)
-    codes[positions] = slices.numbers[indices]
-    columns = xp.full(slices.num_positions, padding_code(np.int32), np.int32)
-    columns[positions] = indices
-    end = slices.num_frequent_positions
-    return codes[:end].copy(), columns[end:].copy()
+    codes[structure._lane_positions] = slices.numbers[csr.indices]
+    return codes[: slices.num_frequent_positions].copy(), structure.rare_columns(np.dtype(np.int32))
 
 
-def lay_out_hubs(self: HubSlicesStructure, items: Array) -> Array:
+def rare_columns(self: LaneSlicesStructure, dtype: np.dtype[Any]) -> Array:
+    """Return the rare columns at their positions."""
+    columns = self.device.xp.full(self.lane_slices.num_positions, padding_code(dtype), dtype)
+    columns[self._lane_positions] = self.csr.indices
+    end = self.lane_slices.num_frequent_positions
+    return columns[end:].copy() if end else columns
+
+
+def lay_out_lanes(self: LaneSlicesStructure, items: Array) -> Array:
     """Arrange items from CSR's order at their positions; padding receives zeros."""
-    placed = self.device.xp.zeros(self.hub_slices.num_positions, items.dtype)
-    placed[self._hub_positions] = items
+    placed = self.device.xp.zeros(self.lane_slices.num_positions, items.dtype)
+    placed[self._lane_positions] = items
     return placed
 
 
-def hub_positions(structure: HubSlicesStructure) -> Array:
+def lane_positions(structure: LaneSlicesStructure) -> Array:
     """The position of each entry, in CSR's order."""
-    return kernels_of(structure.device).hub_positions(structure.device, structure.csr, structure.hub_slices)
+    return kernels_of(structure.device).lane_positions(structure.device, structure.csr, structure.lane_slices)

@@ -1,4 +1,4 @@
-"""Hub columns: which matrices have hubs, which columns are frequent, how rows are dealt to lanes, and products."""
+"""Row lanes: how rows are dealt to lanes, products, which matrices have hubs, and which columns are frequent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.formats import Csr
+from gsparse.formats import Csr, LaneRule
+from gsparse.formats.row_lanes import LONG_LANES
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu import hubs
-from gsparse.products import hub_columns
+from gsparse.kernels.gpu import lane_slices
+from gsparse.products import row_lanes
 from gsparse.products.structure import Structure
 from tests.conftest import make_device
 from tests.encodings import assert_decodes
@@ -34,12 +35,27 @@ def structure_of(device: Device, S: sp.csr_array) -> Structure:
     return Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
 
 
+@pytest.fixture(params=[False, True], ids=["no hubs", "hubs"])
+def hubs(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let all matrices have hubs, or none. On a CPU none has."""
+    if request.param and device.kind == "cpu":
+        pytest.skip("matrices on a CPU have no hubs")
+    monkeypatch.setattr(Structure, "has_hubs", request.param)
+    return bool(request.param)
+
+
+def rule_of(device: Device, hubs: bool, steps: int) -> LaneRule:
+    """Return a rule in which a lane has at most this number of entries, and a row of several slices is long."""
+    return LaneRule(steps, device.lanes * steps, device.lanes if hubs else LONG_LANES, steps)
+
+
 def test_frequent_columns_are_those_with_the_most_entries(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_columns, "MAX_FREQUENT", 50)
-    S = graph(rng, 300, 400, 6000)
-    slices = structure_of(device, S).hub_slices
+    monkeypatch.setattr(Structure, "has_hubs", True)
+    monkeypatch.setattr(row_lanes, "MAX_FREQUENT", 50)
+    device, S = make_device("emulated:32"), graph(rng, 300, 400, 6000)
+    slices = structure_of(device, S).lane_slices
     counts = np.bincount(S.indices, minlength=400)
     frequent, numbers = host(slices.frequent), host(slices.numbers)
     np.testing.assert_array_equal(counts[frequent], np.sort(counts)[::-1][:50])
@@ -47,39 +63,52 @@ def test_frequent_columns_are_those_with_the_most_entries(
     assert np.all(np.delete(numbers, frequent) == 65535)
 
 
-def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Generator) -> None:
+def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Generator, hubs: bool) -> None:
     S = graph(rng, 300, 400, 6000)
     numbers = np.full(400, 65535, np.uint16)
     numbers[:60] = np.arange(60)
     csr = structure_of(device, S).csr
-    found = kernels_of(device).hub_rows(device, csr, on_device(device, numbers), 4)
+    rule = rule_of(device, hubs, 4)
+    found = kernels_of(device).lane_rows(device, csr, on_device(device, numbers) if hubs else None, rule)
     order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
     lengths, width = np.diff(S.indptr), device.lanes
-    frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300)
-    assert np.all(lanes * 4 >= lengths)
-    few = lanes <= width
-    assert np.all(np.isin(lanes[few], 2 ** np.arange(8))) and np.all(lanes[~few] % width == 0)
-    assert np.all((lanes == 1) | (lengths > 2 * np.minimum(lanes, width)) | ~few)
-    assert np.all(lengths[~few] > 4 * (lanes[~few] - width))
+    frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300) * hubs
     np.testing.assert_array_equal(frequent_steps, -(-frequent // lanes))
     np.testing.assert_array_equal(rare_steps, -(-(lengths - frequent) // lanes))
     np.testing.assert_array_equal(order, np.lexsort((-frequent_steps, -frequent_steps - rare_steps, -lanes)))
+    if device.kind == "cpu":
+        assert np.all(lanes == 1)
+        return
+    is_long = lengths > rule.longest
+    assert np.all((lanes * 4 >= lengths) | (lanes == width) | is_long)
+    assert np.all(np.isin(lanes[~is_long], 2 ** np.arange(8))) and np.all(lanes[~is_long] <= width)
+    assert np.all((lanes == 1) | (lengths > 2 * lanes) | is_long)  # half as many lanes would not do
+    assert is_long.any() and np.all(lanes[is_long] % rule.long_lanes == 0)
+    assert np.all(lanes[is_long] * rule.long_steps >= lengths[is_long])
+    assert np.all((lanes[is_long] - rule.long_lanes) * rule.long_steps < lengths[is_long])
 
 
-def test_columns_without_entries_are_not_frequent(device: Device) -> None:
+def test_columns_without_entries_are_not_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Structure, "has_hubs", True)
+    device = make_device("emulated:32")
     S = sp.csr_array(([1.0, 2.0, 3.0], [7, 7, 2], [0, 1, 3]), shape=(2, 10))
-    np.testing.assert_array_equal(host(structure_of(device, S).hub_slices.frequent), [7, 2])
+    np.testing.assert_array_equal(host(structure_of(device, S).lane_slices.frequent), [7, 2])
 
 
 @pytest.mark.parametrize("max_frequent", [3, 65_535])
 @pytest.mark.parametrize("fewest_steps", [1, 3, 1000])
 def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_slices(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, max_frequent: int, fewest_steps: int
+    device: Device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    hubs: bool,
+    max_frequent: int,
+    fewest_steps: int,
 ) -> None:
-    monkeypatch.setattr(hub_columns, "MAX_FREQUENT", max_frequent)
-    monkeypatch.setattr(hub_columns, "_FEWEST_STEPS", fewest_steps)
+    monkeypatch.setattr(row_lanes, "MAX_FREQUENT", max_frequent)
+    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, hubs, fewest_steps))
     S = graph(rng, 700, 501, 9000)
-    A, x = GpuSparseMatrix(S, device=device, format="hub_columns"), random_values(rng, S.shape[1], float)
+    A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)
     assert_decodes(A.stored, S, device.lanes)
     slices, longest = A.stored.slices, int(np.diff(S.indptr).max())
@@ -101,31 +130,33 @@ def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_sli
 
 
 def test_matrices_that_are_larger_than_the_cache_multiply_right(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(hubs, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(lane_slices, "_CACHED_BYTES", 0)
     S = graph(rng, 300, 500, 4000)
     for dtype, data in (("float64", S.data), ("complex64", S.data * (1 + 2j)), ("float64", np.ones(S.nnz))):
         T = sp.csr_array((data.astype(dtype), S.indices, S.indptr), shape=S.shape)
-        A, x = GpuSparseMatrix(T, device=device, format="hub_columns"), random_values(rng, S.shape[1], dtype)
+        A, x = GpuSparseMatrix(T, device=device, format="row_lanes"), random_values(rng, S.shape[1], dtype)
         assert_product(A @ x, T, x)
 
 
 def test_the_sum_of_a_row_of_several_slices_is_always_the_same(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(hub_columns, "_FEWEST_STEPS", 1)
+    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, hubs, 1))
     S = graph(rng, 40, 300, 5000)
-    A, x = GpuSparseMatrix(S, device=device, format="hub_columns"), random_values(rng, 300, float)
+    A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, 300, float)
     first = A @ x
     for _ in range(5):
         assert host(A @ x).tobytes() == host(first).tobytes()
 
 
-def test_inf_and_nan_spread_to_the_rows_that_have_entries_there_only(device: Device, rng: np.random.Generator) -> None:
+def test_inf_and_nan_spread_to_the_rows_that_have_entries_there_only(
+    device: Device, rng: np.random.Generator, hubs: bool
+) -> None:
     S = graph(rng, 200, 150, 1500)
     counts = np.bincount(S.indices, minlength=150)
-    A, x = GpuSparseMatrix(S, device=device, format="hub_columns"), random_values(rng, 150, float)
+    A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, 150, float)
     hit = [int(np.argmax(counts)), int(np.flatnonzero(counts == np.min(counts[counts > 0]))[0])]
     x[hit] = np.inf, np.nan
     expected = S @ x
@@ -151,8 +182,8 @@ def column_indices(scale: int, rng: np.random.Generator, **kind: bool) -> Any:
 def test_only_power_law_graphs_have_hubs(
     kind: dict[str, bool], expected: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_columns, "_MIN_ENTRIES", 2**18)
-    monkeypatch.setattr(hub_columns, "_MIN_HUBS", 1000)
+    monkeypatch.setattr(row_lanes, "_MIN_ENTRIES", 2**18)
+    monkeypatch.setattr(row_lanes, "_MIN_HUBS", 1000)
     n = 2**17
     indices = (column_indices(17, rng, **kind) % n).astype(np.int32)
     S = sp.csr_array((np.ones(indices.size), indices, np.arange(0, indices.size + 1, 4, dtype=np.int32)), shape=(n, n))
@@ -160,21 +191,21 @@ def test_only_power_law_graphs_have_hubs(
     assert structure_of(device, S).has_hubs is expected
     assert not structure_of(get_device("cpu"), S).has_hubs  # a product on a CPU would not gain
     if expected:
-        monkeypatch.setattr(hub_columns, "_MIN_HUBS", 10**6)
+        monkeypatch.setattr(row_lanes, "_MIN_HUBS", 10**6)
         assert not structure_of(device, S).has_hubs
-        monkeypatch.setattr(hub_columns, "_MIN_ENTRIES", S.nnz + 1)
+        monkeypatch.setattr(row_lanes, "_MIN_ENTRIES", S.nnz + 1)
         assert not structure_of(device, S).has_hubs
 
 
-def test_the_candidate_for_hub_columns_has_the_sizes_of_the_stored_matrix(
+def test_the_candidate_for_row_lanes_has_the_sizes_of_the_stored_matrix(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = make_device("emulated:32")
     S = graph(rng, 3000, 2500, 40_000)
     monkeypatch.setattr(Structure, "has_hubs", True)
     plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
-    candidate = next(c for c in plan.candidates if c.format == "hub_columns")
-    A = GpuSparseMatrix(S, device=device, format="hub_columns")
+    candidate = next(c for c in plan.candidates if c.format == "row_lanes")
+    A = GpuSparseMatrix(S, device=device, format="row_lanes")
     assert candidate.num_stored == A.stored.num_stored
     assert candidate.storage.columns == "uint16 100 %"
     x, y = (n * A.dtype.itemsize for n in S.shape[::-1])

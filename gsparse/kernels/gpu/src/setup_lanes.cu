@@ -1,7 +1,7 @@
-// setup_hubs.cu - the entries of each row in frequent columns, and their positions (gsparse.formats.hub_columns).
+// setup_lanes.cu - the entries of each row in frequent columns, and their positions (gsparse.formats.row_lanes).
 //
 // A warp owns a row and reads neighbouring entries (coalesced). A ballot numbers the entries in frequent columns among
-// the lanes. No shared memory is used.
+// the lanes. No shared memory is used. `numbers` is null if no column is frequent.
 #include "scalar.cuh"
 
 // The number of a column that is not frequent.
@@ -13,31 +13,35 @@ __device__ __forceinline__ int gs_lanes_before(bool condition) {
   return gs_num_bits(lanes & ((1ull << threadIdx.x % GS_WARP) - 1));
 }
 
-// Return the number of lanes of a row of this length: see `hub_rows` of gsparse.kernels.set_up.
-__device__ __forceinline__ long long gs_lanes_of_row(long long length, long long most_steps) {
-  const long long wanted = (length + most_steps - 1) / most_steps;
-  if (wanted > GS_WARP) return (wanted + GS_WARP - 1) / GS_WARP * GS_WARP;
-  long long lanes = 1;
-  while (lanes < wanted) lanes *= 2;
-  return lanes;
-}
+// How many lanes a row has (LaneRule of gsparse.formats.row_lanes).
+struct LaneRule {
+  long long most_steps, longest, long_lanes, long_steps;
+  __device__ __forceinline__ long long lanes(long long length) const {
+    if (length > longest) return (length + long_lanes * long_steps - 1) / (long_lanes * long_steps) * long_lanes;
+    long long lanes = 1;
+    while (lanes < GS_WARP && lanes * most_steps < length) lanes *= 2;
+    return lanes;
+  }
+};
 
 // found = four arrays over the rows: a key, the number of lanes, and their steps with frequent and with rare columns. Keys
 // rise as the numbers of lanes fall, then those of all steps, then those of frequent steps. There are fewer than 2**20
 // lanes and 2**21 steps.
 template <class Index>
-GS_KERNEL hub_rows(long long num_rows, long long most_steps, const Index *__restrict__ indptr,
+GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest, long long long_lanes,
+                    long long long_steps, const Index *__restrict__ indptr,
                    const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
                    long long *__restrict__ found) {
   const long long row = gs_thread() / GS_WARP;
   if (row >= num_rows) return;
   const long long length = indptr[row + 1] - indptr[row];
   long long frequent = 0;
-  for (long long k = indptr[row] + threadIdx.x % GS_WARP; k < indptr[row + 1]; k += GS_WARP)
+  for (long long k = indptr[row] + threadIdx.x % GS_WARP; numbers && k < indptr[row + 1]; k += GS_WARP)
     frequent += numbers[indices[k]] != GS_RARE;
   frequent = gs_group_sum<GS_WARP>(frequent);
   if (threadIdx.x % GS_WARP) return;
-  const long long lanes = gs_lanes_of_row(length, most_steps);
+  const LaneRule rule = {most_steps, longest, long_lanes, long_steps};
+  const long long lanes = rule.lanes(length);
   const long long frequent_steps = (frequent + lanes - 1) / lanes, rare_steps = (length - frequent + lanes - 1) / lanes;
   found[row] = -((lanes << 42) + ((frequent_steps + rare_steps) << 21) + frequent_steps);
   found[row + num_rows] = lanes;
@@ -47,7 +51,7 @@ GS_KERNEL hub_rows(long long num_rows, long long most_steps, const Index *__rest
 
 // positions[k] = the position of entry k: those of all frequent positions first, then those of the rare ones.
 template <class Index>
-GS_KERNEL hub_positions(long long num_rows, long long num_frequent_positions, const Index *__restrict__ indptr,
+GS_KERNEL lane_positions(long long num_rows, long long num_frequent_positions, int group, const Index *__restrict__ indptr,
                         const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
                         const long long *__restrict__ places, const int *__restrict__ all_lanes,
                         const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
@@ -59,13 +63,14 @@ GS_KERNEL hub_positions(long long num_rows, long long num_frequent_positions, co
   long long num_frequent = 0;
   for (long long first = 0; first < length; first += GS_WARP) {
     const long long j = first + threadIdx.x % GS_WARP;
-    const bool is_frequent = j < length && numbers[indices[begin + j]] != GS_RARE;
+    const bool is_frequent = j < length && numbers && numbers[indices[begin + j]] != GS_RARE;
     const long long before = num_frequent + gs_lanes_before(is_frequent);
     num_frequent += gs_num_lanes(is_frequent);
     if (j >= length) continue;
     const long long number = is_frequent ? before : j - before, lane = place + number % lanes;
     const long long offset = is_frequent ? frequent_offsets[lane / GS_WARP]
                                          : num_frequent_positions + rare_offsets[lane / GS_WARP];
-    positions[begin + j] = offset + number / lanes * GS_WARP + lane % GS_WARP;
+    const long long step = number / lanes, size = is_frequent ? 1 : group;
+    positions[begin + j] = offset + step / size * size * GS_WARP + lane % GS_WARP * size + step % size;
   }
 }

@@ -18,7 +18,6 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
-from gsparse.sparse.reductions import sums_of_squares
 
 __all__ = ["AcceleratedOperator"]
 
@@ -174,11 +173,9 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         device = self.matrix.device
         with device.active(), device.memory_guard():
             right = device.upload(b.reshape(-1).astype(np.result_type(b.dtype, self.dtype), copy=False))
-            # SciPy's residuals may be of any size. They are scaled to norm 1, so that the solver does not underflow.
-            norm = sums_of_squares(device, right.reshape(1, -1))[0] ** 0.5  # synchronizes
-            if norm == 0 or not np.isfinite(norm):
-                return np.full_like(b, norm, dtype=right.dtype)
-            x = self._try_methods(right / norm, adjoint).x * norm
+            if not np.isfinite(b).all():
+                return np.full_like(b, np.nan, dtype=right.dtype)
+            x = self._try_methods(right, adjoint).x
             return device.download_vector(x).reshape(b.shape)
 
     def _try_methods(self, right: Array, adjoint: bool) -> SolveResult:

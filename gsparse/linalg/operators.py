@@ -59,11 +59,14 @@ class Operator(ABC):
     is_resident : bool
         Whether a product runs entirely on the device without waiting or allocating, so that it can be part of a CUDA
         graph.
+    matrices : tuple of GpuSparseMatrix
+        The matrices that hold the entries; none if the entries cannot be read.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     is_resident: bool = True
+    matrices: tuple[DeviceMatrix, ...] = ()
 
     @property
     def ranks(self) -> RankGroup | None:
@@ -223,7 +226,7 @@ class MatrixOperator(Operator):
     """A sparse matrix on the device, or a transposed or conjugated view of one."""
 
     def __init__(self, matrix: DeviceMatrix) -> None:
-        self.matrix, self.dtype = matrix, np.dtype(matrix.dtype)
+        self.matrix, self.matrices, self.dtype = matrix, (matrix,), np.dtype(matrix.dtype)
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 
     def home(self) -> Device:
@@ -292,9 +295,8 @@ class ForeignOperator(Operator):
     def __init__(self, operator: Any) -> None:
         self.operator, self.shape = operator, (int(operator.shape[0]), int(operator.shape[1]))
         self.dtype = np.dtype(getattr(operator, "dtype", None) or np.float64)
-        self.takes_device_arrays = type(operator).__module__.partition(".")[0] == "cupyx" or any(
-            base.__module__.partition(".")[0] == "cupyx" for base in type(operator).__mro__
-        )
+        modules = {base.__module__.partition(".")[0] for base in type(operator).__mro__}
+        self.takes_device_arrays = "cupyx" in modules
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         name = "rmatvec" if adjoint else "matvec"

@@ -16,6 +16,8 @@ __all__ = [
     "BREAKDOWN_INFO",
     "CONVERGED",
     "MAXITER",
+    "OUT_OF_RANGE",
+    "REFUTED",
     "SolveAttempt",
     "SolveResult",
     "describe",
@@ -26,6 +28,8 @@ __all__ = [
 
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
+# Codes of a success that is none: x does not fit into its dtype, or its true residual is too large.
+OUT_OF_RANGE, REFUTED = -1, -2
 # SciPy's `info` is negative after a breakdown.
 BREAKDOWN_INFO = {BREAKDOWN: -1}
 
@@ -34,6 +38,8 @@ _REASONS = {
     CONVERGED: "converged",
     BREAKDOWN: "broke down: a scalar became zero or not a number",
     MAXITER: "reached maxiter",
+    OUT_OF_RANGE: "stopped: x overflows or underflows its dtype, so scale b or A",
+    REFUTED: "stopped, but b - A·x is larger than the tolerance, because of rounding errors or an operator's scale",
 }
 
 

@@ -328,6 +328,7 @@ class RankMatrix(RankOperator):
         """Return a matrix with blocks of the same structure."""
         new = self.over(self.host_communicator)
         new.diagonal, new.off_diagonal, new.dtype = diagonal, off_diagonal, np.dtype(diagonal.dtype)
+        new.matrices = diagonal, off_diagonal
         new._entry_order = None
         return new
 

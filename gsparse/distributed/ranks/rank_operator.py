@@ -65,6 +65,7 @@ class RankOperator(Operator):
         self.off_diagonal = (
             blocks.off_diagonal if is_prepared else GpuSparseMatrix(blocks.off_diagonal, device=self.device)
         )
+        self.matrices = self.diagonal, self.off_diagonal
         self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
         self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
         self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start

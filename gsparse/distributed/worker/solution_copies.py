@@ -33,7 +33,7 @@ def store_copies(state: RankState, solve: str, iteration: Any) -> None:
     """Store the current x of the solve with this key, on all ranks together. Synchronizes."""
     matrix, control = state.matrix, state.communicator
     world_size, rank = matrix.communicator.world_size, matrix.communicator.rank
-    x = matrix.device.download(iteration.vectors["x"])
+    x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
     # A rank may own no elements of x, so x does not tell the number of columns.
     x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)

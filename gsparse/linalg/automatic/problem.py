@@ -60,7 +60,7 @@ class LinearProblem:
     residuals: npt.NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.norms = self.system.norms(self.system.b)
+        self.norms = self.system.norms_of_b()
         kind = (self.device, self.system.dtype, self.columns)
         self._subtract = self._bind(*kind, adjoint=False)
         self._adjoint: Any = None

@@ -17,9 +17,10 @@ from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for, met
 from gsparse.linalg.automatic.problem import LinearProblem
 from gsparse.linalg.automatic.properties import MatrixProperties, examine
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_right_hand_side
+from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
-from gsparse.linalg.result import SolveAttempt, SolveResult
+from gsparse.linalg.result import OUT_OF_RANGE, SolveAttempt, SolveResult, describe
 from gsparse.linalg.solver_arguments import checked
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.joined_matrices import vstack
@@ -183,7 +184,9 @@ def _make_problem(
         tolerances = system.tolerances(rtol, atol)
         tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
         rtol = _common_rtol(system, tolerances, rtol)
-        problem = LinearProblem(operator, matrix, system, tolerances, rtol, least_squares, num_equations)
+        if isinstance(system.A, MatrixOperator):
+            matrix = system.A.matrix  # in the units of the solve
+        problem = LinearProblem(system.A, matrix, system, tolerances, rtol, least_squares, num_equations)
         properties = None
         if matrix is not None and not least_squares:
             with SquareMatrix.of(matrix, "solve") as square:
@@ -215,7 +218,7 @@ def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
 
 def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
     """Return the largest rtol that is sufficient for every column."""
-    norms = system.norms(system.b)
+    norms = system.norms_of_b()
     ratios = [tolerance / norm for tolerance, norm in zip(tolerances, norms, strict=True) if norm]
     return max(min(ratios, default=rtol), rtol)
 
@@ -285,23 +288,31 @@ def _finish(
         why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
         columns = problem.x.reshape(problem.columns, -1)
         problem.accept((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
+    problem.system.x = problem.x
+    is_out_of_range = bool(problem.system.columns_out_of_range().any())  # rounds x
+    if problem.system.units is not ONES:
+        problem.accept(problem.system.x)
     info, reason, advice = _verdict(problem, attempts, removed, is_solved_without_removed_part)
-    is_iterative = result is not None and last.iterations > 0
-    relative = problem.relative_residuals
+    if is_out_of_range:
+        info, reason, advice = attempts[0].iterations + 1, describe(OUT_OF_RANGE, {}), ""
+    result = result if last.iterations else None
+    relative, in_units = problem.relative_residuals, problem.system.norms_of_caller
     return SolveResult(
         problem.system.deliver(problem.x),
         info,
         sum(attempt.iterations for attempt in attempts),
-        result.residuals if result is not None and is_iterative else np.zeros(0),
+        np.zeros(0) if result is None else in_units(result.residuals),
         reason,
         advice,
         time.perf_counter() - began,
-        norm=result.norm if result is not None and is_iterative else "residual",
+        norm="residual" if result is None else result.norm,
         method=last.method,
         why=why,
         attempts=(*attempts[:-1], replace(last, why=why)),
         relative_residual=float(relative[0]) if problem.columns == 1 else relative,
-        normal_residuals=result.normal_residuals if result is not None and is_iterative else np.zeros(0),
+        normal_residuals=np.zeros(0)
+        if result is None or not result.normal_residuals.size
+        else in_units(result.normal_residuals, problem.system.units.A),
     )
 
 

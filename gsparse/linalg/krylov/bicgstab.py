@@ -27,7 +27,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
-from gsparse.linalg.krylov.outcome import returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
@@ -203,4 +203,5 @@ def _solve(
     begin += [loop.step("start"), *first, loop.step("project")]
     body = [loop.step("half"), *second, loop.step("stabilize"), loop.step(update), *first, loop.step("project")]
     loop.run(begin, body)
+    refute_by_residuals(loop, loop.last["tolerance"].real)
     return loop.result(reasons=_REASONS, advice=_ADVICE, infos={**BREAKDOWN_INFO, _RHO: -10, _OMEGA: -11})

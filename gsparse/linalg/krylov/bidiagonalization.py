@@ -11,17 +11,19 @@ The pass `right` also applies the updates of x and of the directions, which wait
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.outcome import refute_beyond_squares, refute_by_residuals
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
 
 __all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_of", "statistics"]
 
@@ -100,7 +102,8 @@ def bidiagonalize(
     rows = system.A.shape[0]
     loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor, has_normal_residuals=True)
     loop.state.set(
-        bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
+        bnorm=system.tolerances(1, 0), damp=float(np.ldexp(damp, -system.units.A)), maxiter=maxiter,
+        eps=float(np.finfo(system.dtype).eps),
         atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,
         half_buffer=loop.state.capacity // 2, rho=1, **scalars,
     )  # fmt: skip
@@ -111,15 +114,23 @@ def bidiagonalize(
     return loop
 
 
-def result_of(loop: SolveLoop) -> SolveResult:
+def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
+    refute_by_residuals(loop, btol * loop.system.norms_of_b(), atol * loop.last["anorm"].real)
+    refute_beyond_squares(loop, btol, "anorm", "xnorm", adjoint=True)
     result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
     return replace(result, normal_residuals=loop.normal_residuals)
 
 
-def statistics(loop: SolveLoop, *values: Array) -> tuple[Any, ...]:
-    """Return istop, iterations and the `values` as SciPy does; each is an array if b has several columns."""
-    stop = loop.last.stop
-    istop = np.select([stop > _ISTOP - 1, (stop == BREAKDOWN) | (stop == MAXITER)], [stop - _ISTOP, 7], stop)
+def statistics(loop: SolveLoop, norms: Mapping[str, npt.NDArray[np.float64]]) -> tuple[Any, ...]:
+    """Return istop, iterations and the norms as SciPy does; each is an array if b has several columns.
+
+    The function must be called after `result_of`. It returns the norms in the units of the caller.
+    """
+    stop, units = loop.stop, loop.system.units
+    istop = np.select([stop > _ISTOP - 1, stop == CONVERGED], [stop - _ISTOP, 1], 7)
+    exponents: dict[str, Any] = {"anorm": units.A, "acond": 0, "xnorm": units.x, "arnorm": units.b + units.A}
+    with np.errstate(over="ignore", under="ignore"):
+        values = [np.ldexp(norm, exponents.get(name, units.b)) for name, norm in norms.items()]
     columns = (istop, loop.last.iterations, *values)
     return columns if len(loop.system.shape) == 2 else tuple(column.item() for column in columns)

@@ -26,16 +26,17 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
-from gsparse.linalg.krylov.solve_loop import SMALLEST_SQUARES, IterationLimit, SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import (
     has_no_solution,
     hermitian_maxiter_advice,
     is_worth_a_check,
     with_advice_for_cg,
 )
+from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult
@@ -200,7 +201,7 @@ def cg(
     (0, True)
     """
     monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
-    system = make_linear_system(A, b, x0, M)
+    system = make_linear_system(A, b, x0, M, inner_dtype=inner_dtype)
     solve = partial(_solve, run_with_single_reduction if single_reduction else _run)
     solve = solve if inner_dtype is None else partial(refined, solve, inner_dtype)
     with system.solving():
@@ -221,6 +222,7 @@ def _solve(
 ) -> SolveResult:
     """Run one of the two forms of the method, and return its result."""
     loop = run(system, rtol, atol, 10 * system.A.whole_shape[0] if maxiter is None else maxiter, monitor)
+    refute_by_residuals(loop, loop.last["tolerance"].real)
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
@@ -231,13 +233,10 @@ def _solve(
 
 
 def _ended_in_rounding_errors(loop: SolveLoop) -> bool:
-    """Return whether all right-hand sides that failed had a residual that was rounding error of the first one.
-
-    A residual whose square underflows is rounding error too.
-    """
+    """Return whether all right-hand sides that failed had a residual that was rounding error of the first one."""
     has_failed = np.isin(loop.last.stop, (BREAKDOWN, MAXITER))
     residuals = loop.residuals.reshape(-1, loop.system.columns)[:, has_failed]
-    bounds = np.maximum(np.finfo(loop.system.dtype).eps * residuals[0], SMALLEST_SQUARES**0.5)
+    bounds = np.finfo(loop.system.dtype).eps * residuals[0]
     return bool(has_failed.any() and (np.fmin.reduce(residuals) <= bounds).all())
 
 

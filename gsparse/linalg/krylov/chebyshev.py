@@ -16,6 +16,7 @@ With a preconditioner, z = M·r takes the place of r in d, and the pass is split
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, SolveResult
@@ -186,12 +188,12 @@ def chebyshev(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    if bounds is not None and not (bounds[0] <= bounds[1] and bounds[0] * bounds[1] > 0):
+    if bounds is not None and not (0 < bounds[0] <= bounds[1] or bounds[0] <= bounds[1] < 0):
         raise ValueError(f"bounds must be an interval (low, high) without 0, got {bounds}")
     monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
-    system = make_linear_system(A, b, x0, M)
+    system = make_linear_system(A, b, x0, M, terms=() if bounds is None or M is not None else bounds)
     with system.solving():
-        low, high = _estimate(system) if bounds is None else bounds
+        low, high = _estimate(system) if bounds is None else np.ldexp(bounds, _exponent(system)).tolist()
         result = _solve(system, low, high, rtol, atol, maxiter, monitor)
         result = with_true_residual(result, system) if full_output else result
     return returned(result, system, full_output)
@@ -223,13 +225,21 @@ def _solve(
         begin += [start, *next_direction]
         body = [multiply, loop.step("residual"), *next_direction]
     loop.run(begin, body)
+    refute_by_residuals(loop, tolerance)
+    low, high = np.ldexp((low, high), -_exponent(system))
     wider_bounds = f"Pass wider bounds than ({low:.3g}, {high:.3g}), or use cg, gmres or bicgstab."
     reasons = {_DIVERGED: "diverged: there are eigenvalues outside of the bounds"}
     return loop.result(reasons=reasons, advice={_DIVERGED: wider_bounds}, infos=BREAKDOWN_INFO)
 
 
+def _exponent(system: LinearSystem) -> int:
+    """Return the exponent of the power of two by which the eigenvalues of A, or of M·A, are scaled."""
+    return system.units.M - system.units.A
+
+
 def _estimate(system: LinearSystem) -> tuple[float, float]:
-    """Estimate the smallest and the largest eigenvalue of M·A. Synchronizes."""
+    """Estimate the smallest and the largest eigenvalue of M·A in the units of the solve. Synchronizes."""
+    system = replace(system, units=ONES)  # the residuals are no norms
     loop = SolveLoop(system, ESTIMATE, 2 * _ESTIMATE_STEPS, sizes={"z": 0} if system.M is None else {})
     loop.state.set(maxiter=2 * _ESTIMATE_STEPS, rho_old=np.inf, tiny=float(np.finfo(system.dtype).eps) ** 2)
     xp = system.device.xp

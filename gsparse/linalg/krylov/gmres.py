@@ -37,7 +37,7 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.solve_state import Snapshot
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
+from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, SolveResult, more_iterations
 from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
@@ -295,7 +295,7 @@ def _make_monitor(
     def new_norms(loop: SolveLoop, snapshot: Snapshot) -> Array:
         nonlocal num_reported
         begin, num_reported = num_reported, len(loop.residuals)
-        bnorm = snapshot["bnorm"].real
+        bnorm = loop.system.norms_of_caller(snapshot["bnorm"].real)
         return loop.residuals[begin:] / (bnorm[0] if loop.residuals.ndim == 1 else bnorm)
 
     def call_with_each(norms: Array) -> None:
@@ -326,6 +326,7 @@ def _solve(
         monitor=monitor,
         history=max(2, per_graph) * restart + 1,
         norm="residual" if M_left is None else "preconditioned residual norm(M r)",
+        norm_exponent=0 if M_left is None else -system.units.M,
     )
     loop.state.set(
         tolerance=system.tolerances(rtol, atol),
@@ -361,7 +362,7 @@ def _solve(
     at_maxiter = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
     return loop.result(
         advice={BREAKDOWN: _SPACE_ENDED, MAXITER: at_maxiter},
-        infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)},
+        infos=dict.fromkeys((BREAKDOWN, MAXITER, OUT_OF_RANGE), max(maxiter, 1)),
     )
 
 

@@ -5,9 +5,9 @@ It also returns the solution as the kind of array that the caller passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,17 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.krylov.units import (
+    ONES,
+    Units,
+    add_over_ranks,
+    choose_units,
+    exponent_of_preconditioner,
+    has_entries,
+    largest_magnitude,
+    scaled_columns,
+    scaled_operator,
+)
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
@@ -26,9 +37,13 @@ from gsparse.sparse.reductions import sums_of_squares
 __all__ = ["LinearSystem", "make_linear_system", "parse_dtype", "parse_right_hand_side"]
 
 
+# How many times the precision of its dtype x may be off after it was rounded to the units of the caller.
+_ROUNDING = 16
+
+
 @dataclass(eq=False)
 class LinearSystem:
-    """The operators and vectors of one solve.
+    """The operators and vectors of one solve, in units in which no norm over- or underflows.
 
     Attributes
     ----------
@@ -44,10 +59,18 @@ class LinearSystem:
         Likewise. It begins as the initial guess, and the solve overwrites it.
     columns : int
         Number of right-hand sides.
+    has_entries : bool
+        Whether A is a matrix whose entries were read to choose the units.
     has_guess : bool
         Whether `x` may begin with a value other than zero.
+    units : Units
+        What A, M, b and x are scaled by. All results are returned in the units of the caller.
+    shift : float
+        Is subtracted from the diagonal of A, in the units of the solve.
     guess : array, optional
         The initial guess, if the caller has passed an array.
+    b_norms : ndarray, shape (columns,), optional
+        The norms of b, if they are known.
     b_input : DenseInput
         b as the caller passed it: the solution is returned as the same kind of array.
     shape : tuple of int
@@ -64,7 +87,11 @@ class LinearSystem:
     has_guess: bool
     b_input: DenseInput
     shape: tuple[int, ...]
+    units: Units
+    has_entries: bool = True
+    shift: float = 0.0
     guess: Array | None = None
+    b_norms: npt.NDArray[np.float64] | None = None
 
     @contextmanager
     def solving(self) -> Iterator[None]:
@@ -77,22 +104,70 @@ class LinearSystem:
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
-        norms = self.norms(self.b)
+        norms = self.norms_of_b()
+        tolerances: npt.NDArray[np.float64] = float(rtol) * norms
+        if atol:
+            with np.errstate(over="ignore", under="ignore"):
+                lowest = np.minimum(np.ldexp(float(atol), -self.units.b), np.finfo(np.float64).max)
+            tolerances = np.maximum(lowest, tolerances)
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
-        return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
+            tolerances[column] = np.inf
+        return tolerances
 
-    def residual_norms(self, shift: float = 0.0) -> npt.NDArray[np.float64]:
-        """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
+    def residual(self) -> Array:
+        """Return b - (A - shift·I)·x for the present x."""
         product = self.device.xp.zeros(self.b.size, self.dtype)
         self.A.bind(self.device, self.dtype, self.columns)(self.x, product)
         with np.errstate(all="ignore"):
-            residual = self.b - product
-            return self.norms(residual + shift * self.x if shift else residual)
+            residual: Array = self.b - product
+            return residual + self.shift * self.x if self.shift else residual
+
+    def residual_norms(self) -> npt.NDArray[np.float64]:
+        """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
+        return self.norms(self.residual())
+
+    def solves(self, rtol: float, *, adjoint: bool) -> npt.NDArray[np.bool_]:
+        """Return whether x solves each column to the tolerance, or A.H times the residual is exactly zero.
+
+        This synchronizes, and does not depend on scalars of a solve. `adjoint` says whether A and A.H are different
+        operators.
+        """
+        residual = self.residual()
+        with np.errstate(all="ignore"):
+            is_small = self.norms(residual) <= rtol * self.norms_of_b()
+            # Residuals of magnitude 1, whose product does not underflow.
+            residual = scaled_columns(self.device, residual, -np.frexp(self._sizes(residual))[1].astype(np.int64))
+            product = self.device.xp.zeros(self.x.size, self.dtype)
+            self.A.bind(self.device, self.dtype, self.columns, adjoint=adjoint)(residual, product)
+            if self.shift:
+                product -= self.shift * residual
+            return np.asarray(is_small | (self._sizes(product) == 0))
+
+    def has_doubtful_x(self) -> npt.NDArray[np.bool_]:
+        """Return which columns of x are zero, overflow, or have lost digits to underflow. Synchronizes.
+
+        The units prevent that, and the answer is no, if the entries of A are known.
+        """
+        if self.has_entries:
+            return np.zeros(self.columns, np.bool_)
+        info, sizes = np.finfo(self.dtype), self._sizes(self.x)
+        return ~((sizes >= float(info.tiny / info.eps)) & (sizes < np.inf))
+
+    def _sizes(self, flat: Array) -> npt.NDArray[np.float64]:
+        """Return the magnitude of the largest element of each column; up to their number too large for ranks."""
+        with np.errstate(all="ignore"):
+            # Roots, because ranks add them up.
+            roots = [largest_magnitude(self.device, column) ** 0.5 for column in flat.reshape(self.columns, -1)]
+            return self.sum_over_ranks(np.array(roots)) ** 2
+
+    def norms_of_b(self) -> npt.NDArray[np.float64]:
+        """Return the norm of each column of b. Synchronizes if they are not known yet."""
+        return self.norms(self.b) if self.b_norms is None else self.b_norms
 
     def scales(self) -> npt.NDArray[np.float64]:
-        """Return what residuals are relative to: norm(b) of each column, or 1 where b is zero. Synchronizes."""
-        norms = self.norms(self.b)
+        """Return what residuals are relative to: norm(b) of each column, or 1 where b is zero."""
+        norms = self.norms_of_b()
         return np.where(norms == 0, 1.0, norms)
 
     def norms(self, flat: Array) -> npt.NDArray[np.float64]:
@@ -101,19 +176,14 @@ class LinearSystem:
 
     def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add host values up over all ranks that share the vectors. Synchronizes."""
-        ranks = self.A.ranks
-        if ranks is None:
-            return values
-        on_device = self.device.xp.array(values)
-        ranks.allreduce(on_device)
-        return self.device.read_async(on_device, ranks.wait)()
+        return add_over_ranks(self.device, self.A.ranks, values)
 
     def nonfinite_inputs(self) -> list[str]:
         """Return the names of the inputs that contain NaN or infinity, which may explain a breakdown. Synchronizes."""
-        values = getattr(getattr(self.A, "matrix", None), "device_data", None)
-        inputs = {"b": self.b, "x0": self.guess, "A": values}
+        values = [matrix.device_data for matrix in self.A.matrices]
+        inputs = {"b": [self.b], "x0": [self.guess], "A": values}
         with self.device.active():
-            is_nonfinite = [self._has_nonfinite(v) for v in inputs.values()]
+            is_nonfinite = [any(map(self._has_nonfinite, arrays)) for arrays in inputs.values()]
         counts = self.sum_over_ranks(np.array(is_nonfinite, dtype=np.float64))
         return [name for name, count in zip(inputs, counts, strict=True) if count]
 
@@ -140,8 +210,40 @@ class LinearSystem:
             return not np.isfinite(values).all()
         return kernels_of(self.device).first_where(self.device, values.reshape(-1), "not finite") is not None
 
-    def deliver(self, x: Array) -> Array:
-        """Return flat columns as the caller gets them: the kind of array that b was, one of them as a vector."""
+    def norms_of_caller(self, norms: npt.NDArray[np.float64], exponent: int = 0) -> npt.NDArray[np.float64]:
+        """Return norms of residuals, in the last axis of each column, in the units of the caller.
+
+        They are also multiplied by 2 to the power of `exponent`.
+        """
+        if self.units is ONES:
+            return norms
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(np.ldexp(norms, self.units.b + exponent))
+
+    def in_units_of_caller(self, x: Array) -> Array:
+        """Return flat columns of a solution, in the units of the caller."""
+        return x if self.units is ONES else scaled_columns(self.device, x, self.units.x)
+
+    def columns_out_of_range(self) -> npt.NDArray[np.bool_]:
+        """Round x to what its dtype holds in the units of the caller, and return which columns overflow or underflow.
+
+        Synchronizes, unless these are the units of the solve.
+        """
+        if self.units is ONES:
+            return np.zeros(self.columns, np.bool_)
+        rounded = scaled_columns(self.device, self.in_units_of_caller(self.x), -self.units.x)
+        with np.errstate(all="ignore"):
+            differences, sizes = self._sizes(rounded - self.x), self._sizes(self.x)
+        self.x[...] = rounded
+        return ~(differences <= _ROUNDING * float(np.finfo(self.dtype).eps) * sizes)
+
+    def deliver(self, x: Array, exponents: npt.NDArray[np.int64] | None = None) -> Array:
+        """Return flat columns as the caller gets them: the kind of array that b was, one of them as a vector.
+
+        They are multiplied by 2 to the power of their `exponents`, by default those of the solution.
+        """
+        if self.units is not ONES:
+            x = scaled_columns(self.device, x, self.units.x if exponents is None else exponents)
         x = x.reshape(self.columns, -1).T
         if self.b_input.is_on_host:
             x = self.device.download(x)
@@ -157,9 +259,30 @@ def parse_right_hand_side(b: Any) -> DenseInput:
 
 
 def make_linear_system(
-    A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    M: Any = None,
+    *,
+    square: bool = True,
+    dtype: Any = None,
+    inner_dtype: Any = None,
+    terms: Sequence[float] = (),
 ) -> LinearSystem:
-    """Check the arguments of a solver, and bring them to one device and one dtype.
+    """Check the arguments of a solver, and bring them to one device, one dtype and units for the solve. Synchronizes.
+
+    Parameters
+    ----------
+    A, b, x0, M
+        As for the solver.
+    square : bool
+        Whether A has to be square.
+    dtype : dtype, optional
+        The dtype of all vectors, by default that of A and b together.
+    inner_dtype : dtype, optional
+        A narrower dtype in which corrections are computed.
+    terms : sequence of float
+        Numbers that are added to A or compared with it, such as a shift.
 
     Raises
     ------
@@ -172,7 +295,34 @@ def make_linear_system(
     guess = x0 if x0 is None or isinstance(x0, str) else parse_dense(x0)
     device = device_for(A, b_input.array, M)
     with device.active(), device.memory_guard():
-        return _make_system(device, A, b_input, guess, M, square, dtype)
+        system = _make_system(device, A, b_input, guess, M, square, dtype)
+        narrowest = system.dtype if inner_dtype is None else parse_dtype(inner_dtype, "inner_dtype")
+        _set_units(system, guess, terms, narrowest if narrowest.char in "fdFD" else system.dtype)
+    return system
+
+
+def _set_units(
+    system: LinearSystem, x0: DenseInput | str | None, terms: Sequence[float], narrowest: np.dtype[Any]
+) -> None:
+    """Scale the operators and vectors of a system, if their norms may over- or underflow. Synchronizes."""
+    device, dtype, columns, M = system.device, system.dtype, system.columns, system.M
+    system.has_entries = has_entries(system.A)
+    units, system.b_norms = choose_units(device, system.A, system.b, columns, terms, narrowest)
+    if units is ONES and not isinstance(x0, str):
+        return
+    system.b = scaled_columns(device, system.b, -units.b)
+    if isinstance(x0, str):
+        if M is None:
+            system.x[...] = system.b
+        else:
+            M.bind(device, dtype, columns)(system.b, system.x)
+        system.x = scaled_columns(device, system.x, np.array([units.A]))
+    else:
+        system.x = scaled_columns(device, system.x, -units.x)
+    if units.A and M is not None:
+        units = replace(units, M=exponent_of_preconditioner(device, M, system.b, columns, system.A.ranks))
+        system.M = scaled_operator(M, units.M, dtype)
+    system.A, system.units = scaled_operator(system.A, -units.A, dtype), units
 
 
 def _make_system(
@@ -206,10 +356,6 @@ def _make_system(
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be an array or 'Mb', got {x0!r}")
-        x0_flat = flat if preconditioner is None else x
-        if preconditioner is not None:
-            preconditioner.bind(device, dtype, columns)(flat, x)
-        x[...] = x0_flat
     elif x0 is not None:
         guess = x0.array
         if guess.size != columns * size or guess.shape[:1] != (size,):
@@ -219,7 +365,10 @@ def _make_system(
             )
         x[...] = x0.flat(device, dtype, columns)
     shape = (size,) if columns == 1 else (size, columns)  # like SciPy, one column gives a vector
-    return LinearSystem(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)
+    has_guess = x0 is not None
+    return LinearSystem(
+        device, dtype, operator, preconditioner, flat, x, columns, has_guess, b, shape, ONES, guess=guess
+    )
 
 
 def parse_dtype(value: Any, name: str) -> np.dtype[Any]:

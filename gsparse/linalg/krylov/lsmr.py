@@ -212,7 +212,7 @@ def lsmr(
     (2, [1.0033, -0.9967], 0.0058)
     """
     monitor = ConvergenceMonitor(progress=progress, bounded=maxiter is not None)
-    system = make_linear_system(A, b, x0, square=False)
+    system = make_linear_system(A, b, x0, square=False, terms=(damp,))
     with system.solving():
         limit = min(system.A.whole_shape) if maxiter is None else maxiter
         loop = bidiagonalize(
@@ -221,9 +221,10 @@ def lsmr(
         )  # fmt: skip
         loop.state.set(stop=0)
         loop.step("finish")()
-        result = result_of(loop)
+        result = result_of(loop, atol, btol)
         result = with_true_residual(result, system) if full_output or show else result
     if show:
         print(result.log())
-    result = replace(result, statistics=statistics(loop, *(loop.last[name].real for name in _NORMS)))
+    norms = {name: loop.last[name].real for name in _NORMS}
+    result = replace(result, statistics=statistics(loop, norms))
     return returned(result, system, full_output)

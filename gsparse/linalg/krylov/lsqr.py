@@ -107,7 +107,7 @@ PROGRAM = Program(
     ),
 )
 
-_NORMS = ("anorm", "acond", "arnorm", "xnorm")
+_NORMS = ("rnorm", "anorm", "acond", "arnorm", "xnorm")
 
 
 @register("solver", least_squares=True, relative_to_matrix=True, vectors=(0, 9))
@@ -207,17 +207,17 @@ def lsqr(
     (2, [1.0033, -0.9967], 0.0058)
     """
     monitor = ConvergenceMonitor(progress=progress, bounded=iter_lim is not None)
-    system = make_linear_system(A, b, x0, square=False)
+    system = make_linear_system(A, b, x0, square=False, terms=(damp,))
     with system.solving():
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
         loop = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, monitor, cs2=-1.0, variance=calc_var)
-        result = result_of(loop)
+        result = result_of(loop, atol, btol)
         result = with_true_residual(result, system) if full_output or show else result
-        variance = system.deliver(loop.vectors["var"].real)
+        variance = system.deliver(loop.vectors["var"].real, np.array([-2 * system.units.A]))
     if show:
         print(result.log())
-    rnorm, xx = loop.last["rnorm"].real, loop.last["xxnorm"].real
-    square = rnorm**2 - max(damp, 0) ** 2 * xx
-    values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(loop.last[name].real for name in _NORMS))
-    result = replace(result, statistics=(*statistics(loop, *values), variance))
+    norms = {name: loop.last[name].real for name in _NORMS}
+    square = norms["rnorm"] ** 2 - np.maximum(loop.last["damp"].real, 0) ** 2 * loop.last["xxnorm"].real
+    norms = {"r1norm": np.copysign(np.sqrt(abs(square)), square), **norms}
+    result = replace(result, statistics=(*statistics(loop, norms), variance))
     return returned(result, system, full_output)

@@ -25,7 +25,8 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, parse_dtype
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
-from gsparse.linalg.krylov.solve_state import SolveState
+from gsparse.linalg.krylov.solve_state import Snapshot, SolveState
+from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
@@ -60,7 +61,7 @@ PROGRAM = Program(
                 stop = 2 if isnan(norm) else 1 if norm < tolerance or norm == 0 else 3 if maxiter <= 0 else 0
             """,
         ),
-        # The correction is computed for a residual of norm 1, so that the narrow dtype does not underflow.
+        # The correction is computed for a residual of norm 1, whose elements the narrow dtype represents.
         Step("scale", before="factor = 1 / norm", each="w = factor * r", after="norm_old = norm"),
         Step("correct", before="factor = norm", each="x += factor * z"),
         Step(
@@ -129,7 +130,7 @@ def refined(
     product = loop.apply(system.A, "x", "q")
     body = [loop.step("scale"), loop.apply(correction, "w", "z"), loop.step("correct"), product, loop.step("residual")]
     loop.run([product, loop.step("start")], body)
-    correction.replace_last(loop.last["norm"].real)
+    correction.replace_last(loop.last)
     result = loop.result(infos=BREAKDOWN_INFO)
     if (loop.last.stop == _STAGNATED).any():
         wide = solve(dataclasses.replace(system, has_guess=True), rtol, atol, maxiter - loop.last.iterations, monitor)
@@ -151,8 +152,11 @@ class _Correction(Operator):
         self._solve, self._state, self._maxiter = solve, state, maxiter
         x, b = (system.device.xp.zeros(system.x.size, narrow) for _ in range(2))
         # The corrections stay on the device, even if the caller passed host arrays.
-        on_device = DenseInput(b, system.device)
-        self._inner = dataclasses.replace(system, dtype=narrow, x=x, b=b, has_guess=False, b_input=on_device)
+        on_device, self._system = DenseInput(b, system.device), system
+        # Corrections and their residuals are in the units of the solve.
+        self._inner = dataclasses.replace(
+            system, dtype=narrow, x=x, b=b, has_guess=False, b_input=on_device, units=ONES, b_norms=None
+        )
         self._history: list[list[float]] = [[] for _ in range(system.columns)]
 
     def bind(self, device: Any, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
@@ -161,7 +165,7 @@ class _Correction(Operator):
     def _apply(self, w: Array, z: Array) -> None:
         inner, snapshot = self._inner, self._state.read()
         norms, is_active = snapshot["norm"].real, snapshot.stop == 0
-        self.replace_last(norms)
+        self.replace_last(snapshot)
         rtol = _SAFETY * float((snapshot["tolerance"].real[is_active] / norms[is_active]).min())
         inner.x[...], inner.b[...] = 0, w
         for column in np.flatnonzero(~is_active):
@@ -173,7 +177,9 @@ class _Correction(Operator):
         bad = kernels_of(inner.device).first_where(inner.device, inner.x.reshape(-1), "not finite")
         is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
-        self._state.set(num_inner=self.append(result.residuals, np.where(is_active, norms, np.nan)))
+        self._state.set(
+            num_inner=self.append(result.residuals, np.where(is_active, self._system.norms_of_caller(norms), np.nan))
+        )
 
     def append(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> npt.NDArray[np.int64]:
         """Append the residuals of a solve, times `norms`, and return the number of iterations of each column."""
@@ -185,8 +191,9 @@ class _Correction(Operator):
             counts.append(len(residuals_of_column))
         return np.array(counts)
 
-    def replace_last(self, norms: npt.NDArray[np.float64]) -> None:
+    def replace_last(self, snapshot: Snapshot) -> None:
         """Replace the last residual of each column by the true one."""
+        norms = self._system.norms_of_caller(snapshot["norm"].real)
         for history, norm in zip(self._history, norms, strict=True):
             history[-1:] = [float(norm)]
 

@@ -33,8 +33,9 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.solve_loop import SMALLEST_SQUARES, IterationLimit, SolveLoop
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import has_no_solution
+from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import CONVERGED
 

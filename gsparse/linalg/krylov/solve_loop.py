@@ -29,18 +29,23 @@ from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, record
 from gsparse.linalg.krylov.solve_state import HISTORY_LENGTH, Snapshot, SolveState
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe, more_iterations
+from gsparse.linalg.result import (
+    BREAKDOWN,
+    CONVERGED,
+    MAXITER,
+    OUT_OF_RANGE,
+    REFUTED,
+    SolveResult,
+    describe,
+    more_iterations,
+)
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["SMALLEST_SQUARES", "IterationLimit", "SolveLoop"]
+__all__ = ["IterationLimit", "SolveLoop"]
 
 # The largest number of iterations: one for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
-
-# The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
-# so that the scalars computed from them depend on how a CPU rounds.
-SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
 
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
@@ -79,6 +84,8 @@ class SolveLoop:
         when the solve has taken many iterations (`_MANY_ITERATIONS`), and then ends the solve as `maxiter` would.
     has_normal_residuals : bool, optional
         Whether the program records norm(A.H @ r) of each iteration too, half a ring buffer after the residual.
+    norm_exponent : int, optional
+        Exponent of 2 by which the recorded norms differ from norms in the units of b.
     """
 
     def __init__(
@@ -93,9 +100,10 @@ class SolveLoop:
         norm: str = "residual",
         is_hopeless: Callable[[], bool] | None = None,
         has_normal_residuals: bool = False,
+        norm_exponent: int = 0,
     ) -> None:
         self.began = time.perf_counter()
-        self.norm = norm
+        self.norm, self._norm_exponent = norm, norm_exponent
         self.system, self.device, self.maxiter = system, system.device, int(np.max(maxiter))
         kernels_of(self.device).compile_steps(self.device, program, system.dtype)
         self.monitor = monitor or ConvergenceMonitor()
@@ -110,8 +118,8 @@ class SolveLoop:
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._normal_residuals: list[npt.NDArray[np.float64]] | None = [] if has_normal_residuals else None
-        self._num_residuals = 0
-        self._is_resident = True
+        self.is_refuted = np.zeros(system.columns, np.bool_)  # x is no solution, whatever the program has decided
+        self._num_residuals, self._is_resident = 0, True
         # Each product is bound once, because it may allocate vectors of its own.
         self._bound: dict[tuple[Any, bool], Apply] = {}
 
@@ -299,9 +307,13 @@ class SolveLoop:
         """Copy the new residuals out of the ring buffer."""
         capacity, done = self.state.capacity, snapshot.iterations
         new = np.arange(self._num_residuals, int(done.max()) + 1)
-        for kept, offset in ((self._residuals, 0), (self._normal_residuals, capacity // 2)):
+        of_b, of_A = (
+            (self._residuals, 0, self._norm_exponent),
+            (self._normal_residuals, capacity // 2, self.system.units.A),
+        )
+        for kept, offset, exponent in (of_b, of_A):
             if kept is not None:
-                residuals = snapshot.history[:, (new + offset) % capacity].T
+                residuals = self.system.norms_of_caller(snapshot.history[:, (new + offset) % capacity].T, exponent)
                 kept.append(np.where(new[:, None] <= done, residuals, np.nan))
         self._num_residuals += new.size
 
@@ -354,12 +366,14 @@ class SolveLoop:
         takes_preconditioner : bool
             Whether the method accepts a preconditioner. A profile advises to use one only if it does.
         """
-        codes, iterations = self.last.stop.tolist(), int(self.last.iterations.max())
-        known_infos = {CONVERGED: 0, **(infos or {})}
+        known_infos, self.stop = {CONVERGED: 0, **(infos or {})}, self.last.stop
+        for code, columns in ((REFUTED, self.is_refuted), (OUT_OF_RANGE, self.system.columns_out_of_range())):
+            if columns.any():
+                self.stop[columns & [known_infos.get(claim) == 0 for claim in self.last.stop.tolist()]] = code
+        codes, iterations = self.stop.tolist(), int(self.last.iterations.max())
         worst = next((code for code in codes if known_infos.get(code, 1) != 0), codes[0])
         info = known_infos.get(worst, max(iterations, 1))
-        x = self.solution()
-        seconds = time.perf_counter() - self.began
+        x, seconds = self.solution(), time.perf_counter() - self.began
         if recording.recorder is not None:
             recording.note_solve(iterations, self.system.M is not None if takes_preconditioner else None)
         reason = describe(worst, reasons or {})
@@ -368,7 +382,7 @@ class SolveLoop:
         culprits = self.system.nonfinite_inputs() if worst == BREAKDOWN else []
         if culprits:
             remedy = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
-        elif info and takes_preconditioner and (row := self.system.unsolvable_row()) is not None:
+        elif info and worst > 0 and takes_preconditioner and (row := self.system.unsolvable_row()) is not None:
             remedy = (
                 f"Row {row} of A is zero and b is not: A is singular, and no x solves the system. Remove the row and "
                 "its column, or use lsqr for least squares."

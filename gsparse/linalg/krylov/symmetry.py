@@ -136,7 +136,7 @@ def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float
     # The norms of the components of b that are constant vectors, which no A·x has.
     norms = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
     is_zero = 0 < of_probe < np.inf and of_ones <= _NOISE * epsilon * of_probe
-    return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms(system.b))))
+    return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms_of_b())))
 
 
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:

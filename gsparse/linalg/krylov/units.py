@@ -1,0 +1,240 @@
+"""Powers of two by which a solve scales A, M and the columns of b, so that no square over- or underflows.
+
+A solver adds up squares of vectors and divides by products of norms. Where A or b is far from 1, these leave the range
+of the dtype, although A, b and x do not. A solve therefore computes with A·2^-a, M·2^m and b·2^-b, whose solution is
+x·2^(a - b). Scaling by a power of two rounds nothing, and the exponents are 0 unless A or b needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, RankGroup
+from gsparse.products.prepared import PreparedMatrix
+from gsparse.sparse.reductions import sums_of_squares
+
+__all__ = [
+    "ONES",
+    "SMALLEST_SQUARES",
+    "Units",
+    "add_over_ranks",
+    "choose_units",
+    "exponent_of_preconditioner",
+    "has_entries",
+    "largest_magnitude",
+    "scaled_columns",
+    "scaled_operator",
+]
+
+HostArray = npt.NDArray[Any]
+
+# The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
+# so that the scalars computed from them depend on how a CPU rounds.
+SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
+# By the bytes of a real number: norms of A and of b need no scaling from 2 to the power -n to 2 to the power n. Solvers
+# multiply vectors twice by A, divide b by A, and add up squares in double precision.
+_RANGE_OF_A, _RANGE_OF_B = {4: 50, 8: 200}, {4: 30, 8: 200}
+# Largest exponent of a factor: the factor and its inverse are normal numbers.
+_LARGEST = {4: 125, 8: 1021}
+# The sum of the squares of the entries of a matrix, as long as its values are the same.
+_SQUARES: WeakKeyDictionary[PreparedMatrix, float] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The exponents of the powers of two of one system.
+
+    Attributes
+    ----------
+    b : ndarray of int, shape (columns,) or (1,)
+        A norm in the solve, times 2 to the power of this exponent, is the norm in the units of the caller.
+    A, M : int
+        Likewise for A, and with the other sign for M.
+    """
+
+    b: npt.NDArray[np.int64]
+    A: int = 0
+    M: int = 0
+
+    @property
+    def x(self) -> npt.NDArray[np.int64]:
+        """The exponents of the solution."""
+        return self.b - self.A
+
+
+# Those of a system without scaling, however many columns it has.
+ONES = Units(np.zeros(1, np.int64))
+
+
+def choose_units(
+    device: Device, A: Operator, b: Array, columns: int, terms: Sequence[float], narrowest: np.dtype[Any]
+) -> tuple[Units, HostArray | None]:
+    """Return the units of a system, and the norms of the columns of b if none of them has to be scaled. Synchronizes.
+
+    Parameters
+    ----------
+    terms : sequence of float
+        Numbers that are added to A or compared with it, such as a shift. A is scaled for the largest of them and A.
+    narrowest : dtype
+        The narrowest dtype in which the system is solved.
+    """
+    vectors, known = b.reshape(columns, -1), [abs(term) for term in terms if np.isfinite(term)]
+    squares = sums_of_squares(device, vectors)
+    square_of_A = _sum_of_entries(device, A)
+    if A.ranks is not None:
+        square_of_A, *squares_of_b = add_over_ranks(device, A.ranks, np.array([square_of_A, *squares])).tolist()
+        squares = np.array(squares_of_b)
+    size_of_A = max(square_of_A**0.5, *known, 0.0)
+    scales_A = not _is_inside(size_of_A, _RANGE_OF_A, narrowest) and (size_of_A > 0 or has_entries(A))
+    scales_b = [not _is_inside(square**0.5, _RANGE_OF_B, b.dtype) for square in squares.tolist()]
+    if not scales_A and not any(scales_b):
+        return ONES, np.sqrt(squares)
+    largest = [_largest(device, A), *(largest_magnitude(device, vector) for vector in vectors)]
+    # The roots add up to at most the number of ranks times the largest one, and do not overflow.
+    sums = add_over_ranks(device, A.ranks, np.sqrt(largest))
+    exponents = np.where(np.isfinite(sums), 2 * np.frexp(sums)[1] - 1, 0)
+    exponents[sums == 0] = 0
+    if any(known):
+        exponent = int(np.frexp(max(known))[1])
+        exponents[0] = max(int(exponents[0]), exponent) if sums[0] else exponent
+    limit = _LARGEST[_bytes_of_real(b.dtype)]
+    exponents = np.clip(exponents, -limit, limit).astype(np.int64)
+    of_b, of_A = np.where(scales_b, exponents[1:], 0), int(exponents[0]) if scales_A else 0
+    return Units(of_b, of_A) if of_A or of_b.any() else ONES, None
+
+
+def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -> HostArray:
+    """Add host values up over all ranks that share the vectors. Synchronizes."""
+    if ranks is None:
+        return values
+    on_device = device.xp.array(values)
+    ranks.allreduce(on_device)
+    return device.read_async(on_device, ranks.wait)()
+
+
+def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: int, ranks: RankGroup | None) -> int:
+    """Return the even exponent m for which M·2^m changes the size of b the least, by one product. Synchronizes."""
+    product = device.xp.zeros_like(b)
+    M.bind(device, b.dtype, columns)(b, product)
+    sums = add_over_ranks(device, ranks, np.sqrt([largest_magnitude(device, b), largest_magnitude(device, product)]))
+    if not (np.isfinite(sums).all() and sums.all()):
+        return 0
+    of_b, of_product = np.frexp(sums)[1].tolist()
+    limit = _LARGEST[_bytes_of_real(b.dtype)] - 1
+    return int(np.clip(2 * (of_b - of_product), -limit, limit))
+
+
+def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
+    """Return flat columns times 2 to the power of their exponents; the same array if all of these are 0."""
+    if not exponents.any():
+        return flat
+    # Two factors, because one alone may be out of range.
+    halves = exponents // 2, exponents - exponents // 2
+    columns = flat.reshape(len(exponents), -1)  # of one exponent, all columns are one row
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for half in halves:
+            columns = columns * device.upload(np.ldexp(1.0, half).astype(flat.real.dtype))[:, None]
+    return columns.reshape(-1)
+
+
+def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> Operator:
+    """Return an operator times 2 to the power of an exponent, for vectors of `dtype`. Its entries can be read still."""
+    if not exponent:
+        return operator
+    factor = float(np.ldexp(1.0, exponent))
+    is_exact = operator.dtype.kind in "fc" and np.finfo(operator.dtype).eps == np.finfo(dtype).eps
+    with np.errstate(under="ignore"):
+        if is_exact and isinstance(operator, MatrixOperator):
+            matrix: Any = operator.matrix
+            return MatrixOperator(matrix * factor)
+        if is_exact and isinstance(operator, DenseOperator):
+            return DenseOperator(operator.array * factor)
+    return _ScaledOperator(operator, factor)
+
+
+class _ScaledOperator(Operator):
+    """An operator times a power of two."""
+
+    def __init__(self, operator: Operator, factor: float) -> None:
+        self._operator, self._factor = operator, factor
+        self.shape, self.dtype, self.is_resident = operator.shape, operator.dtype, operator.is_resident
+
+    @property
+    def ranks(self) -> RankGroup | None:
+        return self._operator.ranks
+
+    @property
+    def whole_shape(self) -> tuple[int, int]:
+        return self._operator.whole_shape
+
+    @property
+    def first_index(self) -> int:
+        return self._operator.first_index
+
+    def home(self) -> Device:
+        return self._operator.home()
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        product = self._operator.bind(device, dtype, columns, adjoint=adjoint)
+        with np.errstate(over="ignore", under="ignore"):
+            factor = np.finfo(dtype).dtype.type(self._factor)
+
+        def apply(x: Array, y: Array) -> None:
+            product(x, y)
+            y *= factor
+
+        return apply
+
+
+def _is_inside(norm: float, ranges: dict[int, int], dtype: np.dtype[Any]) -> bool:
+    """Return whether a norm needs no scaling. Zero is outside, because the squares may have underflowed."""
+    limit = 2.0 ** ranges[_bytes_of_real(dtype)]
+    return bool(1 / limit <= norm <= limit)
+
+
+def _bytes_of_real(dtype: np.dtype[Any]) -> int:
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+def has_entries(A: Operator) -> bool:
+    """Return whether the entries of an operator can be read."""
+    return bool(A.matrices) or isinstance(A, DenseOperator)
+
+
+def _sum_of_entries(device: Device, A: Operator) -> float:
+    """Return the sum of the squares of the entries, 0 if they cannot be read. Synchronizes if it is not known yet."""
+    if isinstance(A, DenseOperator):
+        return float(np.square(np.abs(A.array), dtype=np.float64).sum())
+    return sum(_sum_of_matrix(device, matrix) for matrix in A.matrices)
+
+
+def _sum_of_matrix(device: Device, matrix: Any) -> float:
+    prepared = matrix._prepared()[0]
+    if prepared.csr.dtype.kind not in "fc":
+        return 1.0  # integers need no scaling
+    if prepared not in _SQUARES:
+        _SQUARES[prepared] = float(sums_of_squares(device, prepared.csr.data.reshape(1, -1))[0])
+    return _SQUARES[prepared]
+
+
+def _largest(device: Device, A: Operator) -> float:
+    """Return the magnitude of the largest entry, 0 if they cannot be read. Synchronizes."""
+    if isinstance(A, DenseOperator):
+        return largest_magnitude(device, A.array)
+    return max((largest_magnitude(device, matrix._prepared()[0].csr.data) for matrix in A.matrices), default=0.0)
+
+
+def largest_magnitude(device: Device, values: Array) -> float:
+    """Return the largest magnitude of real and imaginary parts. Synchronizes."""
+    if not values.size:
+        return 0.0
+    parts = values.ravel().view(values.real.dtype) if values.dtype.kind == "c" else values
+    return float(abs(parts).max())

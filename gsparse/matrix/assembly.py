@@ -13,7 +13,8 @@ from gsparse.matrix.matrix_flavour import CsrMatrix
 from gsparse.matrix.matrix_product import MatrixProduct
 from gsparse.matrix.operands import csr_operands, in_format, made, matrices_of, on_host
 from gsparse.matrix.simple_matrices import coo_array, diags_array, eye_array, random_array
-from gsparse.sparse.assembly import canonical_in_own_dtype, kronecker
+from gsparse.sparse.assembly import kronecker
+from gsparse.sparse.canonical import canonical
 from gsparse.sparse.selection import triangle
 
 __all__ = ["PUBLIC_NAMES"]
@@ -149,7 +150,7 @@ def _triangle(A: Any, k: int, format: str | None, device: Any, *, upper: bool) -
     if csr is None:
         return in_format(GpuSparseMatrix((sp.triu if upper else sp.tril)(on_host(A), k), device=home), format, (A,))
     with home.active(), home.memory_guard():
-        csr = triangle(home, canonical_in_own_dtype(home, csr), int(k), upper)
+        csr = triangle(home, canonical(home, csr), int(k), upper)
     return made(home, csr, format, (A,))
 
 

@@ -22,8 +22,8 @@ from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, method
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
-from gsparse.sparse.canonical import first_of_each_place, sorted_rows
+from gsparse.sparse.assembly import without_zeros
+from gsparse.sparse.canonical import canonical, first_of_each_place, sorted_rows
 from gsparse.sparse.reshaping import added_to, dense_of
 
 __all__ = ["METHODS", "to_cupy", "toarray", "tobsr", "tocoo", "tocsc", "tocsr"]
@@ -263,7 +263,7 @@ def _to_diagonals(self: MatrixLike, copy: bool = False) -> Any:
     device, csr = self.device, csr_of(self, self, False)
     xp = device.xp
     with device.active(), device.memory_guard():
-        csr = canonical_in_own_dtype(device, csr)
+        csr = canonical(device, csr)
         rows, columns = _coordinates(device, csr)
         offsets, diagonals = xp.unique(columns - rows, return_inverse=True)  # synchronizes
         width = int(columns.max()) + 1 if csr.nnz else 0  # synchronizes
@@ -309,7 +309,7 @@ def tobsr(self: MatrixLike, blocksize: tuple[int, int] | None = None, copy: bool
         height, width = _estimated_blocksize(device, csr) if blocksize is None else blocksize
         if height < 1 or width < 1 or self.shape[0] % height or self.shape[1] % width:
             raise ValueError(f"invalid blocksize {blocksize}")
-        blocks = _blocks(device, canonical_in_own_dtype(device, csr), height, width)
+        blocks = _blocks(device, canonical(device, csr), height, width)
     parts = tuple(device.download(part) for part in blocks)  # synchronizes
     return self._bsr_container(parts, shape=self.shape)
 

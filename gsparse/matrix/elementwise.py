@@ -18,7 +18,7 @@ from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, method
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import is_sparse, matrix_of, multiply_entries, with_values
-from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.canonical import canonical
 from gsparse.sparse.construction import check_dtype
 
 __all__ = ["METHODS", "VALUE_FUNCTIONS", "is_scalar", "scale"]
@@ -121,7 +121,7 @@ def _map_values(matrix: MatrixLike, value_map: ValueMap, *args: Any) -> Any:
         with device.active(), device.memory_guard():
             csr = csr.with_data(value_map.function(device.xp, csr.data, *args))
             check_dtype(csr.dtype)
-            csr = canonical_in_own_dtype(device, csr) if value_map.sums_after else csr
+            csr = canonical(device, csr) if value_map.sums_after else csr
         return matrix_of(matrix, csr, matrix.shape, type(matrix))
     values = arrays.data.current_array()
     with device.active(), device.memory_guard():

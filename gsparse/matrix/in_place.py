@@ -25,8 +25,8 @@ from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar
 from gsparse.matrix.host_operations import FROZEN, write_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, matrix_of
-from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
-from gsparse.sparse.canonical import sorted_rows
+from gsparse.sparse.assembly import without_zeros
+from gsparse.sparse.canonical import canonical, sorted_rows
 from gsparse.sparse.editing import resized
 
 __all__ = [
@@ -154,7 +154,7 @@ def sum_duplicates(self: MatrixLike) -> None:
         check_not_frozen(self)
         csr = entries_of(self)
         with self.device.active(), self.device.memory_guard():
-            csr = canonical_in_own_dtype(self.device, csr)
+            csr = canonical(self.device, csr)
         self._arrays.replace(csr)
     self._arrays.declared.clear()
 

@@ -15,8 +15,8 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.matrix_like import is_device_matrix
 from gsparse.matrix.sparse_operations import Operand, blocksizes, matrix_of, operand_of, with_values
 from gsparse.sparse.arithmetic import CsrProduct
-from gsparse.sparse.assembly import canonical_in_own_dtype
 from gsparse.sparse.block_products import block_patterns
+from gsparse.sparse.canonical import canonical
 
 __all__ = ["MatrixProduct"]
 
@@ -146,7 +146,7 @@ class MatrixProduct:
     def _sorted(self, a: Operand, b: Operand) -> tuple[Csr, Csr]:
         """Return the CSR arrays of both matrices, those of the second one with sorted rows. May synchronize."""
         with self._like.device.active(), self._like.device.memory_guard():
-            return a.csr, canonical_in_own_dtype(self._like.device, b.csr)
+            return a.csr, canonical(self._like.device, b.csr)
 
     def _is_alike(self, known: Csr, given: Csr) -> bool:
         """Return whether two matrices have the same row pointers and columns. Synchronizes unless they share them."""

@@ -19,7 +19,7 @@ from gsparse.matrix.matrix_flavour import CsrMatrix, MatrixFlavour
 from gsparse.matrix.matrix_like import is_device_matrix
 from gsparse.matrix.sparse_operations import csr_of
 from gsparse.products.options import MatrixOptions
-from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.canonical import canonical
 
 __all__ = ["csr_operands", "in_format", "made", "matrices_of", "on_host", "sorted_csr"]
 
@@ -54,7 +54,7 @@ def sorted_csr(home: Device, matrix: Any, dtype: np.dtype[Any] | None = None) ->
         return None
     csr = csr_of(matrix, matrix, False)
     with home.active(), home.memory_guard():
-        return canonical_in_own_dtype(home, csr if dtype is None else csr.with_data(csr.data.astype(dtype, copy=False)))
+        return canonical(home, csr if dtype is None else csr.with_data(csr.data.astype(dtype, copy=False)))
 
 
 def on_host(part: Any) -> Any:

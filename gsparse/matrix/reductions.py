@@ -63,8 +63,7 @@ def lines_of(matrix: MatrixLike, axis: int | None, *, summed: bool) -> tuple[Csr
         if conjugated:
             csr = csr.with_data(device.xp.conjugate(csr.data))
         if summed and not prepared.is_canonical:
-            csr = canonical(device, computed(csr, matrix.dtype))
-            csr = csr.with_data(csr.data.astype(matrix.dtype, copy=False))
+            csr = canonical(device, csr)
     return csr, prepared.stats.max_length
 
 

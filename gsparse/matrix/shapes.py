@@ -12,7 +12,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of
-from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.canonical import canonical
 from gsparse.sparse.reshaping import repeated, reshaped
 
 __all__ = ["METHODS", "reshape_matrix"]
@@ -72,7 +72,7 @@ def _broadcast_to(self: MatrixLike, shape: tuple[int, ...], copy: bool = False) 
     device, csr = self.device, csr_of(self, self, self._by_columns)
     stored = (1, *shape)[-2:]
     with device.active(), device.memory_guard():
-        csr = canonical_in_own_dtype(device, csr)
+        csr = canonical(device, csr)
         csr = repeated(device, csr, stored[::-1] if self._by_columns else stored)  # type: ignore[arg-type]
     return matrix_of(self, csr, shape, type(self))
 

@@ -12,7 +12,8 @@ from gsparse.device.select import get_device
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.operands import in_format, made
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.sparse.assembly import canonical_in_own_dtype, from_coordinates, identity, without_zeros
+from gsparse.sparse.assembly import from_coordinates, identity, without_zeros
+from gsparse.sparse.canonical import canonical
 
 __all__ = ["coo_array", "diags_array", "eye_array", "random_array"]
 
@@ -48,7 +49,7 @@ def coo_array(arg1: Any, shape: Any = None, dtype: Any = None, copy: bool = Fals
         return matrix
     home = matrix.device
     with home.active(), home.memory_guard():
-        csr = canonical_in_own_dtype(home, csr_of(matrix, matrix, False))
+        csr = canonical(home, csr_of(matrix, matrix, False))
     return made(home, csr, None)
 
 

@@ -27,7 +27,7 @@ from gsparse.matrix.in_place import check_not_frozen, entries_of, is_written_on_
 from gsparse.matrix.index import FEW_PLACES, Axis, Index, list_places, parse_index
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse, matrix_of
-from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.canonical import canonical
 from gsparse.sparse.editing import with_new_entries, with_values_at
 from gsparse.sparse.reshaping import dense_of, repeated
 
@@ -241,7 +241,7 @@ def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, s
     source = csr_of(matrix, x, False)
     with device.active(), device.memory_guard():
         _write_zeros(matrix, index, rows, columns, shape)
-        source = repeated(device, canonical_in_own_dtype(device, source), shape)  # type: ignore[arg-type]
+        source = repeated(device, canonical(device, source), shape)  # type: ignore[arg-type]
         if not source.nnz:
             return
         i = kernels_of(device).row_numbers(device, source.indptr, source.nnz)

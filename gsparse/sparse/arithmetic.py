@@ -15,7 +15,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, BlockPattern, KnownProduct
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
+from gsparse.sparse.assembly import without_zeros
 from gsparse.sparse.block_products import BlockProduct, block_patterns
 from gsparse.sparse.canonical import canonical, computed, in_common
 from gsparse.sparse.reshaping import dense_of
@@ -181,7 +181,8 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
     """
     common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
     # Comparisons and extremes need the sums that the common dtype holds: their integers wrap, and booleans stay true.
-    a, b = in_common(*(canonical(device, computed(part, common), common) for part in (a, b)))
+    a, b = (canonical(device, part.with_data(part.data.astype(common, copy=False))) for part in (a, b))
+    a, b = in_common(computed(a, common), computed(b, common))
     c = kernels_of(device).combine_rows(device, operation, a, b, common == np.uint64)
     return _without_zeros(device, c, np.dtype(np.bool_) if operation in COMPARISONS else common)
 
@@ -212,7 +213,7 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
     if factors.size == 1:
         return a.with_data(scaled_values(device, a, factors))
     common = np.result_type(a.dtype, b.dtype)
-    a = canonical_in_own_dtype(device, a.with_data(a.data.astype(common, copy=False)))
+    a = canonical(device, a.with_data(a.data.astype(common, copy=False)))
     with np.errstate(all="ignore"):  # SciPy's loops give no warnings of infinities.
         scaled = a.with_data(scaled_values(device, a, factors))
     return replace(without_zeros(device, scaled), is_canonical=True)

@@ -12,9 +12,9 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.canonical import canonical, computed, in_common
+from gsparse.sparse.canonical import computed, in_common
 
-__all__ = ["canonical_in_own_dtype", "from_blocks", "from_coordinates", "identity", "kronecker", "without_zeros"]
+__all__ = ["from_blocks", "from_coordinates", "identity", "kronecker", "without_zeros"]
 
 
 def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, columns: Array, data: Array) -> Csr:
@@ -25,12 +25,6 @@ def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, column
     index = np.int32 if max(*shape, int(data.size)) <= MAX_INT32 else np.int64
     order, indptr = kernels_of(device).order_by_row(device, rows.astype(index, copy=False), shape[0])
     return Csr(shape, indptr, columns.astype(index, copy=False)[order], data[order])
-
-
-def canonical_in_own_dtype(device: Device, csr: Csr) -> Csr:
-    """Return the matrix in canonical form, with values of its own dtype; sums of integers wrap. Synchronizes."""
-    summed = canonical(device, computed(csr, csr.dtype))
-    return summed.with_data(summed.data.astype(csr.dtype, copy=False))
 
 
 def without_zeros(device: Device, csr: Csr) -> Csr:

@@ -15,7 +15,7 @@ from gsparse.kernels.backends import kernels_of
 __all__ = ["canonical", "computed", "first_of_each_place", "in_common", "sorted_rows"]
 
 
-def canonical(device: Device, csr: Csr, dtype: Any = None) -> Csr:
+def canonical(device: Device, csr: Csr) -> Csr:
     """Return the matrix in canonical form: itself if it is, else sorted, with duplicates added up in their order.
 
     Parameters
@@ -23,28 +23,25 @@ def canonical(device: Device, csr: Csr, dtype: Any = None) -> Csr:
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of a compute dtype.
-    dtype : dtype, optional
-        The dtype that stands behind the values. Sums are what it holds, for instance 1 for True + True.
+        Of any dtype for which there is a compute dtype.
 
     Returns
     -------
     Csr
-        Shares the arrays of `csr` where nothing had to change. Synchronizes.
+        Shares the arrays of `csr` where nothing had to change. Its values have the same dtype, so that sums of integers
+        wrap, and True + True is True. Synchronizes.
     """
     if csr.is_canonical:
         return csr
-    kernels = kernels_of(device)
+    kernels, dtype = kernels_of(device), csr.dtype
     if not kernels.survey(device, csr.indptr, csr.indices, False).num_unsorted:
         return replace(csr, is_canonical=True)
-    xp, csr = device.xp, sorted_rows(device, csr)
+    xp, csr = device.xp, sorted_rows(device, computed(csr, dtype))
     is_first = first_of_each_place(device, csr)
-    if kernels.first_where(device, is_first, "zero") is None:  # synchronizes
-        return replace(csr, is_canonical=True)
-    sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
-    if dtype is not None:
-        sums = sums.astype(dtype, copy=False).astype(csr.dtype, copy=False)
-    return replace(kernels.keep_entries(device, csr, is_first), data=sums, is_canonical=True)
+    if kernels.first_where(device, is_first, "zero") is not None:  # synchronizes
+        sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
+        csr = replace(kernels.keep_entries(device, csr, is_first), data=sums)
+    return replace(csr, data=csr.data.astype(dtype, copy=False), is_canonical=True)
 
 
 def sorted_rows(device: Device, csr: Csr) -> Csr:

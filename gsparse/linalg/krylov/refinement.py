@@ -43,7 +43,7 @@ _STAGNATED = 4
 # larger value would be wasteful, because each correction begins its Krylov space anew.
 _INNER_RTOL = 1e-5
 # The last correction aims at this fraction of the tolerance. A correction that does not reduce the residual to this
-# fraction counts as stagnation.
+# fraction, or takes no iteration, counts as stagnation, so that `maxiter` bounds the number of corrections.
 _SAFETY = 0.5
 
 # `num_inner` is the number of inner iterations of the last correction.
@@ -58,7 +58,8 @@ PROGRAM = Program(
             after="""
                 norm = sqrt(rr)
                 record(norm)
-                stop = 2 if isnan(norm) else 1 if norm < tolerance or norm == 0 else 3 if maxiter <= 0 else 0
+                stop = 1 if norm < tolerance or norm == 0 else 3 if maxiter <= 0 else 0
+                stop = 2 if isnan(norm - norm) else stop  # also an infinite norm, by which r cannot be scaled
             """,
         ),
         # The correction is computed for a residual of norm 1, whose elements the narrow dtype represents.
@@ -72,9 +73,9 @@ PROGRAM = Program(
                 iteration += num_inner
                 norm = sqrt(rr)
                 record(norm)
-                stop = {_STAGNATED} if norm > {_SAFETY} * norm_old else 0
+                stop = 0 if num_inner > 0 and norm <= {_SAFETY} * norm_old else {_STAGNATED}
                 stop = 1 if norm < tolerance or norm == 0 else 3 if iteration >= maxiter else stop
-                stop = 2 if isnan(norm) else stop
+                stop = 2 if isnan(norm - norm) else stop
             """,
         ),
     ),

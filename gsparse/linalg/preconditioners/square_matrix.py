@@ -20,7 +20,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator, rounded_to_double
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
-from gsparse.sparse.canonical import canonical, computed
+from gsparse.sparse.canonical import canonical
 
 __all__ = [
     "DIAGONAL_RANGE",
@@ -301,9 +301,7 @@ def canonical_entries(matrix: DeviceMatrix) -> Csr:
     device, (prepared, conjugated) = matrix.device, matrix._prepared()
     csr = prepared.csr
     if not prepared.is_canonical:
-        # Sums of integers and booleans are computed in int64, and then cast to the dtype of the matrix, as in SciPy.
-        csr = canonical(device, computed(csr, csr.dtype))
-        csr = csr.with_data(csr.data.astype(matrix.dtype, copy=False))
+        csr = canonical(device, csr)
     return csr.with_data(device.xp.conj(csr.data)) if conjugated else csr
 
 

@@ -45,6 +45,15 @@ def test_complex_times_and_numbers_that_are_not_finite_are_refused(kind: Any) ->
     np.testing.assert_allclose(expm_multiply(GpuSparseMatrix(1j * S, device="cpu"), b), expected, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_a_norm_whose_powers_overflow_is_used_or_refused(dtype: Any) -> None:
+    A = GpuSparseMatrix(sp.diags_array([-6e4, 0.0]).astype(dtype), device="cpu")  # the powers overflow in float32
+    np.testing.assert_allclose(expm_multiply(A, np.ones(2, dtype)), [0, 1], rtol=1e-2)
+    for factor in (1e16, 1e26):
+        with pytest.raises(ValueError, match="leave no correct digit"):
+            expm_multiply(A * dtype(factor), np.ones(2, dtype))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [None, 1, 3])
 @pytest.mark.parametrize("scale", [0.02, 3.0])

@@ -114,7 +114,8 @@ def expm_multiply(
     ShapeError
         If A is not square, or B does not have a row for each row of A.
     ValueError
-        If B has more than two dimensions, `num` is less than 2, or a time or `traceA` is not finite.
+        If B has more than two dimensions, `num` is less than 2, or a time or `traceA` is not finite; or if t·‖A - μI‖
+        is so large that rounding errors leave no correct digit.
     TypeError
         If a time is complex: exp(z·A)·B for a complex z is ``expm_multiply(z * A, B)``.
     DeviceError

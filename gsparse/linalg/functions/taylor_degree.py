@@ -60,12 +60,14 @@ class ShiftedNorms:
         return self._roots[1]
 
     def root(self, p: int) -> float:
-        """Return an estimate of ‖(A - μI)^p‖₁^(1/p)."""
+        """Return an estimate of ‖(A - μI)^p‖₁^(1/p), infinite if the power overflows."""
         if p not in self._roots:
             size, block = self.A.shape[0], min(_BLOCK, self.A.shape[0])
             forward, adjoint = (self._power(p, block, is_adjoint) for is_adjoint in (False, True))
             products = Products(self.device, self.dtype, size, forward, adjoint)
-            self._roots[p] = float(estimate_one_norm(products, block).norm) ** (1 / p)
+            with np.errstate(over="ignore", invalid="ignore"):
+                norm = float(estimate_one_norm(products, block).norm)
+            self._roots[p] = norm ** (1 / p) if np.isfinite(norm) else np.inf
         return self._roots[p]
 
     def _power(self, p: int, columns: int, is_adjoint: bool) -> Callable[[Array, Array], None]:
@@ -82,20 +84,32 @@ class ShiftedNorms:
         return apply
 
     def degree_and_steps(self, t: complex, columns: int) -> tuple[int, int]:
-        """Return the degree m and the number of steps s with the fewest products, for exp(t·A) with some columns."""
+        """Return the degree m and the number of steps s with the fewest products, for exp(t·A) with some columns.
+
+        Raises
+        ------
+        ValueError
+            If so many steps are needed that their rounding errors leave no correct digit.
+        """
         theta, norm = THETA[np.dtype(np.finfo(self.dtype).dtype)], abs(t) * self.one_norm()
         if norm == 0 or not np.isfinite(norm):
             return 0 if norm == 0 else 1, 1
-        pairs = [(m, max(int(np.ceil(norm / theta[m])), 1)) for m in theta]
+        quotients = [(m, norm / theta[m]) for m in theta]
         # The norms of powers cost products too; below this norm, they cannot save as many.
         worth = 2 * _BLOCK * _MAX_POWER * (_MAX_POWER + 3) * theta[_MAX_DEGREE] / (columns * _MAX_DEGREE)
         if norm > worth:
-            pairs = []
+            quotients = []
             for p in range(2, _MAX_POWER + 1):
                 alpha = abs(t) * max(self.root(p), self.root(p + 1))
-                degrees = [m for m in theta if m >= p * (p - 1) - 1]
-                pairs += [(m, max(int(np.ceil(alpha / theta[m])), 1)) for m in degrees]
-        return min(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))
+                quotients += [(m, alpha / theta[m]) for m in theta if m >= p * (p - 1) - 1]
+        pairs = [(m, max(np.ceil(quotient), 1.0)) for m, quotient in quotients]
+        degree, steps = min(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))
+        if not steps * np.finfo(self.dtype).eps < 1:
+            raise ValueError(
+                f"the norm of A times the time, {norm:.1e} after a shift of A, is too large for {self.dtype}: it takes "
+                f"{steps:.1e} steps, whose rounding errors leave no correct digit. Use a shorter time or a scaled A"
+            )
+        return degree, int(steps)
 
 
 def _exact_one_norm(A: Operator, device: Device, shift: complex) -> float | None:

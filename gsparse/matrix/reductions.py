@@ -330,7 +330,7 @@ def _count_nonzero(self: MatrixLike, axis: Any = None) -> Any:
     axis = parse_axis(self, "count_nonzero", axis)
     if axis is None:
         total = sums_of_all(self, "nonzero", summed=True)
-        return np.int64(total[0] if total.size else 0)  # synchronizes
+        return np.int64(int(total[0]) if total.size else 0)  # synchronizes
     counts = self.device.download(sums_along(self, axis, "nonzero", summed=True))  # synchronizes
     csr, _ = lines_of(self, None, summed=True)
     if (axis == 1) != self._by_columns and counts.sum() == csr.nnz:

@@ -628,6 +628,8 @@ def test_an_invalid_environment_variable_ends_the_command_as_misuse(
     for options in ((), ("--workers", 1)):
         code, _, error = call(capsys, "solve", files / "line.mtx", *options)
         assert (code, error.startswith(f"gsparse solve: {message}")) == (2, True)
+    code, _, error = call(capsys, "doctor")
+    assert (code, error.startswith(f"gsparse doctor: {message}")) == (2, True)
 
 
 # A program that sends Ctrl-C to its own process when Python first looks for a module.

@@ -1063,6 +1063,11 @@ def test_operands_of_half_precision_give_scipys_results(device: Device, dtype: A
         got = apply(A)
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(*(part.toarray() if sp.issparse(part) else part for part in (got, want)))
+    for d in (D, D[:1], D[:, :1], 1 + D[0]):  # SciPy's products of some dtypes cannot be converted to arrays.
+        for apply in (lambda M, d: M.multiply(d), lambda M, d: d * M, lambda M, d: M / (d + 1)):
+            got = apply(A, d)
+            assert got.dtype == np.result_type(dtype, np.float32)
+            np.testing.assert_allclose(got.toarray(), apply(S.astype(got.dtype), d).toarray())
 
 
 # ------------------------------------------------------------------------------------------------------- threads

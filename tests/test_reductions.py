@@ -430,6 +430,16 @@ def test_counts_and_explicit_positions_have_the_types_of_scipys(device: Device) 
             assert function(A) == function(T.tocsr())
 
 
+@pytest.mark.parametrize("entries", [{}, {(0, 0): 0}, {(1, 0): 0}, {(0, 0): -1, (0, 1): 0}, {(0, 0): 1}, {(1, 1): 0}])
+def test_positions_have_the_types_of_scipys(device: Device, entries: dict[tuple[int, int], int]) -> None:
+    rows, columns = np.array(list(entries), int).reshape(-1, 2).T
+    S = sp.csr_array((np.array(list(entries.values()), float), (rows, columns)), shape=(2, 2))
+    for T in (S, -S):
+        for name in ("argmax", "argmin"):
+            got, want = (getattr(M, name)() for M in (GpuSparseMatrix(T, device=device), T))
+            assert (got, type(got)) == (want, type(want))
+
+
 def check_out_on_the_device(device: Device, make: Callable[[Any], Any], rng: np.random.Generator) -> None:
     """Compare results that are written to arrays of the device with SciPy's."""
     S = whole_numbers(from_lengths(rng.integers(0, 9, 64), 16, rng), rng)

@@ -25,7 +25,7 @@ from gsparse._version import install_command
 from gsparse.cli.common import Command, add_json, print_result, show_elapsed
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of, gpu_code_folder
-from gsparse.device.select import get_device
+from gsparse.device.select import default_device_name, get_device
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -93,6 +93,7 @@ def _check_versions() -> Iterator[CheckResult]:
     for name in ("numpy", "scipy", "numba"):
         yield CheckResult(name, _version(name))
     yield CheckResult("CPU threads", f"{get_num_threads()} of {available_cpus()} (GSPARSE_NUM_THREADS sets them)")
+    yield CheckResult("default device", f"{default_device_name()} (GSPARSE_DEVICE sets it)")
 
 
 @cache

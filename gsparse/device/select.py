@@ -12,7 +12,7 @@ from gsparse.device.base import Device
 from gsparse.device.cpu import cpu_device
 from gsparse.device.cupy import import_cupy
 from gsparse.device.gpu import gpu_device
-from gsparse.errors import DeviceError
+from gsparse.errors import DeviceError, SettingsError
 
 __all__ = ["current_gpu", "default_device_name", "device_of", "get_device"]
 
@@ -35,12 +35,12 @@ def default_device_name() -> str:
 
     Raises
     ------
-    DeviceError
+    SettingsError
         If the variable is not the name of a device.
     """
     name = os.environ.get(DEVICE_VARIABLE) or "auto"
     if not _NAMES.fullmatch(name):
-        raise DeviceError(_unknown(f"{name!r} in the environment variable {DEVICE_VARIABLE}"))
+        raise SettingsError(_unknown(f"{name!r} in the environment variable {DEVICE_VARIABLE}"))
     return name
 
 
@@ -62,6 +62,8 @@ def get_device(name: str | Device | None = None) -> Device:
     ------
     DeviceError
         If the name is unknown or the device does not exist.
+    SettingsError
+        If the default is not the name of a device.
 
     Examples
     --------

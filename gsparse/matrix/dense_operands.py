@@ -121,11 +121,10 @@ def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
 
 def _scaled(matrix: MatrixLike, factors: Array) -> Any:
     """Return the products of the entries and the factors that belong to them; None for what SciPy has to compute."""
-    own, others = matrix.dtype, factors.dtype
     if not _is_computed_here(matrix, factors):
-        return None
-    if compute_dtype(own if own == others else np.result_type(own, others)) is None:
-        return None  # half or extended precision
+        return None  # extended precision
+    if factors.dtype == np.float16:  # SciPy may return a matrix of float16, which its methods then refuse to convert.
+        factors = factors.astype(np.float32)
     if factors.ndim > 2 or (matrix.shape in ((1,), (1, 1)) and factors.size != 1):
         return _dense_product(matrix, factors)
     new_shape, shape = _broadcast_shape(matrix.shape, factors.shape), (1, *factors.shape)[-2:]

@@ -139,8 +139,7 @@ def _position_in_all(matrix: MatrixLike, name: str, explicit: bool) -> Any:
         return 0
     with device.active(), device.memory_guard():
         lines = computed(csr, matrix.dtype)
-        position = first_extreme(device, lines, _POSITIONS[name], explicit, matrix.dtype)
-    return np.int64(position) if explicit else position  # the types that SciPy returns
+        return first_extreme(device, lines, _POSITIONS[name], explicit, matrix.dtype)
 
 
 def _positions_along(matrix: MatrixLike, axis: int, extreme: str, explicit: bool) -> Array:

@@ -144,8 +144,10 @@ def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, expl
     return xp.where(positions < 0, 0, csr.indices[positions]).astype(np.int64)
 
 
-def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> int:
+def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> Any:
     """Return the index of the first extreme in the matrix, flattened row by row. Synchronizes.
+
+    The index is an int or an np.int64, as in SciPy.
 
     Parameters
     ----------
@@ -160,7 +162,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
     found = kernels.extreme_positions(device, None, csr.data, extreme, csr.nnz, unsigned)
     position = int(found[0])  # synchronizes
     if explicit:
-        return position
+        return np.int64(position)
     value = device.download(csr.data[position : position + 1]).astype(dtype)[0]  # synchronizes
     rows = device.xp.searchsorted(csr.indptr, found.astype(csr.indptr.dtype), side="right")
     row = int(rows[0]) - 1  # synchronizes
@@ -169,7 +171,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
     if beyond_zero or csr.nnz == csr.num_rows * csr.num_cols:
         return place
     missing = _first_missing(device, csr)
-    return min(place, missing) if value == 0 else missing
+    return min(missing, np.int64(place)) if value == 0 else missing
 
 
 def _first_missing(device: Device, csr: Csr) -> int:

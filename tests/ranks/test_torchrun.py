@@ -24,7 +24,7 @@ import gsparse.linalg as gla
 from gsparse.distributed import from_torchrun
 from gsparse.distributed.ranks import construction, torchrun
 from gsparse.distributed.ranks.handshake import Deadline, connect, prove
-from gsparse.errors import CommunicationError, DeviceError, ShapeError
+from gsparse.errors import CommunicationError, SettingsError, ShapeError
 from tests.linalg.problems import laplacian, residual
 from tests.ranks.groups import LONG, SECRET, SOON
 from tests.ranks.strangers import strangers
@@ -148,7 +148,7 @@ def test_the_default_device_is_that_of_the_environment(environment: Any, monkeyp
     environment(size=1, TORCHELASTIC_RUN_ID="")
     monkeypatch.setenv("GSPARSE_DEVICE", "nowhere")
     assert from_torchrun(laplacian(3), device="cpu").device.name == "cpu"
-    with pytest.raises(DeviceError, match="unknown device 'nowhere'"):
+    with pytest.raises(SettingsError, match="unknown device 'nowhere'"):
         from_torchrun(laplacian(3))
 
 

@@ -196,6 +196,14 @@ def test_a_singular_coarsest_level_is_pseudo_inverted(real_device: Device) -> No
     assert result.iterations < 30
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_a_coarsest_matrix_that_overflows_is_refused(real_device: Device, dtype: Any) -> None:
+    A = np.full((3, 3), np.finfo(dtype).max, dtype)
+    with pytest.raises(FactorizationError, match="the coarsest matrix has a value that is not finite"):
+        amg(GpuSparseMatrix(sp.csr_array(A), device=real_device))
+
+
 def test_a_hierarchy_of_one_level_is_its_inverse(real_device: Device) -> None:
     assert_close(
         dense(amg(hierarchy(laplacian(5), max_coarse=100), device=real_device)), np.linalg.inv(laplacian(5).toarray())

@@ -8,6 +8,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
 from gsparse.linalg.small_matrices import with_one_blas_thread
 from gsparse.sparse.reshaping import dense_of
@@ -36,6 +37,11 @@ def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
         solutions are only determined up to a constant.
     hermitian : bool
         Whether the matrix is Hermitian up to rounding.
+
+    Raises
+    ------
+    FactorizationError
+        If a value is not finite.
     """
     size, dtype = csr.num_rows, np.result_type(csr.dtype, np.float64)
     dense, xp, is_small = dense_of(device, csr).astype(dtype), device.xp, size <= _HOST_ROWS
@@ -66,6 +72,11 @@ def _inverse(xp: Any, dense: Array, eps: float, hermitian: bool) -> Array:
 
 
 def _pseudo_inverse(xp: Any, dense: Array, eps: float, hermitian: bool) -> Array:
+    if not xp.isfinite(dense).all():  # synchronizes
+        raise FactorizationError(
+            "amg: the coarsest matrix has a value that is not finite, because the values of A are too large for their "
+            "dtype, or because A has not the symmetry that was declared: scale A, or leave symmetry= out"
+        )
     noise = _NOISE * eps * dense.shape[0] ** 0.5
     if hermitian:
         values, left = xp.linalg.eigh(dense)

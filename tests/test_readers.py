@@ -284,6 +284,19 @@ def test_fields_of_harwell_boeing_that_touch_are_separated(tmp_path: Path) -> No
     same(read_file(tmp_path / "B.rua"), sp.csr_array(([-1.0, -2.5], ([10000, 10001], [0, 0])), shape=(10002, 1)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int64", "uint64"])
+def test_numbers_of_harwell_boeing_are_written_where_the_format_says(tmp_path: Path, dtype: str) -> None:
+    limits = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
+    values = np.array([limits.min, limits.min, -limits.max if limits.min else 1, 7] * 3)
+    if dtype == "uint64":
+        values[0] = 2**63 - 1  # the largest number that is read
+    A = sp.csr_array(values.astype(dtype).reshape(2, 6))
+    path = tmp_path / ("A.rua" if dtype.startswith("f") else "A.iua")
+    write_file(path, A)
+    for read in (read_file, partial(scipy.io.hb_read, spmatrix=False), partial(read_harwell_boeing, by_width=True)):
+        same(read(path), A)
+
+
 def with_formats(whole: str, real: str, values: str) -> str:
     """Return a file of the matrix [[2, 0], [0, -3]] with these formats and this text of the values."""
     sizes = (f"{3:14d}" + f"{1:14d}" * 3, "RUA".ljust(14) + "".join(f"{n:14d}" for n in (2, 2, 2, 0)))
@@ -321,7 +334,7 @@ def test_formats_of_fortran_are_read(tmp_path: Path, name: str) -> None:
 )
 def test_a_format_of_fortran_that_is_not_read_is_named(tmp_path: Path, format: str, values: str, words: str) -> None:
     (tmp_path / "A.rua").write_text(with_formats("(3I5)", format, values))
-    with pytest.raises(FileFormatError, match=f"^A.rua cannot be read: .*{words}.*hb_write"):
+    with pytest.raises(FileFormatError, match=f"^A.rua cannot be read: .*{words}.*write_file"):
         read_file(tmp_path / "A.rua")
 
 
@@ -655,11 +668,14 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
     "a count of lines that is wrong": (
         ".hb", RUA.replace(f"{4:14d}{1:14d}", f"{4:14d}{2:14d}", 1).encode(), "it announces 2"),
     "a line that is too long": (".hb", RUA.replace(" 1 3", " 1 3" + " 3" * 40, 1).encode(), "is longer than"),
-    "fewer entries than announced": (".hb", RUA.replace("1.0000000000000000E+00", " " * 22).encode(), "same size"),
+    "fewer entries than announced": (
+        ".hb", RUA.replace("1.0000000000000000E+00", " " * 22).encode(), "' {25}' is not one number"),
     "a sign without digits": (".hb", IUA.replace(" 4\n", " -\n").encode(), "- is not a 64-bit integer"),
     "a whole number beyond int64": (
         ".hb", IUA.replace("(26I3)", "(3I20)").replace("  3  1  4", f"{3:20d}{1:20d}{2**63:20d}").encode(),
         f"{2**63} is not a 64-bit integer"),
+    "a field of two numbers": (
+        ".hb", IUA.replace("(26I3)", "(3I4)").replace("  3  1  4", " 3 11 4   1").encode(), "' 3 1' is not one number"),
     "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, .* \(4, 3\) is not square"),
 }  # fmt: skip
 
@@ -837,11 +853,23 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     process.close()
 
 
-def read_harwell_boeing(path: Path) -> Any:
-    """Read the words of each section, by the counts of lines in the header."""
+def read_harwell_boeing(path: Path, by_width: bool = False) -> Any:
+    """Read the sections by the counts of lines in the header, and their numbers by the width of the format.
+
+    Unless `by_width`, a line with the right number of words is read from blank to blank, as SciPy's files need it.
+    """
     lines = path.read_text("latin-1").splitlines()
     begins = 4 + np.cumsum([0, *(int(lines[1][14 * k : 14 * k + 14]) for k in (1, 2, 3))])
-    words = [" ".join(lines[a:b]).split() for a, b in itertools.pairwise(begins)]
+    sizes = int(lines[2][28:42]) + 1, *[int(lines[2][42:56])] * 2
+    words: list[list[str]] = []
+    formats = re.findall(r"\([^()IEFDG]*?(\d*)[IEFDG](\d+)[^()]*\)", lines[3], re.IGNORECASE)
+    for (begin, end), size, format in zip(itertools.pairwise(begins), sizes, formats, strict=False):
+        repeat, width = int(format[0] or 1), int(format[1])
+        words.append([])
+        for k, line in enumerate(lines[begin:end]):
+            fields = [line[j : j + width] for j in range(0, len(line.rstrip()), width)]
+            is_full = len(line.split()) == min(repeat, size - k * repeat)
+            words[-1] += line.split() if is_full and not by_width else fields
     pointers, rows = (np.array(part, int) - 1 for part in words[:2])
     shape = int(lines[2][14:28]), int(lines[2][28:42])
     matrix = sp.csc_array((np.array(words[2], float), rows, pointers), shape=shape)

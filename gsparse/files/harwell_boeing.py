@@ -1,9 +1,13 @@
-"""Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader and writer.
+"""Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader.
 
 SciPy reads real and integer matrices without a symmetry, whose numbers are in Fortran's formats I and E. This module
-changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. It also writes the
-numbers of formats D, F and G, and exponents without a letter, as SciPy reads them. SciPy needs blanks between numbers;
-this module inserts them where the fields of a line touch.
+changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. It also changes the
+numbers of formats D, F and G, and exponents without a letter, to those that SciPy reads. SciPy needs blanks between
+numbers; this module inserts them where the fields of a line touch.
+
+In Fortran, the width of the format alone says where a number is. Lines with the right number of words are read from
+blank to blank all the same, because the numbers that SciPy's writer writes are one character narrower than its header
+says. This also makes negative numbers touch where no reader can know it, so this module writes files itself.
 
 References
 ----------
@@ -99,7 +103,7 @@ def _join_sections(lines: list[str]) -> None:
             if len(lines[number]) > format.repeat * format.width:
                 raise ValueError(f"line {number + 1} is longer than {format.text}: {len(lines[number])} characters")
             left = numbers - format.repeat * (number - begin)
-            lines[number] = _separate(lines[number], min(format.repeat, left), format.width)
+            lines[number] = _separate(lines[number], min(format.repeat, left), format)
             lines[number] = _plain_numbers(lines[number], format, are_whole[section])
         sections.append(" ".join(lines[begin : begin + count]))
         begin += count
@@ -147,11 +151,15 @@ def _plain_numbers(line: str, format: _Format, are_whole: bool) -> str:
     return line
 
 
-def _separate(line: str, count: int, width: int) -> str:
+def _separate(line: str, count: int, format: _Format) -> str:
     """Insert blanks between the `count` fields of a line if they touch."""
     if len(line.split()) == count:
         return line
-    return " ".join(line[k : k + width] for k in range(0, len(line), width))
+    fields = [line[k : k + format.width] for k in range(0, len(line), format.width)]
+    for field in fields:
+        if len(field.split()) != 1:
+            raise ValueError(f"{field!r} is not one number in the {format.width} characters of {format.text}")
+    return " ".join(fields)
 
 
 def _check_whole_numbers(line: str) -> None:
@@ -185,8 +193,28 @@ def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> N
         raise ValueError(
             f"a matrix of {A.dtype} is written with all its entries, type {typed[1:].upper()}: name it {typed}"
         )
+    C, one = A.tocsc(), np.int64(1)
+    sections = C.indptr + one, C.indices + one, C.data.astype(np.float64) if typed == ".rua" else C.data
+    formats = [_format_for(numbers) for numbers in sections]
+    counts = [-(-numbers.size // format.repeat) for numbers, format in zip(sections, formats, strict=True)]
+    pointers, rows, values = (format.text for format in formats)
     text = TextIOWrapper(file, encoding="ascii", newline="\n")
     try:
-        scipy.io.hb_write(text, A)
+        text.write(f"{'Written by gsparse':80}\n" + "".join(f"{n:14d}" for n in (sum(counts), *counts)) + "\n")
+        text.write(f"{typed[1:].upper():14}" + "".join(f"{n:14d}" for n in (*C.shape, C.nnz, 0)) + "\n")
+        text.write(f"{pointers:16}{rows:16}{values:20}\n")
+        for numbers, format in zip(sections, formats, strict=True):
+            how = f"{format.width}.16E" if numbers.dtype.kind == "f" else f"{format.width}d"
+            for begin in range(0, numbers.size, format.repeat):
+                line = numbers[begin : begin + format.repeat].tolist()
+                text.write("".join(f"{number:{how}}" for number in line) + "\n")
     finally:
         text.detach()  # This flushes the text, and leaves the file open for the caller.
+
+
+def _format_for(numbers: Any) -> _Format:
+    """Return a format whose fields hold each of these numbers and, for readers that split at blanks, one blank."""
+    if numbers.dtype.kind == "f":
+        return _Format("(3E25.16)", 3, 25, 0)  # 17 digits determine a float64; the longest is -1.2345678901234567E-300
+    width = 1 + max(len(str(numbers.min())), len(str(numbers.max())))
+    return _Format(f"({80 // width}I{width})", 80 // width, width, 0)

@@ -37,7 +37,7 @@ _KINDS = {
     ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed_writer(".bz2"), matrix_market.WRITER),
     ".mat": _Kind(matlab.read, matlab.write, "scipy.io.savemat", has_names=True),
     **{
-        ending: _Kind(harwell_boeing.read, harwell_boeing.writer_of(ending), "scipy.io.hb_write")
+        ending: _Kind(harwell_boeing.read, harwell_boeing.writer_of(ending), "gsparse.files.write_file")
         for ending in harwell_boeing.SUFFIXES
     },
 }

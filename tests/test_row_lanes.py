@@ -12,7 +12,6 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr, LaneRule
-from gsparse.formats.row_lanes import LONG_LANES
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import lane_slices
 from gsparse.products import row_lanes
@@ -44,9 +43,9 @@ def hubs(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.Mon
     return bool(request.param)
 
 
-def rule_of(device: Device, hubs: bool, steps: int) -> LaneRule:
+def rule_of(device: Device, steps: int) -> LaneRule:
     """Return a rule in which a lane has at most this number of entries, and a row of several slices is long."""
-    return LaneRule(steps, device.lanes * steps, device.lanes if hubs else LONG_LANES, steps)
+    return LaneRule(steps, device.lanes * steps)
 
 
 def test_frequent_columns_are_those_with_the_most_entries(
@@ -68,7 +67,7 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     numbers = np.full(400, 65535, np.uint16)
     numbers[:60] = np.arange(60)
     csr = structure_of(device, S).csr
-    rule = rule_of(device, hubs, 4)
+    rule = rule_of(device, 4)
     found = kernels_of(device).lane_rows(device, csr, on_device(device, numbers) if hubs else None, rule)
     order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
     lengths, width = np.diff(S.indptr), device.lanes
@@ -83,9 +82,8 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     assert np.all((lanes * 4 >= lengths) | (lanes == width) | is_long)
     assert np.all(np.isin(lanes[~is_long], 2 ** np.arange(8))) and np.all(lanes[~is_long] <= width)
     assert np.all((lanes == 1) | (lengths > 2 * lanes) | is_long)  # half as many lanes would not do
-    assert is_long.any() and np.all(lanes[is_long] % rule.long_lanes == 0)
-    assert np.all(lanes[is_long] * rule.long_steps >= lengths[is_long])
-    assert np.all((lanes[is_long] - rule.long_lanes) * rule.long_steps < lengths[is_long])
+    assert is_long.any() and np.all(lanes[is_long] % width == 0)
+    assert np.all(lanes[is_long] * 4 >= lengths[is_long]) and np.all((lanes[is_long] - width) * 4 < lengths[is_long])
 
 
 def test_columns_without_entries_are_not_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +104,7 @@ def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_sli
     fewest_steps: int,
 ) -> None:
     monkeypatch.setattr(row_lanes, "MAX_FREQUENT", max_frequent)
-    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, hubs, fewest_steps))
+    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, fewest_steps))
     S = graph(rng, 700, 501, 9000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)
@@ -143,7 +141,7 @@ def test_matrices_that_are_larger_than_the_cache_multiply_right(
 def test_the_sum_of_a_row_of_several_slices_is_always_the_same(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, hubs, 1))
+    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, 1))
     S = graph(rng, 40, 300, 5000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, 300, float)
     first = A @ x

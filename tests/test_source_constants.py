@@ -14,7 +14,6 @@ import pytest
 
 from gsparse.device.compilation import SOURCE_FOLDER
 from gsparse.formats.launch import THREADS_PER_BLOCK
-from gsparse.formats.row_lanes import LONG_LANES
 from gsparse.kernels import aggregation, algebra
 from gsparse.kernels.gpu.source_constants import constant, defined_constants
 
@@ -110,7 +109,6 @@ def test_numbers_that_both_backends_share_are_those_of_the_kernels() -> None:
     for name in ("UNDECIDED", "OUTSIDE", "ISOLATED"):
         assert constant("independent_set.cu", f"GS_{name}") == getattr(aggregation, name)
     assert constant("port.cuh", "GS_MAX_THREADS") == max(THREADS_PER_BLOCK)
-    assert constant("spmv_lanes.cu", "GS_LONG_LANES") == LONG_LANES
     assert constant("port.cuh", "GS_LARGEST_BLOCK") == constant("spmv_hubs.cu", "GS_HUB_THREADS")
 
 

@@ -19,26 +19,22 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
-__all__ = ["LONG_LANES", "MAX_FREQUENT", "ROW_LANES", "LaneRule", "LaneSlices", "LaneStats", "RowLanes"]
+__all__ = ["MAX_FREQUENT", "ROW_LANES", "LaneRule", "LaneSlices", "LaneStats", "RowLanes"]
 
 # Largest number of columns that uint16 numbers. Its largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
-# Lanes of a long row that a block of a GPU multiplies (GS_LONG_LANES, spmv_lanes.cu).
-LONG_LANES = 512
 
 
 class LaneRule(NamedTuple):
     """How many lanes a row has on a GPU.
 
     A row with at most `longest` entries has a power of two of lanes, at most those of a slice: the fewest for which a
-    lane has at most `most_steps` entries, where there are enough of them. A longer row has a multiple of `long_lanes`,
-    the least for which a lane has at most `long_steps` entries.
+    lane has at most `most_steps` entries, where there are enough of them. A longer row has the fewest whole slices of
+    lanes that do.
     """
 
     most_steps: int
     longest: int
-    long_lanes: int
-    long_steps: int
 
 
 @dataclass(frozen=True, eq=False)

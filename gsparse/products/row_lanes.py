@@ -15,7 +15,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, padding_code
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.formats.row_lanes import LONG_LANES, MAX_FREQUENT, LaneRule, LaneSlices, LaneStats
+from gsparse.formats.row_lanes import MAX_FREQUENT, LaneRule, LaneSlices, LaneStats
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 
@@ -36,9 +36,8 @@ _HUB_LANES, _FEWEST_HUB_STEPS = 2**18, 16
 # The same without hubs. An H200 runs 2**17 lanes at once. Counts with 2 million entries take 9.2, 8.6, 9.3 and 13.0 µs
 # with at most 8, 16, 32 and 64 entries of a lane, and texts with 300 000 entries 4.4, 5.4 and 7.0 µs with 8, 16 and 32.
 _LANES, _FEWEST_STEPS = 90_000, 8
-# Without hubs, a row may take a whole slice and this many entries of each lane before it is a long row, which takes
-# blocks of its own: texts of up to 557 words take 5.4 µs if rows with more than 256 are long, and 4.1 µs otherwise.
-_MOST_STEPS = 40
+# Without hubs, the lanes of a slice may have this many entries of a row before it is a long row.
+_MOST_STEPS = 16
 # Positions that a lane reads at once, in matrices without hubs on a GPU.
 _GROUP = 4
 # Rows have about the same length if the standard deviation is at most this part of the mean.
@@ -164,12 +163,12 @@ def lane_rule(structure: LaneSlicesStructure) -> LaneRule:
     """The number of lanes of a row, by its length. Synchronizes if nobody has looked for hubs."""
     device, nnz = structure.device, structure.csr.nnz
     if _sums_whole_rows(device):
-        return LaneRule(NO_LIMIT, NO_LIMIT, 1, NO_LIMIT)
+        return LaneRule(NO_LIMIT, NO_LIMIT)
     if structure.has_hubs:
         steps = max(_FEWEST_HUB_STEPS, nnz // _HUB_LANES)
-        return LaneRule(steps, device.lanes * steps, device.lanes, steps)
+        return LaneRule(steps, device.lanes * steps)
     steps = max(_FEWEST_STEPS, nnz // _LANES)
-    return LaneRule(steps, device.lanes * max(_MOST_STEPS, steps), LONG_LANES, steps)
+    return LaneRule(steps, device.lanes * max(_MOST_STEPS, steps))
 
 
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:

@@ -16,7 +16,7 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Csr, LaneSlices, RowLanes
 from gsparse.formats.launch import Launch
-from gsparse.formats.row_lanes import LONG_LANES, LaneRule
+from gsparse.formats.row_lanes import LaneRule
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NO_DOTS, expression
 from gsparse.kernels.gpu.launch import bind_product, launch_threads
@@ -63,23 +63,22 @@ def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: La
         return _with_hubs(device, matrix, dtype)
     slices = matrix.slices
     most = (_WIDE_LANE_THREADS if dtype.itemsize > 8 else _LANE_THREADS) // device.lanes
-    long_blocks = slices.num_long_slices * device.lanes // LONG_LANES
-    num_others = slices.num_slices - slices.num_long_slices
-    fewest = most if long_blocks else min(_FEWEST_WARPS, most)
-    warps = min(max(-(-num_others // device.multiprocessors), fewest), most)
-    blocks = long_blocks + min(_LANE_BLOCKS * device.multiprocessors, -(-num_others // warps))
+    fewest = most if slices.num_long_slices else min(_FEWEST_WARPS, most)
+    warps = min(max(-(-slices.num_slices // device.multiprocessors), fewest), most)
+    blocks = min(_LANE_BLOCKS * device.multiprocessors, -(-slices.num_slices // warps))
+    rounds = -(-slices.num_long_slices // max(blocks * warps, 1))
     kernel = ProductKernel(_PRODUCT, "row_lanes", (value_type(matrix.values), matrix.columns.dtype, dtype))
-    sizes = np.int64(slices.num_slices), np.int32(long_blocks), np.int32(slices.is_even)
+    sizes = np.int64(slices.num_slices), np.int32(rounds), np.int32(slices.is_even)
     layout = *sizes, slices.rows, slices.lanes, slices.first_slices, slices.rare_offsets
     entries = matrix.columns, *entry_args(matrix.values)
-    if not long_blocks:
+    if not rounds:
         return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, None, None, *entries), dtype)
     device.kernel(_PRODUCT, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
 
     def bind(*scratch: Array) -> Multiply:
         return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, *scratch, *entries), dtype)
 
-    scratch = (long_blocks, dtype), (long_blocks, np.dtype(np.uint32))
+    scratch = (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
     return with_num_dots(call_for_stream(PerStream(device, bind, *scratch)), blocks)
 
 

@@ -15,9 +15,9 @@ __device__ __forceinline__ int gs_lanes_before(bool condition) {
 
 // How many lanes a row has (LaneRule of gsparse.formats.row_lanes).
 struct LaneRule {
-  long long most_steps, longest, long_lanes, long_steps;
+  long long most_steps, longest;
   __device__ __forceinline__ long long lanes(long long length) const {
-    if (length > longest) return (length + long_lanes * long_steps - 1) / (long_lanes * long_steps) * long_lanes;
+    if (length > longest) return (length + GS_WARP * most_steps - 1) / (GS_WARP * most_steps) * GS_WARP;
     long long lanes = 1;
     while (lanes < GS_WARP && lanes * most_steps < length) lanes *= 2;
     return lanes;
@@ -28,8 +28,7 @@ struct LaneRule {
 // rise as the numbers of lanes fall, then those of all steps, then those of frequent steps. There are fewer than 2**20
 // lanes and 2**21 steps.
 template <class Index>
-GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest, long long long_lanes,
-                    long long long_steps, const Index *__restrict__ indptr,
+GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest, const Index *__restrict__ indptr,
                    const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
                    long long *__restrict__ found) {
   const long long row = gs_thread() / GS_WARP;
@@ -40,7 +39,7 @@ GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest,
     frequent += numbers[indices[k]] != GS_RARE;
   frequent = gs_group_sum<GS_WARP>(frequent);
   if (threadIdx.x % GS_WARP) return;
-  const LaneRule rule = {most_steps, longest, long_lanes, long_steps};
+  const LaneRule rule = {most_steps, longest};
   const long long lanes = rule.lanes(length);
   const long long frequent_steps = (frequent + lanes - 1) / lanes, rare_steps = (length - frequent + lanes - 1) / lanes;
   found[row] = -((lanes << 42) + ((frequent_steps + rare_steps) << 21) + frequent_steps);

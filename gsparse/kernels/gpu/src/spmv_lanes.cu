@@ -1,23 +1,19 @@
 // spmv_lanes.cu - y = alpha*A*x + beta*y for A in row lanes without hubs (gsparse.formats.row_lanes).
 //
-// The first blocks multiply the long rows: each takes the slices of GS_LONG_LANES lanes of one row. Where a row takes
-// several blocks, each leaves a partial sum, and the one that arrives last adds them up in an order that is always the
-// same, and so is the sum. The warps of the other blocks, no more than the device runs at once, share the other slices,
-// those with the most work first. Each warp takes every step-th one, where step is the number of these warps.
-//
-// GS_GROUP consecutive positions belong to a lane, which reads them at once. While a lane multiplies them, it already
-// loads the next group, of the next slice if need be:
+// The warps of all blocks share the slices, those with the most work first. There are no more blocks than the device runs
+// at once. GS_GROUP consecutive positions belong to a lane, which reads them at once. While a lane multiplies them, it
+// already loads the next group, of its next slice if need be:
 //
 //     positions of a slice:   | lane 0: j = 0 1 2 3 | lane 1: 0 1 2 3 | ... | lane 0: 4 5 6 7 | lane 1: 4 5 6 7 | ...
 //
-// Where a row has several lanes of a warp, their sums are added by a tree of shuffles. In shared memory are the sums of
-// the warps of a block for a long row, and for conj(x)*y where it is asked for (sums.cuh).
+// Where a row has several lanes of a warp, their sums are added by a tree of shuffles. The slices of long rows come first
+// and are taken in rounds, in which the warps of a block have neighbouring slices and add up the sums of a row in shared
+// memory. Where the slices of a row belong to several blocks, each block leaves a partial sum, and the one that arrives
+// last adds them up in an order that is always the same, and so is the sum.
 #include "entries.cuh"
 
 // Positions of a group, and threads of the largest block. A multiprocessor runs two blocks at once.
 enum { GS_GROUP = 4, GS_LANE_THREADS = 512, GS_WIDE_LANE_THREADS = 256, GS_LANE_BLOCKS = 2 };
-// Lanes of a long row that a block multiplies.
-enum { GS_LONG_LANES = 512 };
 template <class T> struct LaneThreads { enum { value = sizeof(T) > 8 ? GS_WIDE_LANE_THREADS : GS_LANE_THREADS }; };
 
 // A group of codes of columns or of values, which is read at once.
@@ -99,78 +95,86 @@ __device__ __forceinline__ T gs_multiply_slice(const Entries &entries, const Lan
   return sum;
 }
 
-// Multiply GS_LONG_LANES lanes of a long row by a block. Return true in one thread if that completes the row; *sum is then
-// the sum of row *row. All threads of the block take part.
-template <class Entries, class T>
-__device__ __forceinline__ bool gs_multiply_long(const Entries &entries, const LaneLayout &layout, T *partials,
-                                                 unsigned *arrivals, int *row, T *sum) {
-  enum { SLICES = GS_LONG_LANES / GS_WARP };
-  GS_SHARED(T, shared, GS_MAX_WARPS);
-  const long long first_slice = static_cast<long long>(blockIdx.x) * SLICES;
-  *sum = Scalar<T>::zero();
-  for (int i = threadIdx.x / GS_WARP; i < SLICES; i += blockDim.x / GS_WARP) {
-    const LaneSlice slice = layout.slice(first_slice + i);
-    *sum = gs_multiply_slice(entries, slice, entries.load(slice.first), *sum);
-  }
-  *sum = gs_block_sum(*sum, shared);
-  if (threadIdx.x) return false;
-  const int first = layout.first_slices[first_slice], first_block = first / SLICES;
-  const int blocks = layout.lanes[first] / GS_LONG_LANES;
-  *row = layout.rows[static_cast<long long>(first) * GS_WARP];
-  if (blocks == 1) return true;
-  partials[blockIdx.x] = *sum;
-  if (gs_arrive(arrivals + first_block) != unsigned(blocks - 1)) return false;
-  *sum = Scalar<T>::zero();
-  for (int i = 0; i < blocks; ++i) *sum = gs_add(*sum, gs_fresh(partials + first_block + i));
-  arrivals[first_block] = 0u;
-  return true;
-}
+// The scratch memory for rows whose slices belong to several blocks.
+template <class T> struct LongSums {
+  T *partials;         // a partial sum for each slice that is the first of its row in a block
+  unsigned *arrivals;  // at the first slice of a row: blocks that have left a partial sum; 0 between products
 
-// If `is_even`, the warps of a block take neighbouring slices, which share elements of x; otherwise neighbouring slices
-// go to different blocks, so that blocks have equal work.
+  // Add up the sums of the warps of this block with slices of the same row as slice s, which is that of this warp. All
+  // threads of the block take part; `is_long` is false in warps without such a slice. Return true in one lane of all
+  // blocks; its *sum is then that of the row. `sums` is in shared memory, and not that of the call before.
+  __device__ __forceinline__ bool add_up(bool is_long, long long s, int first, int count, T *sums, T *sum) const {
+    const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = blockDim.x / GS_WARP;
+    if (lane == 0) sums[warp] = *sum;
+    __syncthreads();
+    if (!is_long || (s != first && warp > 0)) return false;
+    const int here = int(first + count - s < warps - warp ? first + count - s : warps - warp);
+    *sum = gs_group_sum<GS_WARP>(lane < here ? sums[warp + lane] : Scalar<T>::zero());
+    if (lane) return false;
+    if (here == count) return true;
+    partials[s] = *sum;
+    const long long stop = (first + count - 1) / warps;
+    if (gs_arrive(arrivals + first) != unsigned(stop - first / warps)) return false;
+    *sum = gs_fresh(partials + first);
+    for (long long block = first / warps + 1; block <= stop; ++block)
+      *sum = gs_add(*sum, gs_fresh(partials + block * warps));
+    arrivals[first] = 0u;
+    return true;
+  }
+};
+
+// After the rounds for long rows, if `is_even`, the warps of a block take neighbouring slices, which share elements of x;
+// otherwise neighbouring slices go to different blocks, so that blocks have equal work.
 template <class Value, class Column, class T, template <class> class Dots>
 GS_KERNEL_FOR(LaneThreads<T>::value, GS_LANE_BLOCKS)
-row_lanes(long long num_slices, int long_blocks, int is_even, const int *__restrict__ rows,
-          const int *__restrict__ lanes, const int *__restrict__ first_slices, const long long *__restrict__ offsets,
-          T *partials, unsigned *arrivals, const Column *__restrict__ columns, const Value *__restrict__ values,
-          const T *__restrict__ table, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
-          int conjugate, typename Wide<T>::type *block_dots) {
+row_lanes(long long num_slices, int rounds, int is_even, const int *__restrict__ rows, const int *__restrict__ lanes,
+          const int *__restrict__ first_slices, const long long *__restrict__ offsets, T *partials, unsigned *arrivals,
+          const Column *__restrict__ columns, const Value *__restrict__ values, const T *__restrict__ table,
+          const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y, int conjugate,
+          typename Wide<T>::type *block_dots) {
   typedef LaneEntries<Value, Column, T> Entries;
+  GS_SHARED(T, shared, 2 * GS_MAX_WARPS);
   const Entries entries = {columns, values, table, x, conjugate};
   const LaneLayout layout = {rows, lanes, first_slices, offsets};
+  const LongSums<T> long_sums = {partials, arrivals};
   Dots<T> dots(block_dots);
-  if (int(blockIdx.x) < long_blocks) {
-    int row;
-    T sum;
-    if (gs_multiply_long(entries, layout, partials, arrivals, &row, &sum)) {
+  const int warp = threadIdx.x / GS_WARP, warps = blockDim.x / GS_WARP;
+  const long long in_block = static_cast<long long>(blockIdx.x) * warps + warp;
+  const long long spread = is_even ? in_block : static_cast<long long>(warp) * gridDim.x + blockIdx.x;
+  const long long step = static_cast<long long>(gridDim.x) * warps;
+  LaneSlice next = {0, 0, 0, -1};
+  typename Entries::Loaded loaded = {};
+  long long s = rounds ? in_block : spread;
+  const auto begin = [&] {
+    next = {0, 0, 1, -1};
+    if (s >= num_slices) return;
+    next = layout.slice(s);
+    if (next.groups) loaded = entries.load(next.first);
+  };
+  begin();
+  for (int round = 0; round < rounds || s < num_slices; ++round) {
+    const LaneSlice slice = next;
+    const long long number = s;
+    T sum = gs_multiply_slice(entries, slice, loaded, Scalar<T>::zero());
+    s = (round + 1) * step + (round + 1 < rounds ? in_block : spread);
+    begin();
+    sum = gs_group_sum(sum, slice.lanes < GS_WARP ? slice.lanes : GS_WARP);
+    int row = slice.row;
+    if (round < rounds) {
+      const bool is_long = slice.lanes > GS_WARP;
+      const int first = is_long ? first_slices[number] : 0;
+      T *const sums = shared + round % 2 * GS_MAX_WARPS;
+      T whole = sum;
+      if (long_sums.add_up(is_long, number, first, slice.lanes / GS_WARP, sums, &whole)) {
+        row = rows[static_cast<long long>(first) * GS_WARP];
+        sum = whole;
+      } else if (is_long) {
+        row = -1;
+      }
+    }
+    if (row >= 0) {
       sum = gs_store(y + row, sum, alpha, beta, read_y);
       dots.add(x + row, sum);
-    }
-  } else {
-    const int block = blockIdx.x - long_blocks, blocks = gridDim.x - long_blocks;
-    const int warp = threadIdx.x / GS_WARP, warps = blockDim.x / GS_WARP;
-    const long long number = is_even ? static_cast<long long>(block) * warps + warp
-                                     : static_cast<long long>(warp) * blocks + block;
-    const long long step = static_cast<long long>(blocks) * warps;
-    long long s = static_cast<long long>(long_blocks) * (GS_LONG_LANES / GS_WARP) + number;
-    LaneSlice next = {0, 0, 0, 0};
-    typename Entries::Loaded loaded = {};
-    const auto begin = [&] {
-      if (s >= num_slices) return;
-      next = layout.slice(s);
-      if (next.groups) loaded = entries.load(next.first);
-    };
-    begin();
-    while (s < num_slices) {
-      const LaneSlice slice = next;
-      T sum = gs_multiply_slice(entries, slice, loaded, Scalar<T>::zero());
-      s += step;
-      begin();
-      sum = gs_group_sum(sum, slice.lanes);
-      if (slice.row >= 0) {
-        sum = gs_store(y + slice.row, sum, alpha, beta, read_y);
-        dots.add(x + slice.row, sum);
-      }
     }
   }
   dots.leave();

@@ -12,7 +12,7 @@ import pytest
 
 import gsparse
 from gsparse.errors import FormatError
-from gsparse.formats import Columns, Csr, LaneRule, LaneSlices, Slices, Values
+from gsparse.formats import Columns, Csr, LaneSlices, Slices, Values
 from gsparse.formats.blocked_ellpack import SliceStats
 from gsparse.formats.bsr import BlockRows, BlockStats
 from gsparse.formats.registry import AnalysisLevel, Encoding, Storage, find_format
@@ -71,7 +71,7 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
     structure |= {"has_hubs": True, "lane_stats": LaneStats(60, 20, 300), "lane_slices": LANE_SLICES}
     structure |= {"lane_codes": LANE_CODES, "lay_out_lanes": lambda *_: LAID_OUT["slices"]}
-    structure |= {"lane_rule": LaneRule(8, 512), "rare_columns": lambda dtype: f"columns as {dtype}"}
+    structure |= {"most_steps": 8, "rare_columns": lambda dtype: f"columns as {dtype}"}
     return SimpleNamespace(
         structure=SimpleNamespace(**structure | changes),
         encoding=Encoding(compress, compress),

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.formats import Csr, LaneRule
+from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import lane_slices
 from gsparse.products import row_lanes
@@ -43,11 +43,6 @@ def hubs(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.Mon
     return bool(request.param)
 
 
-def rule_of(device: Device, steps: int) -> LaneRule:
-    """Return a rule in which a lane has at most this number of entries, and a row of several slices is long."""
-    return LaneRule(steps, device.lanes * steps)
-
-
 def test_frequent_columns_are_those_with_the_most_entries(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,8 +62,7 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     numbers = np.full(400, 65535, np.uint16)
     numbers[:60] = np.arange(60)
     csr = structure_of(device, S).csr
-    rule = rule_of(device, 4)
-    found = kernels_of(device).lane_rows(device, csr, on_device(device, numbers) if hubs else None, rule)
+    found = kernels_of(device).lane_rows(device, csr, on_device(device, numbers) if hubs else None, 4)
     order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
     lengths, width = np.diff(S.indptr), device.lanes
     frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300) * hubs
@@ -78,7 +72,7 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     if device.kind == "cpu":
         assert np.all(lanes == 1)
         return
-    is_long = lengths > rule.longest
+    is_long = lengths > 4 * width
     assert np.all((lanes * 4 >= lengths) | (lanes == width) | is_long)
     assert np.all(np.isin(lanes[~is_long], 2 ** np.arange(8))) and np.all(lanes[~is_long] <= width)
     assert np.all((lanes == 1) | (lengths > 2 * lanes) | is_long)  # half as many lanes would not do
@@ -104,7 +98,7 @@ def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_sli
     fewest_steps: int,
 ) -> None:
     monkeypatch.setattr(row_lanes, "MAX_FREQUENT", max_frequent)
-    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, fewest_steps))
+    monkeypatch.setattr(Structure, "most_steps", fewest_steps)
     S = graph(rng, 700, 501, 9000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)
@@ -141,7 +135,7 @@ def test_matrices_that_are_larger_than_the_cache_multiply_right(
 def test_the_sum_of_a_row_of_several_slices_is_always_the_same(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(Structure, "lane_rule", rule_of(device, 1))
+    monkeypatch.setattr(Structure, "most_steps", 1)
     S = graph(rng, 40, 300, 5000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, 300, float)
     first = A @ x

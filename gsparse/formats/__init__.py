@@ -28,7 +28,7 @@ from gsparse.formats.ellpack import ELLPACK, Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
 from gsparse.formats.levels import Levels
 from gsparse.formats.registry import names_of, register
-from gsparse.formats.row_lanes import ROW_LANES, LaneRule, LaneSlices, RowLanes
+from gsparse.formats.row_lanes import ROW_LANES, LaneSlices, RowLanes
 from gsparse.formats.row_pattern import ROW_PATTERN, RowPattern
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Csr",
     "CsrEntries",
     "Ellpack",
-    "LaneRule",
     "LaneSlices",
     "Levels",
     "LongRows",

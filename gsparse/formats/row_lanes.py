@@ -19,22 +19,10 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
-__all__ = ["MAX_FREQUENT", "ROW_LANES", "LaneRule", "LaneSlices", "LaneStats", "RowLanes"]
+__all__ = ["MAX_FREQUENT", "ROW_LANES", "LaneSlices", "LaneStats", "RowLanes"]
 
 # Largest number of columns that uint16 numbers. Its largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
-
-
-class LaneRule(NamedTuple):
-    """How many lanes a row has on a GPU.
-
-    A row with at most `longest` entries has a power of two of lanes, at most those of a slice: the fewest for which a
-    lane has at most `most_steps` entries, where there are enough of them. A longer row has the fewest whole slices of
-    lanes that do.
-    """
-
-    most_steps: int
-    longest: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +34,9 @@ class LaneSlices:
     the entries in frequent columns come first, in the order of the CSR matrix, and those in rare columns follow, in the
     same order.
 
-    A slice has `slice_size` lanes. On a GPU, `LaneRule` says how many of them a row has. A long row has all lanes of
-    several consecutive slices. On a CPU, each row has one lane. The entries of a row in
+    A slice has `slice_size` lanes. On a GPU, the number of lanes of a row is a power of two: the smallest one for which
+    a lane has, on average, no more than a given number of the row's entries. If that takes more lanes than a slice has,
+    the row has all lanes of several consecutive slices. On a CPU, each row has one lane. The entries of a row in
     frequent columns are dealt to its lanes in turn, and then those in rare columns, beginning with the first lane
     again. All rows of a slice have the same number of lanes. Rows are sorted by falling number of lanes, then by
     falling number of positions that a lane of the row takes, and then by that of its frequent ones. In a slice of 4
@@ -192,7 +181,7 @@ class LanesStructure(Protocol):
     @property
     def has_hubs(self) -> bool: ...
     @property
-    def lane_rule(self) -> LaneRule: ...
+    def most_steps(self) -> int: ...
     @property
     def lane_slices(self) -> LaneSlices: ...
     @property
@@ -240,7 +229,7 @@ def _estimate(structure: LanesStructure) -> LaneStats:
     A lane wastes half a step, because the entries of a row are dealt to several lanes, and half of a group.
     """
     stats = structure.rows
-    num_lanes = max(stats.num_rows - stats.num_empty, 1.4 * stats.nnz / structure.lane_rule.most_steps)
+    num_lanes = max(stats.num_rows - stats.num_empty, 1.4 * stats.nnz / structure.most_steps)
     num_slices = (stats.num_empty + num_lanes) / structure.device.lanes
     return LaneStats(0, int(stats.nnz + 2 * num_lanes), int(num_slices * (4 * structure.device.lanes + 16)))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import BlockRows, Columns, Csr, LaneRule, LaneSlices, LongRows, RowBlocks, Slices, Tiles
+from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, RowBlocks, Slices, Tiles
 
 __all__ = ["SetUpKernels", "Survey"]
 
@@ -155,11 +155,13 @@ class SetUpKernels(Protocol):
         ...
 
     def lane_rows(
-        self, device: Device, csr: Csr, numbers: Array | None, rule: LaneRule
+        self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
     ) -> tuple[Array, Array, Array, Array]:
         """Return (order, lanes, frequent_steps, rare_steps) of the rows for `LaneSlices`.
 
-        `frequent_steps` and `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in
+        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes that is at least its
+        number of entries divided by `most_steps`, a longer row a multiple of ``device.lanes``. `frequent_steps` and
+        `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in
         frequent and in rare columns. `order` are the rows by falling number of lanes, then of all steps, then of
         frequent steps, and then in their order. `numbers` is that of `LaneSlices`. On a CPU it is None, and each row
         has one lane.

@@ -270,7 +270,7 @@ class Structure:
     # --------------------------------------------------------------- row lanes
 
     has_hubs = cached_property(row_lanes.has_hubs)
-    lane_rule = cached_property(row_lanes.lane_rule)
+    most_steps = property(row_lanes.most_steps)
     lane_slices = cached_property(row_lanes.lane_slices)
     lane_stats = cached_property(row_lanes.lane_stats)
     lane_codes = cached_property(row_lanes.placed_columns)

@@ -18,7 +18,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Columns, Csr, LaneSlices, RowLanes
-from gsparse.formats.row_lanes import LaneRule
 from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.entries import RUN, Entries, add_run, entries_of, no_sums
@@ -53,7 +52,7 @@ def _row_lanes(
                 write(y, row, sums[np.uint64(place)], alpha, beta)
 
 
-def lane_rows(device: Device, csr: Csr, numbers: Array | None, rule: LaneRule) -> tuple[Array, Array, Array, Array]:
+def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
     """Sort the rows by their lengths."""
     lengths = np.diff(csr.indptr).astype(np.int64)
     ones, zeros = np.ones_like(lengths), np.zeros_like(lengths)

@@ -16,7 +16,6 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Csr, LaneSlices, RowLanes
 from gsparse.formats.launch import Launch
-from gsparse.formats.row_lanes import LaneRule
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NO_DOTS, expression
 from gsparse.kernels.gpu.launch import bind_product, launch_threads
@@ -113,11 +112,11 @@ def _with_hubs(device: Device, matrix: RowLanes, dtype: np.dtype[Any]) -> Multip
     return with_num_dots(multiply, 0)
 
 
-def lane_rows(device: Device, csr: Csr, numbers: Array | None, rule: LaneRule) -> tuple[Array, Array, Array, Array]:
+def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
     """Count the entries of each row by a warp, which also writes a key by which rows are sorted."""
     num_rows = csr.num_rows
     found = device.empty((4, num_rows), np.int64)
-    args = np.int64(num_rows), *map(np.int64, rule), csr.indptr, csr.indices, numbers, found
+    args = np.int64(num_rows), np.int64(most_steps), csr.indptr, csr.indices, numbers, found
     name = expression("lane_rows", csr.indptr.dtype)
     launch_threads(device, _SET_UP, name, num_rows * device.lanes, _SET_UP_THREADS, args)
     keys, lanes, frequent_steps, rare_steps = found

@@ -13,22 +13,20 @@ __device__ __forceinline__ int gs_lanes_before(bool condition) {
   return gs_num_bits(lanes & ((1ull << threadIdx.x % GS_WARP) - 1));
 }
 
-// How many lanes a row has (LaneRule of gsparse.formats.row_lanes).
-struct LaneRule {
-  long long most_steps, longest;
-  __device__ __forceinline__ long long lanes(long long length) const {
-    if (length > longest) return (length + GS_WARP * most_steps - 1) / (GS_WARP * most_steps) * GS_WARP;
-    long long lanes = 1;
-    while (lanes < GS_WARP && lanes * most_steps < length) lanes *= 2;
-    return lanes;
-  }
-};
+// Return the number of lanes of a row of this length: see `lane_rows` of gsparse.kernels.set_up.
+__device__ __forceinline__ long long gs_lanes_of_row(long long length, long long most_steps) {
+  const long long wanted = (length + most_steps - 1) / most_steps;
+  if (wanted > GS_WARP) return (wanted + GS_WARP - 1) / GS_WARP * GS_WARP;
+  long long lanes = 1;
+  while (lanes < wanted) lanes *= 2;
+  return lanes;
+}
 
 // found = four arrays over the rows: a key, the number of lanes, and their steps with frequent and with rare columns. Keys
 // rise as the numbers of lanes fall, then those of all steps, then those of frequent steps. There are fewer than 2**20
 // lanes and 2**21 steps.
 template <class Index>
-GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest, const Index *__restrict__ indptr,
+GS_KERNEL lane_rows(long long num_rows, long long most_steps, const Index *__restrict__ indptr,
                    const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
                    long long *__restrict__ found) {
   const long long row = gs_thread() / GS_WARP;
@@ -39,8 +37,7 @@ GS_KERNEL lane_rows(long long num_rows, long long most_steps, long long longest,
     frequent += numbers[indices[k]] != GS_RARE;
   frequent = gs_group_sum<GS_WARP>(frequent);
   if (threadIdx.x % GS_WARP) return;
-  const LaneRule rule = {most_steps, longest};
-  const long long lanes = rule.lanes(length);
+  const long long lanes = gs_lanes_of_row(length, most_steps);
   const long long frequent_steps = (frequent + lanes - 1) / lanes, rare_steps = (length - frequent + lanes - 1) / lanes;
   found[row] = -((lanes << 42) + ((frequent_steps + rare_steps) << 21) + frequent_steps);
   found[row + num_rows] = lanes;

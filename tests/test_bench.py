@@ -41,6 +41,7 @@ from gsparse.bench import (
     command,
     cpu_peers,
     cusparse,
+    cusparse_plan,
     gpu_peers,
     measure,
     problems,
@@ -662,6 +663,24 @@ int cusparseSpMV(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int 
   }
   return buffer ? 0 : 3;
 }
+typedef struct { Mat *A; int type; } Plan;
+int cusparseSpMVOp_bufferSize(void *h, int op, Mat *A, Vec *x, Vec *y, Vec *z, int t, int alg, size_t *size) {
+  *size = 32; return op || y != z || alg < 0 || alg > 2 ? 3 : 0;
+}
+int cusparseSpMVOp_createDescr(void *h, void **d, int op, Mat *A, Vec *x, Vec *y, Vec *z, int t, int alg,
+                               void *buffer) {
+  Plan *p = malloc(sizeof *p);
+  *p = (Plan){A, t}; *d = p; ++created; return buffer ? 0 : 3;
+}
+int cusparseSpMVOp_createPlan(void *h, Plan *d, void **plan, void *code, size_t size) {
+  Plan *p = malloc(sizeof *p);
+  *p = *d; *plan = p; ++created; return code || size ? 3 : 0;
+}
+int cusparseSpMVOp(void *h, Plan *p, void *a, void *b, Vec *x, Vec *y, Vec *z) {
+  return cusparseSpMV(h, 0, a, p->A, x, b, z, p->type, 0, z);
+}
+int cusparseSpMVOp_destroyPlan(void *d) { free(d); ++destroyed; return 0; }
+int cusparseSpMVOp_destroyDescr(void *d) { free(d); ++destroyed; return 0; }
 typedef struct { int64_t rows, cols, down, right; void *values; int type; } Dense;
 int cusparseCreateDnMat(void **d, int64_t r, int64_t c, int64_t ld, void *v, int t, int order) {
   if (order != 1 && order != 2) return 3;
@@ -824,6 +843,20 @@ def test_cusparse_is_called_as_its_prototypes_say(
     before = alive[0].value - alive[1].value
     del product
     assert alive[0].value - alive[1].value == before - 3
+
+
+def test_the_plans_of_cusparse_are_called_as_their_prototypes_say(context: Any, rng: np.random.Generator) -> None:
+    arrays = problems.from_lengths(np.array([0, 3, 40, 1] * 17), 50)
+    x, y = rng.random(50), np.full(68, np.nan)
+    alive = [ctypes.c_int.in_dll(context.library, name) for name in ("created", "destroyed")]
+    before = alive[0].value - alive[1].value
+    for algorithm in cusparse_plan.plan_algorithms():
+        product = cusparse_plan.CusparsePlan(arrays[:3], arrays.shape, algorithm, x, y)
+        np.testing.assert_allclose(product.result(), as_matrix(arrays) @ x, rtol=1e-12)
+        y[:] = np.nan
+        del product
+    assert alive[0].value - alive[1].value == before
+    assert alive[1].value >= 3 * 5
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -16,17 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.bench.cusparse import (
-    BASE_ZERO,
-    INDEX_TYPES,
-    NON_TRANSPOSE,
-    VALUE_TYPES,
-    Context,
-    address,
-    check,
-    create,
-    destroy,
-)
+from gsparse.bench import cusparse
 from gsparse.device.dtypes import Array
 
 __all__ = ["CusparsePlan", "plan_algorithms"]
@@ -49,9 +39,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def plan_algorithms(context: Context) -> tuple[str, ...]:
-    """Return the names of the algorithms of SpMVOp that the library has."""
-    return tuple(_ALGORITHMS) if hasattr(context.library, "cusparseSpMVOp_createPlan") else ()
+def plan_algorithms() -> tuple[str, ...]:
+    """Return the names of the algorithms of SpMVOp; none if there is no cuSPARSE, or one without SpMVOp."""
+    try:
+        library = cusparse.current_context().library
+    except (ImportError, cusparse.CusparseError):
+        return ()
+    return tuple(_ALGORITHMS) if hasattr(library, "cusparseSpMVOp_createPlan") else ()
 
 
 class CusparsePlan:
@@ -66,7 +60,6 @@ class CusparsePlan:
         A name out of `plan_algorithms`.
     x, y : CuPy arrays
         The vectors that each product reads and writes.
-    context : Context
 
     Raises
     ------
@@ -81,40 +74,50 @@ class CusparsePlan:
         algorithm: str,
         x: Array,
         y: Array,
-        context: Context,
     ) -> None:
+        context = cusparse.current_context()
         library, handle = context.library, context.handle
         for name, types in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = types, c_int
         data, indices, indptr = arrays
-        value_type, scalar = VALUE_TYPES[data.dtype.name]
+        value_type, scalar = cusparse.VALUE_TYPES[data.dtype.name]
         self._context, self._arrays, self._y = context, (arrays, x), y
         self._alpha, self._beta = scalar(1.0), scalar(0.0)
         self.preprocessed = True
         self._descriptors: list[tuple[str, c_void_p]] = []
-        self._finalizer = weakref.finalize(self, destroy, library, self._descriptors)
+        self._finalizer = weakref.finalize(self, cusparse.destroy, library, self._descriptors)
         self._finalizer.atexit = False  # At interpreter exit the driver may have shut down already.
-        types = (INDEX_TYPES[indptr.dtype.name], INDEX_TYPES[indices.dtype.name], BASE_ZERO, value_type)
-        places = (address(indptr), address(indices), address(data))
-        A = create(library, self._descriptors, "Csr", *shape, data.size, *places, *types)
-        dense = [create(library, self._descriptors, "DnVec", v.size, address(v), value_type) for v in (x, y)]
-        operands = (NON_TRANSPOSE, A, *dense, dense[1], value_type, _ALGORITHMS[algorithm])
+        types = (
+            cusparse.INDEX_TYPES[indptr.dtype.name],
+            cusparse.INDEX_TYPES[indices.dtype.name],
+            cusparse.BASE_ZERO,
+            value_type,
+        )
+        places = (cusparse.address(indptr), cusparse.address(indices), cusparse.address(data))
+        A = cusparse.create(library, self._descriptors, "Csr", *shape, data.size, *places, *types)
+        dense = [
+            cusparse.create(library, self._descriptors, "DnVec", v.size, cusparse.address(v), value_type)
+            for v in (x, y)
+        ]
+        operands = (cusparse.NON_TRANSPOSE, A, *dense, dense[1], value_type, _ALGORITHMS[algorithm])
         size = c_size_t()
         context.bind()
-        check(library, "cusparseSpMVOp_bufferSize", handle, *operands, byref(size))
+        cusparse.check(library, "cusparseSpMVOp_bufferSize", handle, *operands, byref(size))
         self._buffer = context.cupy.empty(max(size.value, 16), np.uint8)
         descriptor, plan = c_void_p(), c_void_p()
-        check(library, "cusparseSpMVOp_createDescr", handle, byref(descriptor), *operands, address(self._buffer))
+        cusparse.check(
+            library, "cusparseSpMVOp_createDescr", handle, byref(descriptor), *operands, cusparse.address(self._buffer)
+        )
         self._descriptors.append(("cusparseSpMVOp_destroyDescr", descriptor))
-        check(library, "cusparseSpMVOp_createPlan", handle, descriptor, byref(plan), None, 0)
+        cusparse.check(library, "cusparseSpMVOp_createPlan", handle, descriptor, byref(plan), None, 0)
         self._descriptors.append(("cusparseSpMVOp_destroyPlan", plan))
         self._arguments = (handle, plan, byref(self._alpha), byref(self._beta), *dense, dense[1])
 
     def launch(self) -> None:
         """Queue y = A·x on CuPy's current stream."""
         self._context.bind()
-        check(self._context.library, "cusparseSpMVOp", *self._arguments)
+        cusparse.check(self._context.library, "cusparseSpMVOp", *self._arguments)
 
     def result(self) -> Any:
         """Compute the product, and return y on the host."""

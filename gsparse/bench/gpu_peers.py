@@ -18,7 +18,6 @@ from gsparse.bench.cusparse import (
     SLICE_SIZE,
     CusparseError,
     CusparseProduct,
-    current_context,
     to_blocks,
     to_sliced_ell,
 )
@@ -33,7 +32,7 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
-    for algorithm in plan_algorithms(current_context()):
+    for algorithm in plan_algorithms():
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_plan, loaded, algorithm), {})
     for algorithm in BLOCK_ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), {})
@@ -85,7 +84,7 @@ def _prepare_csr(loaded: LoadedMatrix, algorithm: str) -> Prepared:
 
 def _prepare_plan(loaded: LoadedMatrix, algorithm: str) -> Prepared:
     y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
-    make = partial(CusparsePlan, loaded.arrays[:3], loaded.shape, algorithm, loaded.x, y, current_context())
+    make = partial(CusparsePlan, loaded.arrays[:3], loaded.shape, algorithm, loaded.x, y)
     return _timed_setup(loaded, make)
 
 

@@ -237,13 +237,13 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "27-point 12^3 x 3 shuffled": lambda xp: shuffled_blocks(12, 3, xp=xp),
     "27-point 40^3 x 3 shuffled": lambda xp: shuffled_blocks(40, 3, xp=xp),
     "counts of 32k genes in 2700 cells": lambda xp: _transposed_counts(
-        (2700, 32_738), 2_200_000, spread=0.4, used=0.5, xp=xp
+        (2700, 32_738), 1_900_000, spread=0.4, used=0.5, xp=xp
     ),
-    "counts in 2700 cells of 32k genes": lambda xp: counts((2700, 32_738), 2_200_000, spread=0.4, used=0.5, xp=xp),
+    "counts in 2700 cells of 32k genes": lambda xp: counts((2700, 32_738), 1_900_000, spread=0.4, used=0.5, xp=xp),
     "counts of words in 2246 texts": lambda xp: counts((2246, 10_473), 303_000, spread=0.6, xp=xp),
-    "counts of words in 19k texts": lambda xp: counts((18_846, 130_107), 2_000_000, spread=0.8, xp=xp),
+    "counts of words in 19k texts": lambda xp: counts((18_846, 130_107), 1_900_000, spread=0.8, xp=xp),
     "ratings of 3700 items by 6040 users": lambda xp: counts((6040, 3706), 1_000_000, spread=1.0, xp=xp),
-    "ratings of 20k items by 100k users": lambda xp: counts((100_000, 20_000), 2_000_000, spread=1.5, xp=xp),
+    "ratings of 20k items by 100k users": lambda xp: counts((100_000, 20_000), 1_900_000, spread=1.5, xp=xp),
     "relations of 14541 entities": lambda xp: counts((14_541, 14_541), 272_000, spread=1.2, used=0.95, xp=xp),
     "36 rows of 17000": lambda xp: from_lengths(np.full(36, 17_000), 40_000, xp=xp),
 }

@@ -100,16 +100,16 @@ def test_asv_stores_and_publishes_results_without_folder_or_host_names(tmp_path:
     head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
 
     def asv(*words: str) -> None:
-        environ = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        environ = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": ""}
         completed = subprocess.run(
             [sys.executable, "-m", "asv", *words], cwd=bench, env=environ, capture_output=True, text=True, check=False
         )
         assert completed.returncode == 0, completed.stdout + completed.stderr
 
     asv("machine", "--yes", "--machine", "some-machine", "--os", "Linux")
-    asv("run", "--machine", "some-machine", "--set-commit-hash", head, "--quick", "--bench", "Call")
+    asv("run", "--machine", "some-machine", "--quick", "--bench", "Call", f"{head}^!")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    result_file = bench / "results" / "some-machine" / f"{head[:8]}-this-py{python}.json"
+    result_file = bench / "results" / "some-machine" / f"{head[:8]}-virtualenv-py{python}.json"
     results = json.loads(result_file.read_text())["results"]
     assert all(0 < result[0][0] < 60 for result in results.values())
     assert {name.rpartition(".")[0] for name in results} == {"products.Call"}

@@ -8,8 +8,6 @@ import warnings
 import numpy as np
 from scipy.sparse import SparseEfficiencyWarning
 
-from gsparse.sparse.arithmetic import CsrProduct
-
 from .common import WithMatrices, matrix, vector
 
 # Functions of a matrix, of another one of the same shape, and of row numbers in random order.
@@ -102,6 +100,8 @@ class NewValues(WithMatrices):
     param_names = ("product",)
 
     def prepare(self, product):
+        from gsparse.sparse.arithmetic import CsrProduct
+
         A = matrix("7-point")
         self.device, csr = A.device, A._prepared()[0].csr
         with self.device.active():

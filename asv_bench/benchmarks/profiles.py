@@ -7,7 +7,6 @@ import timeit
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.profiling import recording
 
 from .common import Prepared, vector
 from .products import CALLS
@@ -44,6 +43,8 @@ class Hook:
     """What every product executes for the profile while none is open, less an empty loop."""
 
     def track_nanoseconds_of_the_hook(self):
+        from gsparse.profiling import recording
+
         hook, nothing = (
             min(timeit.repeat(statement, number=HOOKS, globals={"recording": recording}))
             for statement in ("recording.recorder is None", "recording")

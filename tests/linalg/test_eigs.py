@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.optimize
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from gsparse import GpuSparseMatrix, strict
+from gsparse import GpuSparseMatrix, linalg, strict
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import eigs
@@ -242,3 +243,71 @@ def test_a_shift_at_an_eigenvalue_gives_all_pairs_next_to_it(real_device: Device
     w, v = eigs(GpuSparseMatrix(S, device=real_device), 4, sigma=1.0)
     np.testing.assert_allclose(np.sort(abs(w - 1)), np.sort(abs(values - 1))[:4], atol=1e-10)
     assert abs(S @ v - v * w).max() < 1e-9
+
+
+# ---------------------------------------------------------------------- norms whose squares overflow or underflow
+
+# Exponents of powers of two near 1e30 and 1e200.
+FAR = {4: 100, 8: 664}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *(("eigsh", {"which": which}) for which in ("LM", "SM", "LA", "SA", "BE")),
+    *(("eigsh", {"sigma": -0.05, "mode": mode}) for mode in ("normal", "buckling", "cayley")),
+    ("eigsh", {"sigma": -0.05, "OPinv": True}),
+    ("eigsh", {"M": True}),
+    ("eigsh", {"M": True, "Minv": True}),
+    *(("eigsh", {"M": True, "sigma": -0.05, "mode": mode}) for mode in ("normal", "buckling")),
+    *(("eigs", {"which": which}) for which in ("LM", "LR", "SR", "SM")),
+    ("eigs", {"sigma": -0.05}),
+    ("eigs", {"sigma": 0.5 + 0.5j}),
+    ("eigs", {"M": True, "sigma": -0.05, "OPinv": True}),
+    *(("svds", {"which": which}) for which in ("LM", "SM")),
+    *(("lobpcg", {"largest": largest}) for largest in (True, False)),
+    ("lobpcg", {"largest": False, "M": True}),
+]
+
+
+def pairs(method: str, options: dict[str, Any], form: Callable[[Any], Any], S: Any, unit: int, unit_of_M: int) -> Any:
+    """Return eigenvalues, eigenvectors and residuals of a matrix in other units, with options in these units."""
+    size, dtype = S.shape[0], S.dtype
+    A, options, factor = form(S * 2.0**unit), dict(options), 2.0 ** (unit - unit_of_M)
+    mass = sp.diags_array(np.linspace(1, 2, size)).tocsr().astype(dtype)
+    if method == "lobpcg":
+        X = np.random.default_rng(0).standard_normal((size, 3)).astype(dtype)
+        B = form(mass * 2.0**unit_of_M) if options.pop("M", False) else None
+        tol = 1e3 * float(np.finfo(dtype).eps) * 2.0 ** (unit - unit_of_M // 2)
+        w, v, residuals = linalg.lobpcg(A, X, B, tol=tol, maxiter=300, retResidualNormsHistory=True, **options)
+        return w, v, residuals[-1]
+    sigma = options.pop("sigma", None)
+    if options.pop("OPinv", False):
+        shifted = S - dtype.type(sigma) * (mass if "M" in options else sp.eye_array(size))
+        options["OPinv"] = sla.aslinearoperator(np.linalg.inv(shifted.toarray()).astype(dtype) * 2.0**-unit)
+    if options.pop("Minv", False):
+        options["Minv"] = form(sp.diags_array(2.0**-unit_of_M / mass.diagonal()).tocsr().astype(dtype))
+    if options.pop("M", False):
+        options["M"] = form(mass * 2.0**unit_of_M)
+    if sigma is not None:
+        options["sigma"] = sigma * factor
+    if method == "svds":
+        u, s, _ = linalg.svds(A, 3, **options)
+        return s, u, np.zeros(3)
+    result = getattr(linalg, method)(A, 3, full_output=True, **options)
+    return *result, result.residuals
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.complex128)], ids=str)
+@pytest.mark.parametrize(("method", "options"), CASES, ids=str)
+def test_eigenpairs_do_not_depend_on_units(dtype: Any, method: str, options: dict[str, Any]) -> None:
+    off_diagonal = -1 + 0.25j if dtype.kind == "c" else -1.0
+    far, epsilon = FAR[np.finfo(dtype).dtype.itemsize], np.finfo(dtype).eps
+    as_matrix: Callable[[Any], Any] = lambda S: GpuSparseMatrix(S, device="cpu")  # noqa: E731
+    for size, form in ((70, as_matrix), (70, sla.aslinearoperator), (70, lambda S: S.toarray()), (24, as_matrix)):
+        diagonals = [np.conj(off_diagonal), np.linspace(2.1, 4, size), off_diagonal]
+        S = sp.diags_array(diagonals, offsets=[-1, 0, 1], shape=(size, size)).tocsr().astype(dtype)
+        values, vectors, expected = pairs(method, options, form, S, 0, 0)
+        for unit, unit_of_M in ((far, 0), (-far, 0), *([(far, far), (0, -far)] if "M" in options else [])):
+            w, v, residuals = pairs(method, options, form, S, unit, unit_of_M)
+            length = -unit // 2 if options.get("mode") == "buckling" else -unit_of_M // 2 if method != "eigs" else 0
+            np.testing.assert_allclose(w * 2.0 ** (unit_of_M - unit), values, rtol=3e3 * epsilon)
+            np.testing.assert_allclose(abs(v) * 2.0**-length, abs(vectors), atol=30 * epsilon**0.5)
+            limit = 10 * expected.max() + 1e3 * epsilon
+            assert not (residuals * 2.0 ** -(unit + length) > limit).any()  # NaN if a solver was passed

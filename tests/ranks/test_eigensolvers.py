@@ -74,7 +74,7 @@ def test_random_vectors_are_those_of_one_rank() -> None:
     rows = RowPartition((0, 30, 100, 144))
 
     def vectors(A: Any) -> Any:
-        space = make_problem(A, None, None, "eigsh").space()
+        space = make_problem(A, None, None).space()
         return [random_vector(space, seed) for seed in (0, 5)]
 
     def on_rank(communicator: Communicator) -> Any:

@@ -16,6 +16,8 @@ from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, no_convergence, seed_of, start_vector
 from gsparse.linalg.eigen.shifts import Shift
 from gsparse.linalg.eigen.transforms import SingularShiftError
+from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, scaled_operator, times_power
+from gsparse.linalg.operators import Operator, as_operator
 
 __all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
 
@@ -87,12 +89,14 @@ class Call:
         scipy.sparse.linalg.ArpackNoConvergence
             If there are fewer than k finite eigenvalues.
         """
-        problem = self.problem
-        with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
+        device = self.problem.device
+        with device.active(), device.memory_guard(), device.own_stream():
+            problem, options, exponent = _scaled(self.problem, options)
             if self.is_dense:
                 result = solve_dense(problem, options, self.wanted)
             else:
-                result = self._solve(solve, options, start_vector(problem, v0))
+                result = replace(self, problem=problem)._solve(solve, options, start_vector(problem, v0))
+        result = replace(result, residuals=times_power(result.residuals, exponent))
         w, v = result
         if len(w) < self.wanted.k:  # M is semidefinite, and other eigenvalues are infinite
             raise no_convergence(result.restarts, len(w), self.wanted.k, w, v)
@@ -119,6 +123,56 @@ class Call:
                 side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
             sigma = shift.moved(side, next_distance)
         return solve(self.problem, replace(options, sigma=sigma), self.wanted, v0)
+
+
+def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int]:
+    """Scale a problem whose squares may overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes.
+
+    Returns
+    -------
+    problem : Eigenproblem
+    options : object
+    exponent : int
+        The norms of residuals are those of the scaled problem times 2 to this power.
+    """
+    A, M, sigma, OPinv, dtype = problem.A, problem.M, options.sigma, options.OPinv, problem.dtype
+    size_of_M = 0 if M is None else _exponent(problem, M)
+    if OPinv is not None:  # A may be a placeholder then
+        OPinv = as_operator(OPinv, problem.device, "OPinv")
+        inverse = _exponent(problem, OPinv)
+        sizes_of_A = [None if inverse is None else -inverse]
+    else:
+        sizes_of_A = [_exponent(problem, A)]
+        if sigma and size_of_M is not None:
+            sizes_of_A.append(int(np.frexp(abs(sigma))[1]) // 2 * 2 + size_of_M)
+    a, m = needed_exponent(sizes_of_A, dtype), 0 if M is None else needed_exponent([size_of_M], dtype)
+    if not a and not m:
+        return problem, options, 0
+    of_vectors = {"A": -a // 2, "M": -m // 2, "": 0}[options.inner_product]
+    M = None if M is None else scaled_operator(M, -m)
+    problem = replace(problem, A=scaled_operator(A, -a), M=M, value_exponent=a - m, vector_exponent=of_vectors)
+    if sigma is not None:
+        options = replace(options, sigma=times_power(sigma, m - a))
+    if OPinv is not None:
+        options = replace(options, OPinv=scaled_operator(OPinv, a))
+    if options.Minv is not None:
+        options = replace(options, Minv=scaled_operator(as_operator(options.Minv, problem.device, "Minv"), m))
+    return problem, options, a + of_vectors
+
+
+def _exponent(problem: Eigenproblem, operator: Operator) -> int | None:
+    """Return the exponent of the norm of an operator, which may be complex where the problem is real. Synchronizes."""
+    dtype = problem.dtype
+    if operator.dtype.kind == "c":
+        dtype = np.dtype(np.result_type(dtype, np.complex64))
+    space, product = replace(problem.space(), dtype=dtype), operator.bind(problem.device, dtype)
+
+    def multiply(x: Array) -> Array:
+        y = problem.device.xp.zeros_like(x)
+        product(x, y)
+        return y
+
+    return exponent_of_product(multiply, space)
 
 
 def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:

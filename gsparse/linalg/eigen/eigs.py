@@ -49,6 +49,7 @@ class _Options:
     OPinv: Any
     tol: float
     noise: float = 0.0
+    inner_product: str = ""
 
 
 @register("eigensolver", vectors=(1,), start="v0")
@@ -155,7 +156,7 @@ def eigs(
     >>> w.real.round(6)
     array([500., 499., 498.])
     """
-    problem = make_problem(A, M, v0, "eigs")
+    problem = make_problem(A, M, v0)
     check_arguments(k, which, GENERAL, maxiter, sigma=sigma, M=M, Minv=Minv, OPinv=OPinv)
     options = _options(problem, sigma, OPpart, Minv, OPinv, float(tol))
     if k >= problem.n - 1:

@@ -49,6 +49,11 @@ class _Options:
     tol: float
     noise: float = 0.0
 
+    @property
+    def inner_product(self) -> str:
+        """The argument with which the inner product of the eigenvectors is computed."""
+        return "A" if self.sigma is not None and self.mode == "buckling" else "M"
+
 
 @register("eigensolver", vectors=(1,), start="v0")
 def eigsh(
@@ -180,7 +185,7 @@ def eigsh(
     >>> eigsh(A, 3, sigma=10.3, return_eigenvectors=False).round(8)
     array([ 9., 10., 11.])
     """
-    problem = make_problem(A, M, v0, "eigsh")
+    problem = make_problem(A, M, v0)
     options = _Options(sigma, mode, Minv, OPinv, float(tol))
     check_arguments(k, which, HERMITIAN, maxiter, sigma=sigma, M=M, Minv=Minv, OPinv=OPinv)
     _check_transform(options)

@@ -27,13 +27,16 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
+from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.rayleigh_ritz import (
     BlockEigenproblem,
     BlockProduct,
     as_block_product,
     concatenate_columns,
     multiply_block,
+    scaled_product,
 )
+from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Operator, device_for
 from gsparse.linalg.registry import register
 
@@ -171,21 +174,26 @@ def lobpcg(
     with device.active(), device.memory_guard():
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
-        products = as_block_product(A, device, on_host), as_block_product(B, device, on_host, "B")
+        products = [as_block_product(part, device, on_host, name) for part, name in zip((A, B, M), "ABM", strict=True)]
         if constraints is not None and constraints.shape[0] != block.shape[0]:
             raise ShapeError(f"Y must have as many rows as X, {block.shape[0]}, got shape {constraints.shape}")
-        problem = BlockEigenproblem(device, *products, largest, ranks)
         rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
+        first = 0 if ranks is None else A.first_index
+        space = Space(device, block.dtype, block.shape[0], rows, first, ranks)
+        (product, a), (mass, b), (preconditioner, _) = (scaled_product(part, space) for part in products)
+        problem = BlockEigenproblem(device, product, mass, largest, ranks, a - b, a - b // 2)
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
         if is_small(rows, num_constraints, columns):
             values, vectors = _solve_dense(problem, block, num_constraints)
         else:
             tol = default_tolerance(rows, block.dtype) if tol is None or tol <= 0 else tol
-            loop = _LobpcgLoop(problem, as_block_product(M, device, on_host, "M"), tol, restartControl, verbosityLevel)
+            loop = _LobpcgLoop(problem, preconditioner, tol, restartControl, verbosityLevel)
             values, vectors = loop.run(block, constraints, 20 if maxiter is None else maxiter)
-            options = (retLambdaHistory, loop.values), (retResidualNormsHistory, loop.residuals)
+            eigenvalues = [times_power(entry, a - b) for entry in loop.values]
+            options = (retLambdaHistory, eigenvalues), (retResidualNormsHistory, loop.residuals)
             histories = [[np.squeeze(entry) for entry in history] for is_wanted, history in options if is_wanted]
+        values, vectors = times_power(values, a - b), times_power(vectors, -b // 2)
         eigenpairs = (values, device.download(vectors)) if on_host else (device.upload(values), vectors)
         return (*eigenpairs, *histories)
 
@@ -197,7 +205,7 @@ class _LobpcgLoop:
     Attributes
     ----------
     values, residuals : list of ndarray
-        The Ritz values of each iteration, and the norms of their residuals.
+        The Ritz values of each iteration, and the norms of their residuals in the caller's problem.
     """
 
     problem: BlockEigenproblem
@@ -291,6 +299,7 @@ class _LobpcgLoop:
 
     def _print(self, title: str, values: Host, norms: Host) -> None:
         if self.verbosity:
+            values = times_power(values, self.problem.value_exponent)
             print(f"{title}: eigenvalues {values}, residual norms {norms}")
 
 

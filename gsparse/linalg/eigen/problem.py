@@ -16,6 +16,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.linalg.eigen.inner_solve import InnerSolve
 from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator, as_operator, device_for, solve_dtype
 
 __all__ = [
@@ -95,6 +96,8 @@ class Eigenproblem:
         Whether the caller gets NumPy arrays.
     is_sparse, is_dense : bool
         Whether A is a sparse or a dense array, and not an operator.
+    value_exponent, vector_exponent : int
+        The eigenvalues and eigenvectors of the caller are those of this problem times 2 to these powers.
     """
 
     device: Device
@@ -105,6 +108,8 @@ class Eigenproblem:
     on_host: bool
     is_sparse: bool
     is_dense: bool
+    value_exponent: int = 0
+    vector_exponent: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -125,6 +130,8 @@ class Eigenproblem:
 
     def deliver(self, w: Any, vectors: Array | None) -> tuple[Array, Array | None]:
         """Return eigenvalues, and rows of vectors as columns, as the caller gets them. Synchronizes for the host."""
+        w = times_power(w, self.value_exponent)
+        vectors = None if vectors is None else times_power(vectors, self.vector_exponent)
         if self.on_host:
             return w, None if vectors is None else np.ascontiguousarray(self.device.download(vectors).T)
         return self.device.upload(np.ascontiguousarray(w)), None if vectors is None else vectors.T.copy()
@@ -136,7 +143,7 @@ def is_small(n: int, k: int, ncv: int | None, maxiter: int | None) -> bool:
     return size >= n or (ncv is None and maxiter is None and n <= _SMALL)
 
 
-def make_problem(A: Any, M: Any, v0: Any, name: str) -> Eigenproblem:
+def make_problem(A: Any, M: Any, v0: Any) -> Eigenproblem:
     """Check A and M.
 
     Raises

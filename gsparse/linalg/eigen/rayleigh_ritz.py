@@ -16,9 +16,18 @@ from scipy.linalg import eigh
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
 from gsparse.linalg.operators import MatrixOperator, RankGroup, as_operator
 
-__all__ = ["BlockEigenproblem", "BlockProduct", "as_block_product", "concatenate_columns", "multiply_block"]
+__all__ = [
+    "BlockEigenproblem",
+    "BlockProduct",
+    "as_block_product",
+    "concatenate_columns",
+    "multiply_block",
+    "scaled_product",
+]
 
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
@@ -37,6 +46,8 @@ class BlockEigenproblem:
         Whether the largest eigenvalues are wanted, or the smallest.
     ranks : RankGroup or None
         The ranks that share the rows of blocks.
+    value_exponent, norm_exponent : int
+        Eigenvalues, and norms of residuals, of the caller's problem are those of this one times 2 to these powers.
     """
 
     device: Device
@@ -44,6 +55,8 @@ class BlockEigenproblem:
     B: BlockProduct | None
     largest: bool
     ranks: RankGroup | None = None
+    value_exponent: int = 0
+    norm_exponent: int = 0
 
     def multiply(self, V: Array) -> tuple[Array, Array]:
         """Return A·V and B·V."""
@@ -54,10 +67,11 @@ class BlockEigenproblem:
         return self.device.download(self._gram(V, W))
 
     def norms(self, R: Array) -> Host:
-        """Return the norms of the columns on the host. Synchronizes."""
+        """Return the norms of the columns of residuals, in the caller's problem, on the host. Synchronizes."""
         xp = self.device.xp
         squares: Host = self.device.download(self._sum_over_ranks(xp.sum(xp.abs(R) ** 2, axis=0)))
-        return np.sqrt(squares)
+        norms: Host = np.sqrt(squares)
+        return times_power(norms.astype(np.float64), self.norm_exponent) if self.norm_exponent else norms
 
     def combine(self, coefficients: Host, *blocks: Array) -> tuple[Array, ...]:
         """Return the product of each block with the coefficients."""
@@ -162,6 +176,14 @@ def as_block_product(A: Any, device: Device, on_host: bool, name: str = "A") -> 
     blockwise: Any = operator.matrix if isinstance(operator, MatrixOperator) else operator
     matmat: BlockProduct = blockwise.matmat
     return matmat
+
+
+def scaled_product(multiply: BlockProduct | None, space: Space) -> tuple[BlockProduct | None, int]:
+    """Return a product times 2^-e, and the e for which no square overflows or underflows. Synchronizes."""
+    if multiply is None:
+        return None, 0
+    exponent = needed_exponent([exponent_of_product(lambda x: multiply(x[:, None]), space)], space.dtype)
+    return (lambda V: times_power(multiply(V), -exponent)) if exponent else multiply, exponent
 
 
 def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:

@@ -33,9 +33,10 @@ from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
 from gsparse.linalg.eigen.problem import no_convergence
 from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 
-__all__ = ["Options", "System", "triplets"]
+__all__ = ["Options", "System", "scaled", "triplets"]
 
 Host = npt.NDArray[Any]
 
@@ -63,6 +64,8 @@ class System:
     is_adjoint : bool
     on_host : bool
         Whether the caller gets NumPy arrays.
+    exponent : int
+        The singular values of the caller's matrix are those of A times 2 to this power.
     """
 
     device: Device
@@ -72,6 +75,7 @@ class System:
     columns: int
     is_adjoint: bool
     on_host: bool
+    exponent: int = 0
 
     def products(self) -> tuple[Apply, Apply]:
         """Return the products with the matrix (columns to rows) and with its adjoint."""
@@ -90,6 +94,20 @@ class Options:
     maxiter: int | None
     multiplicities: bool = True
     seed: int = 0
+
+
+def scaled(system: System) -> System:
+    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes."""
+    device, dtype, columns = system.device, system.dtype, system.columns
+    forward, _ = system.products()
+
+    def multiply(x: Array) -> Array:
+        y = device.xp.zeros(system.rows, dtype)
+        forward(x, y)
+        return y
+
+    exponent = needed_exponent([exponent_of_product(multiply, Space(device, dtype, columns, columns))], dtype)
+    return replace(system, A=scaled_operator(system.A, -exponent), exponent=exponent)
 
 
 def triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
@@ -244,7 +262,8 @@ def _augmented_triplets(system: System, options: Options) -> tuple[Array, Host, 
 def _no_convergence(system: System, lanczos: Lanczos, U: Array, s: Host) -> scipy_linalg.ArpackNoConvergence:
     order = np.argsort(s, kind="stable")
     vectors = np.ascontiguousarray(system.device.download(U).T[:, order])
-    return no_convergence(lanczos.cycles, len(s), lanczos.wanted.k, s[order], vectors)
+    s = times_power(s[order], system.exponent)
+    return no_convergence(lanczos.cycles, len(s), lanczos.wanted.k, s, vectors)
 
 
 @dataclass(frozen=True, eq=False)

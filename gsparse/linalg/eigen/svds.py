@@ -13,7 +13,8 @@ import numpy.typing as npt
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.linalg.eigen.problem import seed_of
-from gsparse.linalg.eigen.singular_triplets import Options, System, triplets
+from gsparse.linalg.eigen.singular_triplets import Options, System, scaled, triplets
+from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.registry import register
 
@@ -129,6 +130,7 @@ def svds(
     on_host = v0 is None or device_of(v0) is None
     system = System(device, solve_dtype(operator), operator, rows, columns, is_adjoint, on_host)
     with device.active(), device.memory_guard(), device.own_stream():
+        system = scaled(system)
         U, s, V = triplets(system, settings, v0)
         return _deliver(system, U, s, V, return_singular_vectors)
 
@@ -186,7 +188,7 @@ def _parse(A: Operator, options: tuple[Any, ...], v0: Any, vectors: Any, solver:
 def _deliver(system: System, U: Array, s: Host, V: Array, vectors: Any) -> Any:
     """Return the triplets as the caller gets them: ascending, left vectors in columns, right vectors in rows."""
     order = np.argsort(s, kind="stable")
-    s = s[order].astype(np.finfo(system.dtype).dtype)
+    s = times_power(s[order].astype(np.finfo(system.dtype).dtype), system.exponent)
     places = system.device.upload(order.astype(np.int64))
     left, right = (part.astype(system.dtype, copy=False) for part in ((V, U) if system.is_adjoint else (U, V)))
     finish: Callable[[Array], Array] = system.device.download if system.on_host else lambda array: array.copy()

@@ -139,7 +139,7 @@ def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int
     size_of_M = 0 if M is None else _exponent(problem, M)
     if OPinv is not None:  # A may be a placeholder then
         OPinv = as_operator(OPinv, problem.device, "OPinv")
-        inverse = _exponent(problem, OPinv)
+        inverse = _exponent(problem, OPinv, is_complex=bool(np.imag(sigma)))
         sizes_of_A = [None if inverse is None else -inverse]
     else:
         sizes_of_A = [_exponent(problem, A)]
@@ -160,10 +160,10 @@ def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int
     return problem, options, a + of_vectors
 
 
-def _exponent(problem: Eigenproblem, operator: Operator) -> int | None:
+def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
     """Return the exponent of the norm of an operator, which may be complex where the problem is real. Synchronizes."""
     dtype = problem.dtype
-    if operator.dtype.kind == "c":
+    if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))
     space, product = replace(problem.space(), dtype=dtype), operator.bind(problem.device, dtype)
 

@@ -16,7 +16,8 @@ from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, no_convergence, seed_of, start_vector
 from gsparse.linalg.eigen.shifts import Shift
 from gsparse.linalg.eigen.transforms import SingularShiftError
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, scaled_operator, times_power
+from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
+from gsparse.linalg.krylov.units import scaled_operator
 from gsparse.linalg.operators import Operator, as_operator
 
 __all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
@@ -149,14 +150,18 @@ def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int
     if not a and not m:
         return problem, options, 0
     of_vectors = {"A": -a // 2, "M": -m // 2, "": 0}[options.inner_product]
-    M = None if M is None else scaled_operator(M, -m)
-    problem = replace(problem, A=scaled_operator(A, -a), M=M, value_exponent=a - m, vector_exponent=of_vectors)
+    M = None if M is None else scaled_operator(M, -m, problem.dtype)
+    problem = replace(
+        problem, A=scaled_operator(A, -a, problem.dtype), M=M, value_exponent=a - m, vector_exponent=of_vectors
+    )
     if sigma is not None:
         options = replace(options, sigma=times_power(sigma, m - a))
     if OPinv is not None:
-        options = replace(options, OPinv=scaled_operator(OPinv, a))
+        options = replace(options, OPinv=scaled_operator(OPinv, a, dtype))
     if options.Minv is not None:
-        options = replace(options, Minv=scaled_operator(as_operator(options.Minv, problem.device, "Minv"), m))
+        options = replace(
+            options, Minv=scaled_operator(as_operator(options.Minv, problem.device, "Minv"), m, problem.dtype)
+        )
     return problem, options, a + of_vectors
 
 

@@ -33,7 +33,8 @@ from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
 from gsparse.linalg.eigen.problem import no_convergence
 from gsparse.linalg.eigen.transforms import Solve, Transform
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, scaled_operator, times_power
+from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
+from gsparse.linalg.krylov.units import scaled_operator
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 
 __all__ = ["Options", "System", "scaled", "triplets"]
@@ -107,7 +108,7 @@ def scaled(system: System) -> System:
         return y
 
     exponent = needed_exponent([exponent_of_product(multiply, Space(device, dtype, columns, columns))], dtype)
-    return replace(system, A=scaled_operator(system.A, -exponent), exponent=exponent)
+    return replace(system, A=scaled_operator(system.A, -exponent, dtype), exponent=exponent)
 
 
 def triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.krylov_space import Space, random_vector
-from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, RankGroup
 
-__all__ = ["exponent_of_product", "needed_exponent", "scaled_operator", "times_power"]
+__all__ = ["exponent_of_product", "needed_exponent", "times_power"]
 
 # By the bytes of a real number: norms from 2 to the power -n to 2 to the power n need no scaling. Squares of residuals,
 # which are rounding errors of products, are in range then. So are squares of products with Aᴴ·A in double precision.
@@ -64,47 +62,3 @@ def times_power(array: Any, exponent: int) -> Any:
         return array
     half = exponent // 2
     return array * 2.0**half * 2.0 ** (exponent - half)
-
-
-def scaled_operator(operator: Operator, exponent: int) -> Operator:
-    """Return an operator times 2 to a power. If it has entries, so has the result."""
-    if not exponent:
-        return operator
-    if isinstance(operator, MatrixOperator):
-        matrix: Any = operator.matrix
-        return MatrixOperator(matrix * 2.0**exponent)
-    if isinstance(operator, DenseOperator):
-        return DenseOperator(operator.array * 2.0**exponent)
-    return _ScaledOperator(operator, 2.0**exponent)
-
-
-class _ScaledOperator(Operator):
-    """An operator without entries, times a power of two."""
-
-    def __init__(self, operator: Operator, factor: float) -> None:
-        self._operator, self._factor = operator, factor
-        self.shape, self.dtype, self.is_resident = operator.shape, operator.dtype, operator.is_resident
-
-    @property
-    def ranks(self) -> RankGroup | None:
-        return self._operator.ranks
-
-    @property
-    def whole_shape(self) -> tuple[int, int]:
-        return self._operator.whole_shape
-
-    @property
-    def first_index(self) -> int:
-        return self._operator.first_index
-
-    def home(self) -> Device:
-        return self._operator.home()
-
-    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        product = self._operator.bind(device, dtype, columns, adjoint=adjoint)
-
-        def apply(x: Array, y: Array) -> None:
-            product(x, y)
-            y *= self._factor
-
-        return apply

@@ -313,10 +313,10 @@ def test_operations_on_matrices_of_blocks_are_those_of_scipy(device: Device, rng
 def test_auto_stores_unstructured_blocks_in_blocks_and_others_not(
     real_device: Device, rng: np.random.Generator
 ) -> None:
-    # The matrix has two million entries, because a GPU chooses blocks for large matrices only. An emulated GPU would
-    # take eight seconds to analyse it.
+    # The matrix has four million entries, because a GPU chooses blocks for large matrices only. An emulated GPU would
+    # take long to analyse it.
     device = real_device
-    S = of_blocks(np.full(8000, 27), 8000, (3, 3), rng)
+    S = of_blocks(np.full(16_000, 27), 16_000, (3, 3), rng)
     plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
     assert plan.format == "bsr"
     assert "bsr" in plan.reason or "3x3" in str(plan)

@@ -40,6 +40,11 @@ class Solve(Solves):
 
     params = (SOLVERS, tuple(SIDES))
     param_names = ("method", "size")
+    version = "2"
+
+    def prepare(self, method, size):
+        super().prepare(method, size)
+        self.time_solve(method, size)
 
     def time_solve(self, method, size):
         getattr(linalg, method)(self.A, self.b, rtol=1e-8)
@@ -56,10 +61,12 @@ class Preconditioned(Solves):
 
     params = tuple(PRECONDITIONERS)
     param_names = ("preconditioner",)
+    version = "2"
 
     def prepare(self, name):
         super().prepare(name)
         self.M = getattr(linalg, PRECONDITIONERS[name])(self.A)
+        self.time_solve(name)
 
     def time_setup(self, name):
         getattr(linalg, PRECONDITIONERS[name])(self.A)

@@ -327,8 +327,8 @@ def test_formats_of_fortran_are_read(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("format", "values", "words"),
     [
-        ("(2Z15)", "", r"its format \(2Z15\) is none of a single I, E, D, F or G"),
-        ("(2(1X,E14.7))", "", r"its format \(2\(1X,E14.7\)\) is none"),
+        ("(2Z15)", "", r"its format \(2Z15\) is not supported: it needs one I, E, D, F or G"),
+        ("(2(1X,E14.7))", "", r"its format \(2\(1X,E14.7\)\) is not supported: it needs one I, E, D, F or G"),
         ("(1P2F15.8)", "    20.00000000   -30.00000000", "a scale factor, and numbers without an exponent"),
     ],
 )

@@ -134,7 +134,7 @@ def _formats(line: str) -> list[_Format]:
         match = _FORMAT.fullmatch(text)
         if match is None:
             raise NotImplementedError(
-                f"its format {text} is none of a single I, E, D, F or G, such as (10I8) or (1P,4D20.12)"
+                f"its format {text} is not supported: it needs one I, E, D, F or G, as in (10I8) or (1P,4D20.12)"
             )
         formats.append(_Format(text, int(match[2] or 1), int(match[3]), int(match[1] or 0)))
     return formats

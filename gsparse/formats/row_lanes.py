@@ -212,9 +212,8 @@ def _describe(matrix: Preparation[LanesStructure], level: AnalysisLevel) -> Stor
         frequent, rare, nbytes = structure.lane_stats
     values, positions = matrix.values, frequent + rare
     column = _column_dtype(matrix)
-    is_counted = structure.has_hubs
     return Storage(
-        f"uint16 {100 * frequent // max(positions, 1)} %" if is_counted else column.name,
+        f"uint16 {100 * frequent // max(positions, 1)} %" if structure.has_hubs else column.name,
         values.describe(),
         positions,
         nbytes + 2 * frequent + column.itemsize * rare + values.nbytes_at(positions),

@@ -150,18 +150,14 @@ def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int
     if not a and not m:
         return problem, options, 0
     of_vectors = {"A": -a // 2, "M": -m // 2, "": 0}[options.inner_product]
-    M = None if M is None else scaled_operator(M, -m, problem.dtype)
-    problem = replace(
-        problem, A=scaled_operator(A, -a, problem.dtype), M=M, value_exponent=a - m, vector_exponent=of_vectors
-    )
+    M = None if M is None else scaled_operator(M, -m, dtype)
+    problem = replace(problem, A=scaled_operator(A, -a, dtype), M=M, value_exponent=a - m, vector_exponent=of_vectors)
     if sigma is not None:
         options = replace(options, sigma=times_power(sigma, m - a))
     if OPinv is not None:
         options = replace(options, OPinv=scaled_operator(OPinv, a, dtype))
     if options.Minv is not None:
-        options = replace(
-            options, Minv=scaled_operator(as_operator(options.Minv, problem.device, "Minv"), m, problem.dtype)
-        )
+        options = replace(options, Minv=scaled_operator(as_operator(options.Minv, problem.device, "Minv"), m, dtype))
     return problem, options, a + of_vectors
 
 

@@ -91,7 +91,7 @@ class ShiftedNorms:
         Raises
         ------
         ValueError
-            If so many steps are needed that their rounding errors leave no correct digit.
+            If t·A is so large that rounding errors leave no correct digit.
         """
         theta, norm = THETA[np.dtype(np.finfo(self.dtype).dtype)], abs(t) * self.one_norm()
         if norm == 0 or not np.isfinite(norm):

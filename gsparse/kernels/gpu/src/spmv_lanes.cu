@@ -100,9 +100,10 @@ template <class T> struct LongSums {
   T *partials;         // a partial sum for each slice that is the first of its row in a block
   unsigned *arrivals;  // at the first slice of a row: blocks that have left a partial sum; 0 between products
 
-  // Add up the sums of the warps of this block with slices of the same row as slice s, which is that of this warp. All
-  // threads of the block take part; `is_long` is false in warps without such a slice. Return true in one lane of all
-  // blocks; its *sum is then that of the row. `sums` is in shared memory, and not that of the call before.
+  // Each warp passes the sum of its slice s, and whether that slice is part of a long row, which has `count` slices from
+  // slice `first` on. Add up the sums that belong to the same row. All threads of the block take part. A single lane of
+  // all blocks gets true as the result, and in *sum the sum of the row. `sums` is shared memory that the last call did
+  // not use, so that one barrier is enough.
   __device__ __forceinline__ bool add_up(bool is_long, long long s, int first, int count, T *sums, T *sum) const {
     const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = blockDim.x / GS_WARP;
     if (lane == 0) sums[warp] = *sum;

@@ -4,7 +4,7 @@ NAME is a problem of ``gsparse bench`` or a matrix in the folder that GSPARSE_MA
 of 2**S vertices with 16 edges each; by default ``R-MAT 18`` to ``R-MAT 23``. Each graph is taken with random values and
 with all values 1, in float64 and float32. The times are medians of launches in CUDA graphs, in microseconds:
 
-    cuSPARSE        the fastest of its algorithms for CSR, preprocessed
+    cuSPARSE        the fastest of its algorithms for CSR, preprocessed, with SpMVOp if the library has it
     auto            gsparse as it chooses by itself, and the format that it chose
     row_lanes, csr_vector, csr_split
                     gsparse with this format
@@ -32,6 +32,7 @@ from measure_blocks import set_up_products
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import CusparseProduct
+from gsparse.bench.cusparse_plan import CusparsePlan, plan_algorithms
 from gsparse.bench.problems import Arrays, find_problem, rmat
 from gsparse.bench.timing import GpuClock, medians
 
@@ -111,14 +112,18 @@ def matrix(arrays: Arrays, format: str) -> GpuSparseMatrix:
 
 def best_of_cusparse(clock: GpuClock, arrays: Arrays, x: Any, time: bool = True) -> tuple[float, Any]:
     """Return the time of the fastest algorithm, and the product by the first one."""
-    launches, results = {}, []
-    for algorithm in ALGORITHMS if time else ALGORITHMS[:1]:
-        y = clock.cupy.empty(arrays.shape[0], x.dtype)
-        product = CusparseProduct(arrays[:3], arrays.shape, arrays.indices.size, algorithm, x, y)
-        product.launch()
-        results.append(y.copy())
-        launches[algorithm] = product.launch
-    return min(microseconds(clock, launches).values()) if time else 0.0, results[0]
+    y = clock.cupy.empty(arrays.shape[0], x.dtype)
+    products = {
+        algorithm: CusparseProduct(arrays[:3], arrays.shape, arrays.indices.size, algorithm, x, y)
+        for algorithm in (ALGORITHMS if time else ALGORITHMS[:1])
+    }
+    products[ALGORITHMS[0]].launch()
+    result = y.copy()
+    if not time:
+        return 0.0, result
+    plans = {name: CusparsePlan(arrays[:3], arrays.shape, name, x, y) for name in plan_algorithms()}
+    launches = {name: product.launch for name, product in (products | plans).items()}
+    return min(microseconds(clock, launches).values()), result
 
 
 def microseconds(clock: GpuClock, launches: dict[str, Callable[[], Any]]) -> dict[str, float]:

@@ -11,9 +11,9 @@ Sections, all of which run by default if the machine can run them:
     robustness  rows, levels, complexity and iterations of many problems, beside PyAMG's (on the device that is named)
 
 Each line shows a figure, the goal of the project, and whether it is met. A time is the median of several calls, each of
-which ends when the device is idle. AMGX runs beside ours with ``--amgx PROGRAM CONFIG...``: for each configuration,
-``PROGRAM poisson7:200 1e-8 CONFIG`` must print a JSON object with `setup_s`, `solve_s` and `converged`. Without it,
-the best time of AMGX 2.5 that was measured on an H100 is taken (FIGURES.md).
+which ends when the device is idle. A peer runs beside ours with ``--peer NAME PROGRAM CONFIG...``: for each
+configuration, ``PROGRAM poisson7:200 1e-8 CONFIG`` must print a JSON object with `setup_s`, `solve_s` and `converged`,
+as `hypre_program.py` does. Without AMGX, the best time of AMGX 2.5 that was measured on an H100 is taken (FIGURES.md).
 
 ``robustness --record FILE`` writes the table to a file, and ``--picture FILE`` draws it. ``--page`` draws the picture
 of the documentation's page from the recorded file in ``docs/_static``, without measuring anything.
@@ -27,6 +27,7 @@ import json
 import math
 import statistics
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -153,21 +154,22 @@ def grid_on_device(device: Device, n: int) -> GpuSparseMatrix:
         return GpuSparseMatrix((data, indices, indptr), shape=shape, device=device)
 
 
-def amgx_milliseconds(amgx: list[str], n: int) -> float:
-    """Run AMGX's program with each configuration, and return the best time of set-up and solve."""
+def peer_milliseconds(name: str, program: str, configurations: list[str], n: int) -> float:
+    """Run a peer's program with each configuration, and return the best time of set-up and solve."""
     best = math.inf
-    for configuration in amgx[1:]:
-        command = [amgx[0], f"poisson7:{n}", str(RTOL), configuration]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for configuration in configurations:
+        interpreter = [sys.executable] if program.endswith(".py") else []
+        command = [*interpreter, program, f"poisson7:{n}", str(RTOL), configuration]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         found = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
-        name, times = Path(configuration).stem, (found["setup_s"], found["solve_s"])
-        print(f"AMGX, {name}: set-up {1e3 * times[0]:.1f} ms, solve {1e3 * times[1]:.1f} ms" +
-              ("" if found["converged"] else ", NOT CONVERGED"))  # fmt: skip
+        times = found["setup_s"], found["solve_s"]
+        print(f"{name}, {Path(configuration).stem or 'defaults'}: set-up {1e3 * times[0]:.1f} ms, solve "
+              f"{1e3 * times[1]:.1f} ms" + ("" if found["converged"] else ", NOT CONVERGED"), flush=True)  # fmt: skip
         best = min(best, 1e3 * sum(times)) if found["converged"] else best
     return best
 
 
-def measure_poisson(device: Device, n: int, amgx: list[str]) -> None:
+def measure_poisson(device: Device, n: int, peers: list[list[str]]) -> None:
     A = grid_on_device(device, n)
     b = device.upload(np.random.default_rng(0).standard_normal(A.shape[0]))
     M = amg(A)
@@ -183,8 +185,9 @@ def measure_poisson(device: Device, n: int, amgx: list[str]) -> None:
          GOALS["solve"] if is_large else None)  # fmt: skip
     show(f"{name}, set-up and solve in one go", both, "ms", GOALS["together"] if is_large else None)
     if is_large:
-        theirs = amgx_milliseconds(amgx, n) if amgx else AMGX
-        show(f"{name}, AMGX's best over ours", theirs / both, "times", GOALS["AMGX"], least=True)
+        theirs = {"AMGX": AMGX} | {peer: peer_milliseconds(peer, program, more, n) for peer, program, *more in peers}
+        for peer, best in theirs.items():
+            show(f"{name}, {peer}'s best over ours", best / both, "times", GOALS.get(peer), least=True)
     show(f"{name}, plain CG", plain, "ms")
     show(f"{name}, plain CG over set-up and solve", plain / both, "times", 1, least=True)
     show(f"{name}, update over set-up", update / setup, "times", GOALS["update"])
@@ -404,7 +407,8 @@ def main() -> None:
     sections = ("poisson", "jumps", "elasticity", "tetrahedra", "host", "cpu", "robustness")
     parser.add_argument("sections", nargs="*", default=list(sections), metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--amgx", nargs="+", default=[], help="a program that runs AMGX, and its configurations")
+    peer = "the name of a peer, the program that runs it, and its configurations"
+    parser.add_argument("--peer", nargs="+", action="append", default=[], help=peer)
     parser.add_argument("--n", type=int, help="points along an axis; by default 200 on a GPU, 100 on a CPU")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="of the robustness table")
     parser.add_argument("--record", type=Path, help="write the robustness table to this file")
@@ -423,7 +427,7 @@ def main() -> None:
     n = options.n or (200 if is_gpu else 100)
     print(f"on {device.name} {getattr(device, 'description', '')}", flush=True)
     calls: dict[str, Callable[[], Any]] = {
-        "poisson": lambda: measure_poisson(device, n, options.amgx),
+        "poisson": lambda: measure_poisson(device, n, options.peer),
         "jumps": lambda: measure_jumps(device, n if is_gpu else n // 2),
         "elasticity": lambda: measure_elasticity(device, 79 if is_gpu else 20),
         "tetrahedra": lambda: measure_tetrahedra(device, 79 if is_gpu else 20),

@@ -33,6 +33,7 @@ __all__ = [
     "CusparseError",
     "CusparseProduct",
     "load_library",
+    "loaded_version",
     "to_blocks",
     "to_sliced_ell",
 ]
@@ -158,6 +159,13 @@ def declare(library: Any) -> Any:
         function.argtypes, function.restype = types, c_int
     library.cusparseGetErrorString.argtypes, library.cusparseGetErrorString.restype = (c_int,), ctypes.c_char_p
     return library
+
+
+def loaded_version() -> str:
+    """Return the version of the library that CuPy's current device uses, such as "12.6.3"."""
+    context, number = current_context(), c_int()
+    check(context.library, "cusparseGetVersion", context.handle, byref(number))
+    return f"{number.value // 1000}.{number.value // 100 % 10}.{number.value % 100}"
 
 
 @dataclass

@@ -6,7 +6,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import metadata
@@ -18,6 +18,7 @@ import gsparse
 from gsparse.bench import cpu_peers, gpu_peers
 from gsparse.bench.check import ExactProduct
 from gsparse.bench.columns import column_peers, with_columns
+from gsparse.bench.cusparse import CusparseError, loaded_version
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError, format_peers, load
 from gsparse.bench.problems import Problem, with_distinct_names
 from gsparse.bench.records import Record, Run, with_reference
@@ -309,9 +310,12 @@ def environment(device: Device) -> dict[str, str]:
         "gsparse": gsparse.__version__,
         "numpy": np.__version__,
     }
-    for name in ("scipy", "numba", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cusparse", "nvidia-cusparse-cu12"):
+    for name in ("scipy", "numba", "torch", "cupy-cuda13x", "cupy-cuda12x"):
         try:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if device.kind == "gpu":
+        with suppress(CusparseError, ImportError, AttributeError), device.active():
+            facts["cuSPARSE"] = loaded_version()
     return facts

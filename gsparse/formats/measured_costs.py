@@ -231,7 +231,7 @@ MEASURED_COSTS["row_lanes"] = {
         row=1.12e-11,
         coded=3.3e-13,
         table=8.76e-13,
-        setup=100.0,
+        setup=40.0,
     ),
     "cpu": KernelModel(
         fixed=21.3 * MICROSECOND, byte=2.77e-12, stream=4.93e-11, position=5.24e-10, row=3.16e-09, setup=40.0

@@ -47,11 +47,11 @@ _HEADER = 1 << 20
 # Number of bytes that the parser gets at a time. Files of 30 MB were read fastest with about half a megabyte.
 _CHUNK = 1 << 19
 
-# What a whole number and a number look like. Exponents may be Fortran's (1.0D3). Possessive quantifiers (`++`, `?+`)
-# never backtrack, which makes the search twice as fast.
-_WHOLE = rb"[-+]?+[0-9]++"
+# What a whole number and a number look like. Exponents may be Fortran's (1.0D3). SciPy reads no plus sign before a
+# number. Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
+_WHOLE = rb"-?+[0-9]++"
 _EXPONENT = rb"(?:[eEdD][+-]?+[0-9]++)?+"
-_REAL = rb"[-+]?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
+_REAL = rb"-?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
     _EXPONENT,
     _EXPONENT,
 )
@@ -67,8 +67,8 @@ _VALUES: dict[str, tuple[list[bytes], str]] = {
 # For each layout, the numbers that are the position, at the beginning of a line, and the words for them.
 _POSITION = {"coordinate": ([_WHOLE, _WHOLE], "a row, a column and "), "array": ([], "")}
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
-# A plus sign before a number. SciPy reads none.
-_PLUS = re.compile(rb"(?<![eEdD])\+")
+# A plus sign before a number, at the beginning or after a blank.
+_PLUS = re.compile(rb"(?<!\S)\+(?=[.0-9iInN])")
 
 
 class MatrixMarketHeader(NamedTuple):
@@ -214,16 +214,20 @@ class _Text:
         return text
 
     def _checked(self, text: bytes) -> bytes:
-        match = self._valid.match(text)
-        end = match.end() if match else 0
+        end = self._end_of_valid(text)
+        if end < len(text):  # Plus signs are rare, so they are looked for only now.
+            text = _PLUS.sub(b"", text)
+            end = self._end_of_valid(text)
         if end < len(text):
             line = text[end : text.index(b"\n", end)].decode("latin-1")
             words = _POSITION[self._header.layout][1] + _VALUES[self._header.field][1]
             number = self._line + text.count(b"\n", 0, end) + 1
             raise ValueError(f"Line {number}: it must hold {words}, got {line!r:.60}")
-        if b"+" in text:
-            text = _PLUS.sub(b"", text)
         return text.translate(_D_TO_E) if b"D" in text or b"d" in text else text
+
+    def _end_of_valid(self, text: bytes) -> int:
+        match = self._valid.match(text)
+        return match.end() if match else 0
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:

@@ -28,6 +28,10 @@ __all__ = [
     "WorkerLostError",
 ]
 
+_REPARTITION = (
+    "A = A.repartition() makes them again on the workers that are left; on_failure='resume' does that within a solve"
+)
+
 
 class GsparseError(Exception):
     """Base class of every error that gsparse raises on purpose."""
@@ -120,17 +124,16 @@ class WorkerLostError(CommunicationError):
         The number of the worker's rank in the communicator.
     address : str
         The worker's address in dask.
+    remedy : str, optional
+        What makes the rows again; by default `repartition`.
     """
 
-    def __init__(self, rank: int, address: str) -> None:
-        super().__init__(rank, address)  # `args` must equal the parameters: unpickling calls __init__(*args).
-        self.rank, self.address = rank, address
+    def __init__(self, rank: int, address: str, remedy: str = "") -> None:
+        super().__init__(rank, address, remedy)  # `args` must equal the parameters: unpickling calls __init__(*args).
+        self.rank, self.address, self.remedy = rank, address, remedy or _REPARTITION
 
     def __str__(self) -> str:
-        return (
-            f"rank {self.rank} on {self.address} is gone, and its rows with it: A = A.repartition() makes them again "
-            "on the workers that are left; on_failure='resume' does that within a solve"
-        )
+        return f"rank {self.rank} on {self.address} is gone, and its rows with it: {self.remedy}"
 
 
 class HostFallbackError(GsparseError, RuntimeError):

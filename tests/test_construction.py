@@ -162,6 +162,26 @@ def test_arguments_that_scipy_refuses_are_refused(make):
         make(gsp)
 
 
+@pytest.mark.parametrize("wrong", [(3, 0), ([1.0], ([0], [0])), None], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        gsp.tril,
+        gsp.triu,
+        lambda wrong: gsp.kron(wrong, np.eye(2)),
+        lambda wrong: gsp.kron(np.eye(2), wrong),
+        lambda wrong: gsp.kronsum(np.eye(2), wrong),
+        lambda wrong: gsp.block_diag([np.eye(2), wrong]),
+        lambda wrong: gsp.hstack([wrong or (3, 0), np.eye(2)]),
+        lambda wrong: gsp.vstack([np.eye(2), wrong or (3, 0)]),
+        lambda wrong: gsp.block_array([[np.eye(2)], [wrong or (3, 0)]]),
+    ],
+)  # fmt: skip
+def test_a_shape_or_arrays_in_place_of_a_matrix_are_refused_with_what_to_do(make, wrong):
+    with pytest.raises(TypeError, match=r"a matrix is required, got .*gsparse.sparse.csr_array"):
+        make(wrong)
+
+
 @pytest.mark.parametrize("name", ["vstack", "hstack", "block_diag"])
 def test_blocks_of_extended_precision_are_put_together(name, rng):
     blocks = untidy((4, 4), rng), sp.csr_array(np.eye(4, dtype=np.longdouble) / 3)

@@ -397,6 +397,47 @@ def read_both_ways(path: Path, shape: tuple[int, int]) -> Iterator[Callable[[], 
     yield lambda: RowLoader([path], shape).rows(0, shape[0])
 
 
+# Ends of lines, with blank lines behind them, and the beginnings of lines.
+LINE_ENDS = ("\n", "\r\n", " \t\r\n", "\n\n", "\r\n\r\n", "\n \t\n", "\n\r\n", "\r\n  \r\n\t", "\n  ")
+VALUES = {
+    "real": ("1.5", "-2e-3", "+0.75", "+1.25E+02"),
+    "integer": ("3", "-4", "+12"),
+    "complex": ("1.5 -2", "+1 +.5e+1"),
+    "pattern": ("",),
+}
+
+
+@pytest.mark.parametrize("ending", [".mtx", ".mtx.gz"])
+@pytest.mark.parametrize(
+    ("field", "layout"), [(field, layout) for field in VALUES for layout in ("coordinate", "array")][:-1]
+)
+def test_line_ends_blank_lines_and_plus_signs_change_nothing(
+    tmp_path: Path, field: str, layout: str, ending: str
+) -> None:
+    path = tmp_path / f"A{ending}"
+
+    @settings(max_examples=num_examples(20, most_quick=10), suppress_health_check=list(HealthCheck))
+    @given(
+        st.lists(st.sampled_from(LINE_ENDS), min_size=1, max_size=4), st.sampled_from(("", *LINE_ENDS)), st.booleans()
+    )
+    def check(ends: list[str], last_end: str, is_long: bool) -> None:
+        count = 60_000 if is_long else 7  # in several chunks, or in one
+        values = itertools.islice(itertools.cycle(VALUES[field]), count)
+        shape, sizes = ((4, 3), f"4 3 {count}") if layout == "coordinate" else ((count, 1), f"{count} 1")
+        lines = [f"%%MatrixMarket matrix {layout} {field} general", sizes, *values]
+        if layout == "coordinate":
+            lines[2:] = [f"{i % 4 + 1} {i % 3 + 1} {value}" for i, value in enumerate(lines[2:])]
+        text = "".join(line + end for line, end in zip(lines[:-1], itertools.cycle(ends), strict=False))
+        content = (text + lines[-1] + last_end).encode()
+        path.write_bytes(gzip.compress(content) if ending == ".mtx.gz" else content)
+        # SciPy reads no plus sign before a number.
+        exact = sp.csr_array(scipy.io.mmread(io.BytesIO("\n".join([*lines, ""]).replace("+", "").encode())))
+        for read in read_both_ways(path, shape):
+            same(read(), exact)
+
+    check()
+
+
 # Numbers that SciPy reads up to the first character that it does not expect, and the kinds of file that hold them.
 PARTLY_READ = {
     "real": (
@@ -413,7 +454,9 @@ PARTLY_READ = {
         "1D5.5",
         "nan(3)",
         "1_0",
-        "+3",  # SciPy reads no plus sign before a number.
+        "++3",
+        "+ 3",
+        "-+3",
     ),
     "complex": ("1 2i", "1,5 2", "1 2 3", "1+2 3"),
     "integer": ("1.5", "7 junk", "7 8", "1e2", "0x7", "1D2"),
@@ -878,7 +921,8 @@ def read_harwell_boeing(path: Path, by_width: bool = False) -> Any:
 
 
 def read_matrix_market(content: bytes) -> Any:
-    """Read with SciPy, which knows no exponent with a D."""
+    """Read with SciPy, which knows neither an exponent with a D nor a plus sign before a number."""
+    content = re.sub(rb"(?<![eEdD])\+(?=[0-9.])", b"", content)
     return scipy.io.mmread(io.BytesIO(re.sub(rb"(?<=[0-9.])[dD](?=[0-9+-])", b"E", content) + b"\n"))
 
 

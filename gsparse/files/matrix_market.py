@@ -67,6 +67,8 @@ _VALUES: dict[str, tuple[list[bytes], str]] = {
 # For each layout, the numbers that are the position, at the beginning of a line, and the words for them.
 _POSITION = {"coordinate": ([_WHOLE, _WHOLE], "a row, a column and "), "array": ([], "")}
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
+# A plus sign before a number, at the beginning or after a blank.
+_PLUS = re.compile(rb"(?<!\S)\+(?=[.0-9iInN])")
 
 
 class MatrixMarketHeader(NamedTuple):
@@ -179,8 +181,8 @@ class _Text:
 
     SciPy's parser reads a number up to the first character that does not belong to it, and skips the rest: it reads 1
     from ``1.0D3`` and from ``1,5``. It crashes (SIGSEGV) at a null byte, and if the last line does not end with a
-    newline. This stream refuses lines that are not read to their end, writes Fortran's exponents with an E, and appends
-    a newline.
+    newline. This stream refuses lines that are not read to their end, writes Fortran's exponents with an E, leaves out
+    plus signs before numbers, and appends a newline.
 
     Parameters
     ----------
@@ -194,7 +196,7 @@ class _Text:
         self._stream, self._header, self._header_bytes = stream, header, header_bytes
         self._line = 0
         numbers = rb"[ \t]++".join(_POSITION[header.layout][0] + _VALUES[header.field][0])
-        self._valid = re.compile(rb"(?:[ \t]*+(?:%b[ \t\r]*+)?+\n)*+" % numbers)
+        self._valid = re.compile(rb"(?:[ \t\r]*+(?:%b[ \t\r]*+)?+\n)*+" % numbers)
 
     def read(self, size: int) -> bytes:
         """Return the header first, then about `_CHUNK` bytes that end with a line, whatever `size` is."""
@@ -212,14 +214,20 @@ class _Text:
         return text
 
     def _checked(self, text: bytes) -> bytes:
-        match = self._valid.match(text)
-        end = match.end() if match else 0
+        end = self._end_of_valid(text)
+        if end < len(text):  # Plus signs are rare, so they are looked for only now.
+            text = _PLUS.sub(b"", text)
+            end = self._end_of_valid(text)
         if end < len(text):
             line = text[end : text.index(b"\n", end)].decode("latin-1")
             words = _POSITION[self._header.layout][1] + _VALUES[self._header.field][1]
             number = self._line + text.count(b"\n", 0, end) + 1
             raise ValueError(f"Line {number}: it must hold {words}, got {line!r:.60}")
         return text.translate(_D_TO_E) if b"D" in text or b"d" in text else text
+
+    def _end_of_valid(self, text: bytes) -> int:
+        match = self._valid.match(text)
+        return match.end() if match else 0
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import norm as scipy_norm
 
 from gsparse.device.dtypes import Array, compute_dtype
@@ -55,6 +56,11 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     >>> float(gsparse.linalg.norm(A)), float(gsparse.linalg.norm(A, 1))
     (5.0, 4.0)
     """
+    if isinstance(x, LinearOperator):
+        raise TypeError(
+            f"norm reads the entries of a sparse matrix, got {type(x).__name__}: use norm(A.tocsr()) for a distributed "
+            "matrix A, and for operators svds(A, 1, return_singular_vectors=False), the 2-norm, or onenormest(A)"
+        )
     if not is_device_matrix(x) or x.ndim != 2 or compute_dtype(x.dtype) is None:
         return scipy_norm(x, ord, axis)
     axes = _parse_axis(axis)

@@ -51,7 +51,7 @@ def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, de
     grid = [list(row) for row in blocks]
     if not grid or any(len(row) != len(grid[0]) for row in grid):
         raise ValueError("blocks must be 2-D")
-    home, flat = matrices_of(device, [block for row in grid for block in row])
+    home, flat = matrices_of(device, [block for row in grid for block in row], none_is_zero=True)
     width = len(grid[0])
     heights, widths = _block_sizes(flat, len(grid), width)
     tops, lefts = (np.concatenate(([0], np.cumsum(sizes))).tolist() for sizes in (heights, widths))

@@ -24,8 +24,14 @@ from gsparse.sparse.canonical import canonical
 __all__ = ["csr_operands", "in_format", "made", "matrices_of", "on_host", "sorted_csr"]
 
 
-def matrices_of(device: Any, parts: Any) -> tuple[Device, list[Any]]:
-    """Return the device of an operation, and its operands there as matrices; None stays None."""
+def matrices_of(device: Any, parts: Any, *, none_is_zero: bool = False) -> tuple[Device, list[Any]]:
+    """Return the device of an operation, and its operands there as matrices. With `none_is_zero`, None stays None."""
+    for part in parts:
+        if isinstance(part, tuple) or (part is None and not none_is_zero):
+            raise TypeError(
+                f"a matrix is required, got {part!r}: pass a sparse or dense one; gsparse.sparse.csr_array makes one "
+                "of a shape or of arrays"
+            )
     homes = (part.device if is_device_matrix(part) else device_of(part) for part in parts)
     found = next((home for home in homes if home is not None), None) if device is None else None
     home = get_device(device) if found is None else found

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 import gsparse
+from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, ShapeError
 from gsparse.linalg import (
@@ -72,6 +73,21 @@ def test_cg_promotes_integers(real_device: Device) -> None:
     x, info = cg(matrix(real_device, S.astype(int)), np.ones(S.shape[0], int))
     assert info == 0
     assert x.dtype == float
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "int32", "float32", "complex64"])
+@pytest.mark.parametrize("name", ["cg", "minres", "gmres", "bicgstab"])
+def test_solutions_and_products_have_the_dtypes_of_scipys(name: str, kind: str) -> None:
+    T = sp.csr_array(np.eye(4), dtype=kind)
+    A = GpuSparseMatrix(T, device="cpu")
+    for dtype in ("bool", "int8", "int64", "float32", "float64", "complex64", "complex128"):
+        b = np.ones(4, dtype)
+        # SciPy's minres is for real systems, and computes in double precision.
+        if name != "minres" or ("c" not in T.dtype.kind + b.dtype.kind and (kind, dtype) != ("float32", "float32")):
+            x, info = getattr(gsparse.linalg, name)(A, b)
+            assert (x.dtype, info) == (getattr(la, name)(T, b)[0].dtype, 0), dtype
+        assert (A @ b).dtype == (T @ b).dtype
+        assert (A @ b[:, None]).dtype == (T @ b[:, None]).dtype
 
 
 def test_cg_accepts_all_kinds_of_operators(real_device: Device) -> None:

@@ -17,7 +17,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import expm_multiply, onenormest, spectral_radius
-from gsparse.linalg.functions.taylor_degree import THETA
+from gsparse.linalg.functions.taylor_degree import THETA, ShiftedNorms
 from tests.linalg.problems import convection, laplacian
 from tests.support import DTYPES, host, on_device, random_values
 
@@ -31,10 +31,10 @@ def test_complex_times_and_numbers_that_are_not_finite_are_refused(kind: Any) ->
     for name in ("start", "stop"):
         for time in (1j, 1 + 0j, np.complex64(2), np.array(1j), complex(np.nan, 1)):
             with pytest.raises(TypeError, match=f"{name} must be a real number.*pass z \\* A"):
-                expm_multiply(A, b, **{name: time}, num=2)
+                expm_multiply(A, b, **{"start": 0, "stop": 1, name: time}, num=2)
         for time in (np.nan, np.inf, -np.inf, np.float32(np.nan)):
             with pytest.raises(ValueError, match=f"{name} must be finite, got"):
-                expm_multiply(A, b, **{name: time}, num=2)
+                expm_multiply(A, b, **{"start": 0, "stop": 1, name: time}, num=2)
     with pytest.raises(ValueError, match="stop - start must be finite"):
         expm_multiply(A, b, start=-1e308, stop=1e308, num=2)
     for trace in (np.nan, np.inf, complex(0, np.nan)):
@@ -43,6 +43,43 @@ def test_complex_times_and_numbers_that_are_not_finite_are_refused(kind: Any) ->
                 expm_multiply(A, b, traceA=trace, **times)
     expected = scipy.linalg.expm(1j * S.toarray()) @ b
     np.testing.assert_allclose(expm_multiply(GpuSparseMatrix(1j * S, device="cpu"), b), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["start", "stop", "traceA"])
+def test_an_argument_that_is_no_number_is_named(name: str) -> None:
+    S, b = sp.csr_array(np.eye(2)), np.ones(2)
+    values = ["1", [0, 1], b"1", {}]
+    for value in values if name == "traceA" else [None, *values]:
+        arguments = {"start": 0, "stop": 1, "num": 3, name: value}
+        with pytest.raises(TypeError, match=f"{name} (must be a number|is missing)"):
+            expm_multiply(GpuSparseMatrix(S, device="cpu"), b, **arguments)
+    if name != "traceA":
+        with pytest.raises(TypeError):
+            sla.expm_multiply(S, b, **{"start": 0, "stop": 1, "num": 3, name: None})
+    one = {"start": 0, "stop": 1, "endpoint": None, "num": 3}
+    np.testing.assert_allclose(expm_multiply(S, b, **one), sla.expm_multiply(S, b, **one))
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values:numpy.exceptions.ComplexWarning")  # from SciPy
+@pytest.mark.parametrize("trace", [None, 3, 3.0, 3 + 0j, 3 + 1j])
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("bool", "float32"), ("int8", "complex64")], ids=str)
+def test_the_result_has_the_dtype_of_scipys(dtypes: tuple[str, str], trace: complex | None) -> None:
+    S, b = sp.csr_array(np.eye(3), dtype=dtypes[0]), np.ones(3, dtypes[1])
+    for times in ({}, {"start": 0, "stop": 1, "num": 3}):
+        found = expm_multiply(GpuSparseMatrix(S, device="cpu"), b, traceA=trace, **times)
+        assert found.dtype == sla.expm_multiply(S, b, traceA=trace, **times).dtype
+        exact = np.exp(np.linspace(0, 1, 3))[:, None] * np.ones(3) if times else np.full(3, np.e)
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize("times", [{}, {"start": 0, "stop": -1e3, "num": 4}, {"start": 1e3, "stop": 1e3 + 1, "num": 2}])
+def test_a_warning_comes_before_very_many_products(times: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    A = GpuSparseMatrix(-1.0 * laplacian(4) * (1 if times else 1e3), device="cpu")
+    expm_multiply(A, np.zeros(16), **times)  # no warning
+    monkeypatch.setattr(f"{ShiftedNorms.__module__.rpartition('.')[0]}.expm_multiply._MANY_PRODUCTS", 1000)
+    with pytest.warns(UserWarning, match=r"takes up to .e\+04 products with A, because a step covers only") as caught:
+        expm_multiply(A, np.zeros(16), **times)
+    assert (len(caught), caught[0].filename) == (1, __file__)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])

@@ -170,6 +170,17 @@ def test_the_advice_names_a_row_that_no_x_solves(real_device: Device, name: str,
             assert "Row 40 of A is zero and b is not" in result.advice
 
 
+@pytest.mark.parametrize("solver", [gla.cg, gla.minres, gla.gmres, gla.bicgstab])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_row_or_a_column_of_zeros_is_named_also_without_the_other(solver: Any, axis: int) -> None:
+    keep = sp.diags_array((np.arange(81) != 40).astype(float))
+    A = GpuSparseMatrix(sp.csr_array(keep @ S if axis == 0 else S @ keep), device="cpu")
+    for M in (None, gla.amg(A, max_coarse=10)):
+        result = solver(A, np.ones(81), M=M, maxiter=50, full_output=True)
+        assert result.info != 0
+        assert ("Row 40 of A is zero and b is not", "Column 40 of A is zero")[axis] in result.advice
+
+
 def test_a_loose_tolerance_is_reached_despite_a_mean(real_device: Device) -> None:
     A, b = laplacian_of_a_grid(real_device, 80), np.zeros(6400)
     b[0], b[-1] = 1.0, -1 + 1e-3

@@ -125,6 +125,17 @@ def test_the_same_v0_or_seed_gives_the_same_bits(device: Device) -> None:
     assert not np.array_equal(seeded[0], seeded[2])
 
 
+@pytest.mark.parametrize("shape", [(160, 90), (90, 160)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("which", ["LM", "SM"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_named(shape: Any, dtype: Any, which: str, value: float) -> None:
+    S = general(shape, dtype)
+    S.data[3] = value
+    with pytest.raises(ValueError, match=r"the products of A contain NaN or infinity: check the values of A"):
+        svds(GpuSparseMatrix(S, device="cpu"), 3, which=which)
+
+
 def test_no_convergence_raises_scipys_error() -> None:
     S = sp.csr_array(sp.diags_array(np.linspace(1, 2, 400)))
     with pytest.raises(sla.ArpackNoConvergence):

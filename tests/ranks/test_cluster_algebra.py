@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
+import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import scipy.sparse as sp
 
 import gsparse.linalg as gla
 from gsparse.bench.elliptic_problems import poisson
-from gsparse.errors import CommunicationError, DtypeError, ShapeError
+from gsparse.errors import CommunicationError, DtypeError, ShapeError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import wait_until
 from tests.ranks.test_rank_rows import random_matrix
@@ -314,6 +317,12 @@ def test_operands_that_do_not_fit_are_refused(client: Any, workers: list[str]) -
         for wrong in (lambda: A @ S, lambda: S @ A, lambda: A + S, lambda: A - S, lambda: A.T @ S):
             with pytest.raises(TypeError, match="distribute it first"):
                 wrong()
+        for wrong in (lambda: other == A, lambda: A != A, lambda: A.T == A, lambda: A == 0, lambda: S == A):
+            with pytest.raises(TypeError, match=r"not compared .* A\.tocsr\(\) == B\.tocsr\(\)"):
+                wrong()
+        assert len({A, A.T, other}) == 3
+        with pytest.raises(TypeError, match=r"got DistributedMatrix: use norm\(A\.tocsr\(\)\)"):
+            gla.norm(A)
         for wrong in (lambda: A * "2", lambda: A / "2", lambda: A / np.ones(36), lambda: A + 1, lambda: "2" * A):
             with pytest.raises(TypeError):
                 wrong()
@@ -328,7 +337,7 @@ def test_operands_that_do_not_fit_are_refused(client: Any, workers: list[str]) -
         np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
 
 
-def test_a_result_says_that_a_lost_worker_takes_its_rows() -> None:
+def test_a_result_says_that_a_lost_worker_takes_its_rows(tmp_path: Path) -> None:
     S = laplacian(6)
     with (
         LocalGpuCluster(2, device="cpu") as cluster,
@@ -336,6 +345,35 @@ def test_a_result_says_that_a_lost_worker_takes_its_rows() -> None:
         distribute(S, client=own_client) as A,
         A @ A as squared,
     ):
-        own_client.retire_workers([squared.workers[1]])
-        with pytest.raises(CommunicationError, match="computed from other matrices"):
-            gla.cg(squared, np.ones(36), on_failure="resume")
+        pid = own_client.run(os.getpid)[squared.workers[1]]
+        own_client.retire_workers([squared.workers[1]], close_workers=True)
+        os.kill(pid, signal.SIGKILL)  # as it might go on for a moment
+        for call in (
+            lambda: gla.cg(squared, np.ones(36), on_failure="resume"),
+            lambda: gla.cg(squared, np.ones(36)),
+            lambda: squared @ np.ones(36),
+            lambda: squared @ squared,
+            lambda: -squared,
+            lambda: squared.vector(np.ones(36)),
+            lambda: gla.amg(squared),
+            squared.repartition,
+            lambda: squared.repartition("rows", workers=1),
+            lambda: squared.repartition((0, 36), workers=1),
+            squared.tocsr,
+            squared.diagonal,
+            lambda: squared.checkpoint(tmp_path),
+        ):
+            with pytest.raises(
+                WorkerLostError, match=r"gone, .*computed from other matrices, so compute it .* again"
+            ) as lost:
+                call()
+            assert (lost.value.rank, lost.value.address) == (1, squared.workers[1])
+            assert str(pickle.loads(pickle.dumps(lost.value))) == str(lost.value)
+        for call in (A.tocsr, lambda: A @ np.ones(36)):
+            with pytest.raises(WorkerLostError, match=r"A = A\.repartition\(\) makes them again"):
+                call()
+        with A.repartition() as again, again @ again as result:
+            check(result, S @ S)
+            result.close()
+            with pytest.raises(CommunicationError, match="closed: the matrix was computed from other matrices"):
+                result.repartition()

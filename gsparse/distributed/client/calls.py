@@ -204,20 +204,22 @@ def _retrieve_error(call: asyncio.Future[Any]) -> None:
 
 
 @contextmanager
-def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> Iterator[None]:
-    """Turn dask's error for a connection that has ended into one that names the lost worker."""
+def naming_lost_workers(client: distributed.Client, workers: Sequence[str], remedy: str = "") -> Iterator[None]:
+    """Turn dask's error for a connection that has ended into a `WorkerLostError` with this remedy."""
     try:
         yield
     except TimeoutError:
         raise
     except OSError as error:  # dask's CommClosedError
-        lost = error_of_lost_worker(client, workers)
+        lost = error_of_lost_worker(client, workers, remedy)
         if lost is not None:
             raise lost from error
         raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
-def error_of_lost_worker(client: distributed.Client, workers: Sequence[str]) -> WorkerLostError | None:
+def error_of_lost_worker(
+    client: distributed.Client, workers: Sequence[str], remedy: str = ""
+) -> WorkerLostError | None:
     """Return the error for the first worker that is lost, after a connection has ended; None if none is lost.
 
     This waits for a moment, because the scheduler may learn of a loss later than this process, whose connection has
@@ -228,7 +230,7 @@ def error_of_lost_worker(client: distributed.Client, workers: Sequence[str]) -> 
         known = known_workers(client)
         for rank, address in enumerate(workers):
             if address not in known:
-                return WorkerLostError(rank, address)
+                return WorkerLostError(rank, address, remedy)
         if time.monotonic() > deadline:
             return None
         time.sleep(_NOTICE_INTERVAL)

@@ -11,6 +11,7 @@ from typing import Any
 import distributed
 import numpy.typing as npt
 
+from gsparse.distributed.client.task_arguments import wait_for
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.worker.checkpoint_tasks import discard, publish, save
 
@@ -69,4 +70,4 @@ def _discard_on_workers(task_group: TaskGroup, paths: Sequence[str], checkpoint:
         ranks = [rank for rank in task_group.ranks if task_group.workers[rank] in remaining]
         tasks = [task_group.submit(discard, "discard", rank, settings, rank, paths, checkpoint) for rank in ranks]
         distributed.fire_and_forget(tasks)
-        distributed.wait(tasks, timeout=_CLEANUP_TIMEOUT)
+        wait_for(tasks, _CLEANUP_TIMEOUT)

@@ -43,6 +43,10 @@ class ComputedRows(RowSource):
     """
 
     is_lasting = False
+    remedy = (
+        "the matrix was computed from other matrices, so compute it from them again, after A = A.repartition() for "
+        "those that have lost rows too"
+    )
 
     def __init__(
         self,
@@ -73,6 +77,9 @@ class ComputedRows(RowSource):
                 "reorder and partition='metis' need the whole matrix, and this one was computed on its workers: use "
                 "distribute(A.tocsr(), ...)"
             )
+        lost = None if self._group is None else self._group.error_of_lost_worker()
+        if lost is not None:
+            raise lost
         return self, self._layout.permutation, self.partition(partition, world_size)
 
     def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:

@@ -179,6 +179,8 @@ class DistributedMatrix(DistributedEntries):
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
         """Make the matrix on these workers."""
         task_group = TaskGroup(self.client, workers, self.timeout, self._source.operand)
+        if self._source.remedy:
+            task_group.remedy, task_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
         try:
             self._rank_metadata = task_group.open(
                 lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank), self.timeout),
@@ -366,12 +368,9 @@ class DistributedMatrix(DistributedEntries):
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
-        workers = task_group.remaining_workers()
-        if not self._source.is_lasting and len(workers) < len(self.workers):
-            raise CommunicationError(
-                "a worker is lost, and with it rows of this matrix, which was computed from other matrices: make these "
-                "again with repartition(), and compute it from them"
-            )
+        lost, workers = task_group.error_of_lost_worker(), task_group.remaining_workers()
+        if lost is not None and not self._source.is_lasting:
+            raise lost
         latest_copy = solution_copies.latest_copy, task_group.key, solve.key
         answers = run_on_workers(self.client, workers, task_group.timeout, *latest_copy, on_error="return")
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}

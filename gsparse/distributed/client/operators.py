@@ -150,6 +150,14 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
             return combine(self.tomatrix(), x.tomatrix(), "difference")
         return super().__sub__(x)
 
+    def __eq__(self, other: object) -> Any:
+        raise TypeError(
+            "distributed matrices are not compared entry by entry: compare them on this host, A.tocsr() == B.tocsr(); "
+            "`A is B` says whether they are the same object"
+        )
+
+    __hash__ = LinearOperator.__hash__
+
     def matvec(self, x: Any) -> Any:
         """Multiply by a vector.
 

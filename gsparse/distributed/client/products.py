@@ -108,10 +108,11 @@ class WorkerProducts:
     @contextmanager
     def _naming_lost_workers(self) -> Iterator[None]:
         """Raise an error that names the worker if a connection has ended because its worker is lost."""
+        group = self._task_group
         try:
             yield
         except CommunicationError as error:
-            lost = error_of_lost_worker(self._task_group.client, self._task_group.workers)
+            lost = error_of_lost_worker(group.client, group.workers, group.remedy)
             if lost is None:
                 raise
             raise lost from error
@@ -195,7 +196,7 @@ class WorkerProducts:
         client, workers, x = task_group.client, task_group.workers, x if is_dask(x) else np.asarray(x)
         partition, name = (layout.rows, "a vector") if of_rows else (layout.columns, "a vector for axis=1")
         layout.check(x, partition, name)
-        with naming_lost_workers(client, workers):
+        with naming_lost_workers(client, workers, task_group.remedy):
             if not is_dask(x):
                 futures = [
                     scatter(client, worker, x[partition.rows(rank)].copy(), task_group.timeout)

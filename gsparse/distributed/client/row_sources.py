@@ -38,12 +38,15 @@ class RowSource(ABC):
         Whether the rows can be read again after the matrix has been closed, or a worker lost.
     operand : TaskGroup or None
         The group of a matrix on the same workers, from which they compute the rows.
+    remedy : str
+        What makes the matrix again after a worker was lost, as for `WorkerLostError`.
     """
 
     shape: tuple[int, int]
     block_size: int = 1
     is_lasting: bool = True
     operand: TaskGroup | None = None
+    remedy: str = ""
 
     @abstractmethod
     def row_lengths(self) -> HostArray | None:

@@ -6,7 +6,8 @@ As futures, the arguments are not part of the task graph that goes to the schedu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dask
@@ -17,7 +18,7 @@ from gsparse.distributed.client.calls import naming_lost_workers, wait_while_ans
 from gsparse.distributed.client.scheduler import task_without_worker
 from gsparse.errors import CommunicationError
 
-__all__ = ["check_computable", "large_arrays_on_workers", "raise_errors", "releasing_futures", "scatter"]
+__all__ = ["check_computable", "large_arrays_on_workers", "raise_errors", "releasing_futures", "scatter", "wait_for"]
 
 # The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
 _GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
@@ -39,6 +40,12 @@ def scatter(client: distributed.Client, worker: str, value: Any, timeout: float)
 
     (future,) = wait_while_answering(client, [worker], timeout, call)
     return future
+
+
+def wait_for(futures: Sequence[distributed.Future], seconds: float) -> None:
+    """Wait until all futures have ended, for at most this time. Their client need not be dask's default one."""
+    with suppress(TimeoutError, CancelledError), futures[0].client.as_current():
+        distributed.wait(futures, timeout=seconds)
 
 
 def raise_errors(futures: Iterable[distributed.Future], name: str) -> None:

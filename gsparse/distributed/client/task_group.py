@@ -7,7 +7,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from gsparse.distributed.client.task_arguments import (
     large_arrays_on_workers,
     raise_errors,
     releasing_futures,
+    wait_for,
 )
 from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks, first_error
 from gsparse.distributed.ranks.rank_calls import RankCalls
@@ -70,6 +70,8 @@ class TaskGroup:
         The secret by which the ranks recognize each other.
     closed_by : str
         What has closed the group, and what the user can do then, as a part of an error message.
+    remedy : str
+        What makes the matrix again after a worker was lost, as for `WorkerLostError`.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class TaskGroup:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
         self.key, self.secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
         self.is_open, self.closed_by = True, "closed: distribute it again"
-        self._operand = operand
+        self._operand, self.remedy = operand, ""
         self._connections: _Connections = _Connections() if operand is None else operand._connections
         self._lock = make_lock()  # lets one thread at a time run tasks on the group
         self._reservation = Reservation(client, workers)
@@ -112,7 +114,7 @@ class TaskGroup:
                 addresses = self._open_ports()
             else:
                 self._operand.reconnect()
-            with naming_lost_workers(self.client, self.workers):
+            with naming_lost_workers(self.client, self.workers, self.remedy):
                 for rank in self.ranks:
                     inputs.append(input_of(rank))
                 self.wait_for_inputs(inputs, "the matrix")
@@ -133,8 +135,7 @@ class TaskGroup:
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Begin a new epoch: make every rank open a port, and return the addresses."""
         self._connections.epoch += 1
-        settings = self.settings
-        tasks = [self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]
+        tasks = [self.submit(group_tasks.open_port, "port", r, self.settings, r) for r in self.ranks]
         return tuple(self.wait(tasks, time_limit=self.timeout))
 
     def _connect(
@@ -208,8 +209,7 @@ class TaskGroup:
         next_check, delay = time.monotonic(), _CHECK_INTERVAL
         with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
             while not all(future.status == FINISHED for future in futures):
-                with suppress(TimeoutError, CancelledError):
-                    distributed.wait(futures, timeout=_CHECK_INTERVAL)
+                wait_for(futures, _CHECK_INTERVAL)
                 lost = self.error_of_lost_worker()
                 if lost is not None:
                     raise lost
@@ -324,7 +324,7 @@ class TaskGroup:
         Dask would wait for ever for a result whose worker is stopped, or lost before the result has been read: it makes
         the task pending again, and no other worker may run it.
         """
-        with naming_lost_workers(self.client, self.workers):
+        with naming_lost_workers(self.client, self.workers, self.remedy):
             return wait_while_answering(self.client, self.workers, self.timeout, lambda: self.client.gather(tasks))
 
     def futures_of_result(self, number: int) -> list[distributed.Future]:
@@ -365,7 +365,7 @@ class TaskGroup:
                 if any(state in (FAILED, CUT_OFF) for state in states):
                     failed_at = failed_at or now
                     if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise first_error(tasks, self.workers, self.error_of_lost_worker)
+                        raise first_error(tasks, self.workers, self.remedy, self.error_of_lost_worker)
                 if now >= next_check and lost is None:
                     next_check = now + _CHECK_INTERVAL
                     lost = self.error_of_lost_worker(unfinished)
@@ -387,7 +387,7 @@ class TaskGroup:
         """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
         known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
-        return next((WorkerLostError(rank, self.workers[rank]) for rank in lost), None)
+        return next((WorkerLostError(rank, self.workers[rank], self.remedy) for rank in lost), None)
 
     def remaining_workers(self) -> list[str]:
         """Return the workers of this matrix that the scheduler still knows."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
-from contextlib import suppress
 from typing import Any
 
 import distributed
 
+from gsparse.distributed.client.task_arguments import wait_for
 from gsparse.distributed.ranks.rank_calls import CallProgress
 from gsparse.distributed.worker.calls import unpickled_outcome
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
@@ -36,8 +35,7 @@ class DaskTasks:
 
     def wait(self, seconds: float) -> None:
         """Wait until all tasks have ended, for at most this time."""
-        with suppress(TimeoutError, CancelledError):
-            distributed.wait(self._tasks, timeout=seconds)
+        wait_for(self._tasks, seconds)
 
     def errors(self) -> list[Any]:
         """Return the errors of the ranks."""
@@ -86,7 +84,10 @@ class CallTasks:
 
 
 def first_error(
-    tasks: DaskTasks | CallTasks, workers: Sequence[str], error_of_lost_worker: Callable[[], WorkerLostError | None]
+    tasks: DaskTasks | CallTasks,
+    workers: Sequence[str],
+    remedy: str,
+    error_of_lost_worker: Callable[[], WorkerLostError | None],
 ) -> Any:
     """Return the error that made tasks fail, and not the errors that other ranks raised in consequence.
 
@@ -95,6 +96,8 @@ def first_error(
     tasks : DaskTasks or CallTasks
     workers : sequence of str
         Dask's addresses, in the order of the ranks.
+    remedy : str
+        As for `WorkerLostError`.
     error_of_lost_worker : callable
         Returns the error for a worker that the scheduler has lost, or None.
     """
@@ -106,7 +109,7 @@ def first_error(
     for error in errors:
         # A rank whose task has failed closes its connections too. So the rank is lost only if its task has not ended.
         if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
-            return WorkerLostError(error.rank, workers[error.rank])
+            return WorkerLostError(error.rank, workers[error.rank], remedy)
     lost = error_of_lost_worker()
     if lost is not None:
         return lost

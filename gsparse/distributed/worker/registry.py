@@ -183,7 +183,7 @@ def lost_rows_error(worker: str) -> CommunicationError:
     """Return the error for a worker that has no rows any more."""
     return CommunicationError(
         f"{worker} has no rows of this matrix, which was closed, or the worker has been restarted: "
-        "distribute the matrix again, or A = A.repartition()"
+        "distribute the matrix again, or A = A.repartition(), or compute it again from other matrices"
     )
 
 

@@ -283,13 +283,15 @@ class _Factors:
 
     @classmethod
     def of(cls, system: System) -> _Factors | None:
-        """Return the factors, or None if they do not fit or A has no entries."""
+        """Return the factors; None if they do not fit, or A has no entries or some that are not finite."""
         A = system.A
         if not isinstance(A, MatrixOperator) or system.rows + system.columns > _MAX_FACTORED:
             return None
         host: Any = sp.csr_array(A.matrix)
         host = (host.conj().T if system.is_adjoint else host).astype(wide(system.dtype))
         norm = float(scipy_linalg.norm(host)) or 1.0
+        if not np.isfinite(norm):
+            return None
         s, t = _UPPER * norm, _SHIFT**2 * norm / _UPPER
         blocks = [[s * sp.eye_array(system.rows), host], [host.conj().T, -t * sp.eye_array(system.columns)]]
         K = sp.csc_array(sp.block_array(blocks, format="csc"), dtype=host.dtype)

@@ -37,6 +37,7 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.functions.taylor_degree import ShiftedNorms, trace_of
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
+from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "expm_multiply"]
 
@@ -80,6 +81,8 @@ PROGRAM = Program(
 
 # Pairs of terms after which the host asks whether the series has converged.
 _PAIRS_PER_CHECK = 3
+# Number of products from which on a warning is issued: they take several seconds or more.
+_MANY_PRODUCTS = 1_000_000
 
 
 def expm_multiply(
@@ -100,9 +103,11 @@ def expm_multiply(
     B : array, shape (n,) or (n, k)
         NumPy or CuPy, real or complex. A sparse array is made dense.
     start, stop, num, endpoint : optional
-        The times, as for `numpy.linspace`, by default 50 of them. If none of the four is given, t is 1.
+        The times, as for `numpy.linspace`, by default 50 of them. If none of the four is given, t is 1. Otherwise,
+        `start` and `stop` are required.
     traceA : complex, optional
-        The trace of A, which only affects the speed. For an operator, it is estimated with a warning.
+        The trace of A, which only affects the speed. For an operator, it is estimated with a warning. If it is complex
+        and there is one time, the result is complex too, as in SciPy.
 
     Returns
     -------
@@ -117,7 +122,8 @@ def expm_multiply(
         If B has more than two dimensions, `num` is less than 2, or a time or `traceA` is not finite; or if t·‖A - μI‖
         is so large that rounding errors leave no correct digit.
     TypeError
-        If a time is complex: exp(z·A)·B for a complex z is ``expm_multiply(z * A, B)``.
+        If a time or `traceA` is no number, or a time is complex: exp(z·A)·B for a complex z is
+        ``expm_multiply(z * A, B)``.
     DeviceError
         If A is on one GPU and B on another.
     DeviceMemoryError
@@ -125,7 +131,7 @@ def expm_multiply(
     Warns
     -----
     UserWarning
-        If the trace of an operator is estimated.
+        If the trace of an operator is estimated, or if the result may take more than a million products with A.
 
     Notes
     -----
@@ -160,16 +166,17 @@ def expm_multiply(
         raise ValueError(f"expected B to be like a matrix or a vector, got shape {b.shape}")
     if b.shape[0] != A.shape[0]:
         raise ShapeError(f"shapes of matrices A {A.shape} and B {b.shape} are incompatible")
-    begin, end = _parse_times(start, stop)
-    if traceA is not None and not np.isfinite(traceA):
-        raise ValueError(f"traceA must be finite, got {traceA!r}: leave it out, and the trace is computed")
+    is_interval = any(argument is not None for argument in (start, stop, num, endpoint))
+    begin, end = _parse_times(start, stop) if is_interval else (0.0, 1.0)
+    if traceA is not None:
+        _check_finite("traceA", traceA)
     if traceA is None and isinstance(A, LinearOperator):
         text = "Trace of LinearOperator not available, it will be estimated. Provide `traceA` to ensure performance."
         warnings.warn(text, UserWarning, stacklevel=2)
     device = device_for(A, B)
-    is_interval = any(argument is not None for argument in (start, stop, num, endpoint))
     with device.active(), device.memory_guard(), device.own_stream():
         action = _Action.of(device, as_operator(A, device), b, traceA, in_double=is_interval)
+        _warn_of_many_products(action, abs(begin) + abs(end - begin))
         if not is_interval:
             action.advance(1.0)
             result = action.solution.copy()[None]
@@ -178,19 +185,38 @@ def expm_multiply(
         return _deliver(b, device, result, is_interval)
 
 
-def _parse_times(start: float | None, stop: float | None) -> tuple[float, float]:
+def _parse_times(start: Any, stop: Any) -> tuple[float, float]:
     """Return the first and the last time, which must be real and finite, and so must their distance."""
-    begin, end = 0.0 if start is None else start, 1.0 if stop is None else stop
-    for name, time in (("start", begin), ("stop", end)):
+    for name, time in (("start", start), ("stop", stop)):
+        if time is None:
+            raise TypeError(f"{name} is missing: several times need both start and stop, as in numpy.linspace")
         if np.iscomplexobj(time):
             raise TypeError(
                 f"{name} must be a real number, got {time!r}: for complex times z, pass z * A in place of A"
             )
-        if not np.isfinite(time):
-            raise ValueError(f"{name} must be finite, got {time!r}")
-    if not np.isfinite(float(end) - float(begin)):
-        raise ValueError(f"stop - start must be finite, got {end!r} - {begin!r}")
-    return begin, end
+        _check_finite(name, time)
+    if not np.isfinite(float(stop) - float(start)):
+        raise ValueError(f"stop - start must be finite, got {stop!r} - {start!r}")
+    return start, stop
+
+
+def _check_finite(name: str, number: Any) -> None:
+    if np.ndim(number) or np.asarray(number).dtype.kind not in "biufc":
+        raise TypeError(f"{name} must be a number, got {number!r}")
+    if not np.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number!r}")
+
+
+def _warn_of_many_products(action: _Action, span: float) -> None:
+    """Issue a warning, before the first product, if steps that cover this span of time take many of them."""
+    degree, steps = action.norms.degree_and_steps(span, action.columns) if action.solution.size else (0, 1)
+    if degree * steps > _MANY_PRODUCTS:
+        warnings.warn(
+            f"expm_multiply takes up to {degree * steps:.0e} products with A, because a step covers only "
+            f"{span / steps:.0e} of the time {span:.0e}: pass shorter times if that takes too long",
+            UserWarning,
+            stacklevel=frames_to_the_caller(),
+        )
 
 
 def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) -> Array:
@@ -226,8 +252,9 @@ class _Action:
 
     @classmethod
     def of(cls, device: Device, A: Operator, b: DenseInput, trace: complex | None, *, in_double: bool) -> _Action:
-        dtype = _compute(solve_dtype(A, b))
-        dtype = np.dtype(np.result_type(dtype, np.float64)) if in_double else dtype
+        dtype = np.dtype(np.result_type(solve_dtype(A), solve_dtype(b)))
+        if in_double or np.asarray(trace).dtype.kind == "c":
+            dtype = np.dtype(np.result_type(dtype, np.float64 if in_double else np.complex64))
         columns = 1 if b.ndim == 1 else int(b.shape[1])
         size = A.shape[0]
         flat = b.flat(device, dtype, columns).copy() if size * columns else device.xp.zeros(0, dtype)

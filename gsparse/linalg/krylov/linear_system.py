@@ -30,7 +30,7 @@ from gsparse.linalg.krylov.units import (
     scaled_columns,
     scaled_operator,
 )
-from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
+from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
 
@@ -187,20 +187,29 @@ class LinearSystem:
         counts = self.sum_over_ranks(np.array(is_nonfinite, dtype=np.float64))
         return [name for name, count in zip(inputs, counts, strict=True) if count]
 
-    def unsolvable_row(self) -> int | None:
-        """Return the first row in which A is zero and b is not, which no x solves; None if there is none. Synchronizes.
+    def advice_on_zeros(self) -> str:
+        """Return advice that names the first row or column of zeros because of which no x solves A·x = b. Synchronizes.
 
-        A row is zero if its product with a vector that looks random is zero. The answer is None for ranks.
+        A row is zero if its product with a vector that looks random is. There, b is not zero. A column of zeros counts
+        if its row has other values. The advice is empty if there is none, with a shift, and for ranks.
         """
-        if self.A.ranks is not None:
-            return None
+        if self.A.ranks is not None or self.shift:
+            return ""
         size = self.A.shape[0]
+        matrix: Any = self.A.matrix if isinstance(self.A, MatrixOperator) else None
         with self.device.active(), np.errstate(all="ignore"):
             product = self.device.xp.ones(size, self.dtype)
             self.A.bind(self.device, self.dtype)(hashed_vector(self.device, size, self.dtype), product)
             is_unsolvable = (product == 0) & (self.b.reshape(self.columns, -1) != 0).any(axis=0)
             rows = self.device.download(self.device.xp.flatnonzero(is_unsolvable)[:1])
-        return int(rows[0]) if rows.size else None
+            is_nonzero = self.device.download(product != 0)
+        if rows.size:
+            fault = f"Row {rows[0]} of A is zero and b is not: A is singular, and no x solves the system"
+        elif matrix is not None and (columns := np.flatnonzero((matrix.count_nonzero(axis=0) == 0) & is_nonzero)).size:
+            fault = f"Column {columns[0]} of A is zero: A is singular, and the system has a solution for few b only"
+        else:
+            return ""
+        return f"{fault}. Remove the row and the column of this number, or use lsqr for least squares."
 
     def _has_nonfinite(self, values: Any) -> bool:
         """Return whether an array of the host or of the device, or None, contains NaN or infinity. Synchronizes."""
@@ -345,8 +354,8 @@ def _make_system(
             f"({rows},) or ({rows}, k)"
         )
     columns = 1 if b.ndim == 1 else int(b.shape[1])
-    if dtype is None:
-        dtype = solve_dtype(operator, b)
+    if dtype is None:  # As in SciPy, integers and booleans count as double precision, each for itself.
+        dtype = np.dtype(np.result_type(solve_dtype(operator), solve_dtype(b)))
     if isinstance(x0, DenseInput) and x0.dtype.kind == "c" and dtype.kind != "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))  # a real solve would drop the guess's imaginary part
     flat = b.flat(device, dtype, columns)

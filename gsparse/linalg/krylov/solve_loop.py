@@ -382,11 +382,8 @@ class SolveLoop:
         culprits = self.system.nonfinite_inputs() if worst == BREAKDOWN else []
         if culprits:
             remedy = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
-        elif info and worst > 0 and takes_preconditioner and (row := self.system.unsolvable_row()) is not None:
-            remedy = (
-                f"Row {row} of A is zero and b is not: A is singular, and no x solves the system. Remove the row and "
-                "its column, or use lsqr for least squares."
-            )
+        elif info and worst > 0 and takes_preconditioner:
+            remedy = self.system.advice_on_zeros() or remedy
         return SolveResult(x, info, iterations, self.residuals, reason, remedy, seconds, self.norm)
 
 

@@ -69,6 +69,7 @@ def without_false_success(result: SolveResult, system: LinearSystem) -> SolveRes
 def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
     """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
 
+    A row or column of zeros is named in their place, because no other method would help.
     For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
     share the vectors. A result that needs no such advice is returned unchanged.
     """
@@ -77,6 +78,9 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
     names = not_hermitian(system)
     if not names:
         return result
+    on_zeros = system.advice_on_zeros()
+    if on_zeros:
+        return replace(result, advice=on_zeros)
     word = "Hermitian" if system.dtype.kind == "c" else "symmetric"
     advice = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not {word}: use gmres or bicgstab"
     if names == ["M"]:

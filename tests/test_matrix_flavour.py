@@ -517,7 +517,14 @@ def test_the_deprecation_of_scipys_matrix_classes_is_not_shown(
     monkeypatch.setattr(sp.spmatrix, "__init__", initialize, raising=False)
     with pytest.warns(DeprecationWarning, match="csr_matrix is being replaced by csr_array"):
         sp.csr_matrix((2, 2))
-    operations = ON_DEVICE | MIXED | COPIES | {"M.todia()": lambda M: M.todia(), "M.todok()": lambda M: M.todok()}
+    others = {
+        "M.todia()": lambda M: M.todia(),
+        "M.todok()": lambda M: M.todok(),
+        "str(M)": str,
+        "rows of longdouble": lambda M: list(M.astype(np.longdouble)),
+        "products of longdouble": lambda M: M.astype(np.clongdouble).H @ M.astype(np.clongdouble).rmatvec(np.ones(6)),
+    }
+    operations = ON_DEVICE | MIXED | COPIES | others
     del operations["hstack"]  # a function of SciPy, which the user calls
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)

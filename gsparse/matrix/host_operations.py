@@ -168,7 +168,8 @@ def _downloaded(argument: Any) -> Any:
 def _as_text(self: MatrixLike) -> str:
     """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
     array = scipy_array_of(self)
-    return repr(self) + str(array).removeprefix(repr(array))
+    with scipy_matrices():
+        return repr(self) + str(array).removeprefix(repr(array))
 
 
 def _to_lists(self: MatrixLike, copy: bool = False) -> Any:

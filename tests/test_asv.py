@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from gsparse.bench.problems import from_lengths, rmat, stencil, uniform
 from gsparse.device.select import get_device
 from gsparse.distributed import run_ranks
 from gsparse.formats.registry import names_of
+from gsparse.kernels.cpu.compiling import HandOut
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
@@ -34,6 +36,7 @@ import measure_faults  # noqa: E402
 import measure_rank_parts  # noqa: E402
 import measure_ranks  # noqa: E402
 import measure_smoothers  # noqa: E402
+import measure_transposed  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
 
 # Cases that benchmarks skip, because the format would store too much for the matrix.
@@ -234,3 +237,27 @@ def test_direct_solves_are_checked_and_compared_with_their_goals(capsys: Any) ->
     measure_factors.check(S, x, np.ones(144))
     with pytest.raises(ArithmeticError, match="relative residual"):
         measure_factors.check(S, 1.01 * x, np.ones(144))
+
+
+def test_both_directions_of_programs_are_checked_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    S = sp.csr_array(sp.random_array((300, 500), density=0.05, rng=np.random.default_rng(0)))
+    sp.save_npz(tmp_path / "program.npz", S)
+    monkeypatch.setenv("GSPARSE_MATRICES", str(tmp_path))
+    monkeypatch.setattr(HandOut, "num_first", HandOut.num_first)  # `main` changes it
+    options = ["programs", "--device", "cpu", "--matrices", "program,program"]
+    monkeypatch.setattr(sys, "argv", ["measure_transposed.py", *options])
+    measure_transposed.main()
+    _, first, *rows = capsys.readouterr().out.splitlines()
+    assert first == "program: 300 x 500, 7500 entries, float64"
+    heads = ["A @ x", "A.T @ y", "in turn", "bytes"]
+    assert [row[2:10].strip() for row in rows[:4]] == heads
+    assert [row.split(":")[0] for row in rows[-4:]] == [f"geometric mean of 2 matrices, {head}" for head in heads]
+    # Each of the two stores the matrix and its transpose, and gsparse at most twice.
+    stored = S.data.nbytes + S.indices.nbytes + 4 * sum(S.shape) // 2
+    ours, peers = (int(text.replace(",", "")) for text in re.findall(r"[\d,]{4,}", rows[3]))
+    assert 2 * stored <= peers <= 1.1 * 2 * stored
+    assert stored < ours < 2.5 * peers
+    with pytest.raises(ArithmeticError, match=r"gsparse: the product has the relative error 1\.0e-02"):
+        measure_transposed.check("gsparse", 1.01 * np.ones(3), np.ones(3))

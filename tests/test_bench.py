@@ -63,6 +63,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "asv_bench"))
 
 import fit_costs
 import measure_gathers
+import measure_transposed
 
 CPU = get_device("cpu")
 QUICK = Settings(CPU, repeats=2, check=True)
@@ -952,6 +953,21 @@ def test_gpu_measurements_run_and_missing_libraries_are_recorded(fake_gpu: FakeG
     assert rows["plan"].reference == "cuSPARSE best-of"
     assert set(result.copy_gbytes_per_second) == {"gpu"}
     assert "kernel µs" in report.matrix_table(result.records, result)
+
+
+def test_the_peer_of_programs_is_the_best_of_cusparse_for_each_direction(
+    fake_gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    sp.save_npz(tmp_path / "program.npz", sp.csr_array(np.triu(np.ones((20, 30)))))
+    monkeypatch.setenv("GSPARSE_MATRICES", str(tmp_path))
+    monkeypatch.setattr(measure_transposed, "with_held_bytes", lambda device, build: (build(), 1000))
+    ratios = measure_transposed.measure_program("program", fake_gpu, "float64", 2)
+    assert ratios == pytest.approx({"A @ x": 1, "A.T @ y": 1, "in turn": 1, "bytes": ratios["bytes"]})
+    printed = capsys.readouterr().out.splitlines()
+    names = [line.split("; ")[1].rsplit(" ", 3)[0] for line in printed if line.startswith(("  A @ x", "  A.T @ y"))]
+    known = [peer.what for peer in gpu_peers.library_peers(load(tiny(), fake_gpu, "float64")) if peer.kind == "vendor"]
+    assert len(names) == 2
+    assert set(names) <= set(known)
 
 
 def test_a_gpu_has_a_clock_of_its_own_if_none_is_given(fake_gpu: FakeGpu) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -498,3 +499,44 @@ def test_writing_is_that_of_scipy(M: Any, S: Any) -> None:
     assert_same(M, S * 1.5)
     M *= M
     assert_same(M, S * S * 2.25)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning", "ignore:invalid value:RuntimeWarning")
+def test_the_deprecation_of_scipys_matrix_classes_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, S: Any
+) -> None:
+    sp.save_npz(tmp_path / "matrix.npz", S)
+    sources = (S, S.toarray(), S.T, S.tocoo(), (S.data, S.indices, S.indptr), S.shape, tmp_path / "matrix.npz")
+
+    def initialize(self: Any, *args: Any, **options: Any) -> None:  # as from SciPy 1.19 on
+        name = type(self).__name__
+        text = f"{name} is being replaced by {name.replace('matrix', 'array')}."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        super(sp.spmatrix, self).__init__(*args, **options)
+
+    monkeypatch.setattr(sp.spmatrix, "__init__", initialize, raising=False)
+    with pytest.warns(DeprecationWarning, match="csr_matrix is being replaced by csr_array"):
+        sp.csr_matrix((2, 2))
+    others = {
+        "M.todia()": lambda M: M.todia(),
+        "M.todok()": lambda M: M.todok(),
+        "str(M)": str,
+        "rows of longdouble": lambda M: list(M.astype(np.longdouble)),
+        "products of longdouble": lambda M: M.astype(np.clongdouble).H @ M.astype(np.clongdouble).rmatvec(np.ones(6)),
+    }
+    operations = ON_DEVICE | MIXED | COPIES | others
+    del operations["hstack"]  # a function of SciPy, which the user calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        for source in sources:
+            make = gsparse.sparse.csr_matrix.from_file if isinstance(source, Path) else gsparse.sparse.csr_matrix
+            make(source, device="cpu")
+        for operation in operations.values():
+            operation(gsparse.sparse.csr_matrix(S, device="cpu"))
+        M = gsparse.sparse.csr_matrix(S, device="cpu")
+        M.setdiag(2.0)
+        M[0, 1] = 3.0
+        lent = M.data  # SciPy writes while it is held
+        M[2, 5] = 4.0
+        assert lent.size
+        M.resize(4, 4)

@@ -6,6 +6,7 @@ because SciPy's parsers allocate as much memory as a header says.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import scipy.sparse as sp
 
 from gsparse.errors import DeviceMemoryError, FileFormatError
 
-__all__ = ["DEFLATE_RATIO", "as_csr", "check_rows", "check_values", "reading"]
+__all__ = ["DEFLATE_RATIO", "as_csr", "check_rows", "check_values", "reading", "scipy_matrices"]
 
 # Largest compression ratio of a deflate stream, according to the documentation of zlib.
 DEFLATE_RATIO = 1032
@@ -30,6 +31,21 @@ _POINTER_BYTES_PER_BYTE = 64
 # visits (about a third of a second), and a number of visits for each stored value.
 _FREE_VISITS = 1 << 28
 _VISITS_PER_VALUE = 64
+
+
+@contextmanager
+def scipy_matrices() -> Iterator[None]:
+    """Let SciPy make objects of its matrix classes without a DeprecationWarning.
+
+    From SciPy 1.19 on, `spmatrix.__init__` warns that `csr_array` replaces `csr_matrix`. A user of gsparse who has a
+    file of such a matrix, or code that needs one, would be shown lines of gsparse that cannot be changed.
+    """
+    if "__init__" not in vars(sp.spmatrix):  # SciPy before 1.19
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"\w+_matrix is being replaced by \w+_array", DeprecationWarning)
+        yield
 
 
 @contextmanager

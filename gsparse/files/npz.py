@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.errors import FileFormatError
-from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
+from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows, scipy_matrices
 
 __all__ = ["WRITER", "array_header", "headers", "read", "write"]
 
@@ -49,7 +49,8 @@ def read(path: Path, name: str | None) -> sp.csr_array:
             if "shape" in arrays:  # SciPy allocates memory for this shape if the format is not CSR.
                 check_rows(tuple(int(n) for n in arrays["shape"].ravel()), path.stat().st_size)
         file.seek(0)
-        return as_csr(sp.load_npz(file), path.stat().st_size)
+        with scipy_matrices():
+            return as_csr(sp.load_npz(file), path.stat().st_size)
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:

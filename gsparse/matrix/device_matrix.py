@@ -37,6 +37,7 @@ from gsparse.device.base import Device
 from gsparse.device.counters import Stats
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.locks import made_once
+from gsparse.files.checks import scipy_matrices
 from gsparse.matrix import (
     array_access,
     combinations,
@@ -229,7 +230,8 @@ class DeviceMatrix:
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
         """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
         array = host_operations.counted_scipy_array(self, "product")
-        matrix = array.T.conj() if adjoint else array.T if transpose else array
+        with scipy_matrices():
+            matrix = array.T.conj() if adjoint else array.T if transpose else array
         return matrix @ (x if isinstance(x, np.ndarray) else self.device.download(x))
 
     # -------------------------------------------------------------------------------------------- views and copies

@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError
+from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.profiling.recorded import recorded_call
@@ -82,19 +83,23 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
     remembered = arrays.scipy_array
     if remembered is not None and not lent and key == remembered[0]:
         return remembered[1]
-    array = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
+    with scipy_matrices():
+        array = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
     is_read_only = array.has_canonical_format  # There is nothing to sort or to add up then.
     arrays.scipy_array = (key, array) if is_read_only and not lent else None
     if is_read_only:
         return array
-    return matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
+    with scipy_matrices():
+        return matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
 
 
 @recorded_call("host", "{1}: SciPy computes it")
 def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
     """Run SciPy's method `name` on the host, and return a sparse result of this format as a matrix on the device."""
     array = counted_scipy_array(matrix, name)
-    result = getattr(array, name)(*(_as_plain(name, argument) for argument in args), **options)
+    arguments = [_as_plain(name, argument) for argument in args]
+    with scipy_matrices():
+        result = getattr(array, name)(*arguments, **options)
     return matrix if result is array else brought_back(matrix, result)
 
 
@@ -103,7 +108,9 @@ def multiply_sparse_on_host(matrix: MatrixLike, other: Any, *, reflected: bool =
     """Multiply by a sparse matrix: matrix·other, or other·matrix if `reflected`."""
     name = "sparse @ sparse"
     array, other = counted_scipy_array(matrix, name), _as_plain(name, other)
-    return brought_back(matrix, other @ array if reflected else array @ other)
+    with scipy_matrices():
+        result = other @ array if reflected else array @ other
+    return brought_back(matrix, result)
 
 
 def _as_plain(name: str, other: Any) -> Any:
@@ -138,7 +145,8 @@ def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> 
         If the matrix is frozen.
     """
     try:
-        result = getattr(matrix._scipy_base, name)(matrix, *map(_downloaded, args), **options)
+        with scipy_matrices():
+            result = getattr(matrix._scipy_base, name)(matrix, *map(_downloaded, args), **options)
         matrix._arrays.declared.clear()  # what SciPy's method has declared for its own use
         return result
     except ValueError as error:
@@ -160,7 +168,8 @@ def _downloaded(argument: Any) -> Any:
 def _as_text(self: MatrixLike) -> str:
     """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
     array = scipy_array_of(self)
-    return repr(self) + str(array).removeprefix(repr(array))
+    with scipy_matrices():
+        return repr(self) + str(array).removeprefix(repr(array))
 
 
 def _to_lists(self: MatrixLike, copy: bool = False) -> Any:

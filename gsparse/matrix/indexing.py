@@ -15,6 +15,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array, compute_dtype
 from gsparse.device.select import device_of
+from gsparse.files.checks import scipy_matrices
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import brought_back, counted_scipy_array, run_on_host
@@ -142,8 +143,9 @@ def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
 def _iterate(self: MatrixLike) -> Iterator[Any]:
     """Yield the rows as matrices on the same device, or the elements of an array of one dimension. Synchronizes."""
     if self.dtype.char in HOST_ONLY:
-        for row in counted_scipy_array(self, "__iter__"):
-            yield brought_back(self, row)
+        with scipy_matrices():
+            rows = list(counted_scipy_array(self, "__iter__"))
+        yield from (brought_back(self, row) for row in rows)
     elif self.ndim == 1:
         yield from self.toarray()
     elif self._by_columns:

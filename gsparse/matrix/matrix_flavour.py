@@ -16,10 +16,21 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.elementwise import is_scalar, scale
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, ReadableMatrix
 
 __all__ = ["CscMatrix", "CsrMatrix", "MatrixFlavour"]
+
+
+def _maker(cls: type[Any]) -> Any:
+    """Return a function that makes objects of one of SciPy's matrix classes without its DeprecationWarning."""
+
+    def make(*args: Any, **options: Any) -> Any:
+        with scipy_matrices():
+            return cls(*args, **options)
+
+    return staticmethod(make)
 
 
 class MatrixFlavour(DeviceMatrix):
@@ -27,6 +38,15 @@ class MatrixFlavour(DeviceMatrix):
 
     __getitem__: Any
     reshape: Any
+
+    # What SciPy's methods and ours make matrices of other formats with.
+    _bsr_container = _maker(sp.bsr_matrix)
+    _coo_container = _maker(sp.coo_matrix)
+    _csc_container = _maker(sp.csc_matrix)
+    _csr_container = _maker(sp.csr_matrix)
+    _dia_container = _maker(sp.dia_matrix)
+    _dok_container = _maker(sp.dok_matrix)
+    _lil_container = _maker(sp.lil_matrix)
 
     # ----------------------------------------------------------------------------------------------------- operators
 

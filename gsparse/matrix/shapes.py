@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.dtypes import HOST_ONLY
+from gsparse.files.checks import scipy_matrices
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
@@ -35,7 +36,8 @@ def _reshape(self: MatrixLike, *args: Any, **options: Any) -> Any:
         On the device, in CSR (in CSC for the order F); a plain SciPy array for more than two dimensions.
     """
     # SciPy parses the arguments, for an empty array of the shape of this matrix.
-    target = self._coo_container(self.shape).reshape(*args, **options).shape
+    with scipy_matrices():
+        target = self._coo_container(self.shape).reshape(*args, **options).shape
     order, copy = options.get("order", "C"), options.get("copy", False)
     if target == self.shape:
         return self.copy() if copy else self

@@ -16,6 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.files import read_file
+from gsparse.files.checks import scipy_matrices
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
@@ -185,7 +186,8 @@ def parse_host_source(
     """
     check_index_kinds(source)
     try:
-        parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
+        with scipy_matrices():
+            parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
     except ValueError as error:
         if "dtype" in str(error):
             remedy = "use astype(float), or encode text and categories as numbers first"

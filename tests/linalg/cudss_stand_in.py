@@ -1,4 +1,4 @@
-"""A stand-in for `nvmath.bindings.cudss` 1.0, so that our calls of it can be tested without a GPU.
+"""A stand-in for `nvmath.bindings.cudss` 1.0 with cuDSS 0.8 or 1.0, so that our calls can be tested without a GPU.
 
 It has the functions that we call, with the same numbers of arguments. As in the compiled module, the arguments are
 integers, except for one file name. Arrays are read and written through their addresses in host memory. A call that
@@ -30,6 +30,7 @@ class Phase(IntEnum):
 
 class ConfigParam(IntEnum):
     MATCHING_ALG = 3
+    SOLVE_MODE = 4
     IR_N_STEPS = 5
     HOST_NTHREADS = 14
     DETERMINISTIC_MODE = 24
@@ -47,7 +48,8 @@ class DataParam(IntEnum):
 
 
 class MatchingAlg(IntEnum):
-    AUTO = 6
+    NONE = 0
+    MAX_DIAG_PRODUCT = 5
 
 
 class DataType(IntEnum):
@@ -84,6 +86,7 @@ class Status(IntEnum):
     INVALID_VALUE = 3
     NOT_SUPPORTED = 4
     EXECUTION_FAILED = 5
+    INTERNAL_ERROR = 6
 
 
 class cuDSSError(Exception):
@@ -100,6 +103,8 @@ _DTYPES = {
     DataType.R_32I: "int32",
     DataType.R_64I: "int64",
 }
+# A parameter of cuDSS 1.0 that the bindings do not name.
+_FORCE_NONSYMMETRIC_MATCHING = 27
 # A pivot that is smaller than this, relative to the largest entry of the matrix, is replaced.
 _SMALL_PIVOT = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-13}
 
@@ -118,6 +123,8 @@ class StandIn:
     ----------
     square_roots : bool
         Whether the diagonal of Cholesky's factors is that of L in L·Lᴴ, or of D in L·D·Lᴴ.
+    version : tuple of int
+        The version of cuDSS.
 
     Attributes
     ----------
@@ -134,8 +141,8 @@ class StandIn:
     MatrixType, MatrixViewType, IndexBase, Layout, Status = MatrixType, MatrixViewType, IndexBase, Layout, Status
     cuDSSError = cuDSSError
 
-    def __init__(self, *, square_roots: bool = True) -> None:
-        self.square_roots = square_roots
+    def __init__(self, *, square_roots: bool = True, version: tuple[int, int, int] = (0, 8, 0)) -> None:
+        self.square_roots, self.version = square_roots, version
         self.calls: list[tuple[Any, ...]] = []
         self.failing: dict[str, list[int]] = {}
         self.live: dict[int, dict[str, Any]] = {}
@@ -174,7 +181,7 @@ class StandIn:
     # ----------------------------------------------------------------------------------------------------- handles
 
     def get_property(self, property_type: int) -> int:
-        return (0, 8, 0)[property_type]
+        return self.version[property_type]
 
     def create(self) -> int:
         self._enter("create")
@@ -216,14 +223,14 @@ class StandIn:
         self._enter("set_async_workspace_allocator", handle, pool)
         return True
 
-    def get_config_param_dtype(self, parameter: int) -> type:
-        ConfigParam(parameter)
-        return np.int32
-
     def config_set(self, config: int, parameter: int, address: int, num_bytes: int) -> None:
         self._enter("config_set", config, parameter, address, num_bytes)
         assert num_bytes == 4
-        self._find(config, "config")["values"][ConfigParam(parameter).name] = int(_at(address, 1, np.int32)[0])
+        if parameter == _FORCE_NONSYMMETRIC_MATCHING and self.version < (1,):
+            raise cuDSSError(Status.INTERNAL_ERROR)
+        is_known = parameter != _FORCE_NONSYMMETRIC_MATCHING
+        name = ConfigParam(parameter).name if is_known else "FORCE_NONSYMMETRIC_MATCHING"
+        self._find(config, "config")["values"][name] = int(_at(address, 1, np.int32)[0])
 
     # ---------------------------------------------------------------------------------------------------- matrices
 
@@ -285,20 +292,30 @@ class StandIn:
         x, b = self._find(solution, "dense"), self._find(rhs, "dense")
         assert (x["n"], x["columns"], x["dtype"]) == (b["n"], b["columns"], b["dtype"])
         assert (x["n"], x["dtype"]) == (csr["n"], csr["dtype"])
+        values = self._find(config, "config")["values"]
+        assert name == "SOLVE" or not values.get("SOLVE_MODE"), "the mode is for solves only"
         if name == "ANALYSIS":
             state.update(analysed=True, factors=None)
         elif name in ("FACTORIZATION", "REFACTORIZATION"):
             if not state["analysed"] or (name == "REFACTORIZATION" and state["factors"] is None):
                 raise cuDSSError(Status.INVALID_VALUE)
-            self._factorize(state, csr, "MATCHING_ALG" in self._find(config, "config")["values"])
+            matching = bool(values.get("MATCHING_ALG", self.version >= (1,)))
+            is_forced = self.version < (1,) or csr["mtype"] == MatrixType.GENERAL
+            assert not matching or is_forced or values["FORCE_NONSYMMETRIC_MATCHING"], "the matching is symmetric"
+            self._factorize(state, csr, matching)
         else:
             if state["factors"] is None:
                 raise cuDSSError(Status.INVALID_VALUE)
-            values = self._find(config, "config")["values"]
             assert not (values.get("DETERMINISTIC_MODE") and x["columns"] > 1), "deterministic mode takes one column"
             size, dtype = x["n"] * x["columns"], x["dtype"]
             right = _at(b["values"], size, dtype).reshape(x["columns"], x["n"]).T
-            solution = state["scales"][:, None] * state["factors"].solve(np.asfortranarray(right))
+            mode, scales = "NTH"[values.get("SOLVE_MODE", 0)], state["scales"][:, None]
+            assert mode == "N" or self.version >= (1,), "cuDSS 0.8 ignores the mode"
+            if mode == "H" and dtype.kind != "c":
+                raise cuDSSError(Status.NOT_SUPPORTED)
+            right = right if mode == "N" else right * scales  # the factors are those of A·diag(scales)
+            solution = state["factors"].solve(np.asfortranarray(right), mode)
+            solution = solution * scales if mode == "N" else solution
             _at(x["values"], size, dtype)[:] = solution.T.reshape(-1)
 
     def _factorize(self, state: dict[str, Any], csr: dict[str, Any], matching: bool) -> None:

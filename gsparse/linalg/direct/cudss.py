@@ -31,7 +31,7 @@ _REFINEMENTS = 2
 class CudssFactors(Factors):
     """Factors of cuDSS, on the GPU.
 
-    cuDSS does not solve with the transpose of a general matrix, so the first such solve factorizes it too.
+    cuDSS before 1.0 does not solve with the transpose of a general matrix, so the first such solve factorizes it too.
 
     Parameters
     ----------
@@ -109,6 +109,8 @@ class CudssFactors(Factors):
         return self._solver.nnz()
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
+        if self.kind == "general" and self._solver.is_version_1:
+            return self._solver.solve(b, columns, trans)
         # Which of A, Aᵀ, Aᴴ and conj(A) are the same depends on the kind.
         is_adjoint = self.kind == "general" and trans != "N"
         conjugate = (

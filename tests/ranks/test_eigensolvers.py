@@ -103,6 +103,8 @@ def test_eigensolvers_run_on_the_workers(
         np.testing.assert_allclose(w, exact[:3], rtol=1e-7)
         with pytest.raises(la.ArpackNoConvergence, match="0/3"):
             gla.eigsh(A, 3, which="SA", ncv=5, maxiter=1, tol=1e-12)
+        with pytest.raises(la.ArpackNoConvergence, match=r"3/3 eigenvectors converged\): the search for copies"):
+            gla.eigsh(A, 3, which="SA", ncv=60, maxiter=1, tol=1e-4)
         with pytest.raises(ValueError, match="which must be"):
             gla.eigsh(A, 3, which="XX")
     with distribute(NONSYMMETRIC, client=client, workers=workers[:world_size]) as A:

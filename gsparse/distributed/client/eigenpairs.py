@@ -94,8 +94,8 @@ def _from_vector(
     wants_vectors = options["return_eigenvectors"]
     solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
     v0 = None if v0 is None else np.asarray(v0).reshape(-1)
-    values, vectors = solves.run(task_group, layout, solve, v0, {}, products)
-    if len(values) < options["k"]:
+    values, vectors, *errors = solves.run(task_group, layout, solve, v0, {}, products)
+    if errors:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)
     return (values, vectors) if wants_vectors else values

@@ -236,14 +236,14 @@ def _connected_state(settings: GroupSettings, rank: int) -> RankState:
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the solver. What an eigensolver has found until its limit is a result; the client raises the error."""
+    """Call the solver. If an eigensolver fails, return what it has found and the error's name; the client raises it."""
     function = METHODS[solve.name].function
     if not solve.start:
         return function(matrix, b, **kwargs)
     try:
         return function(matrix, **{**kwargs, solve.start: b})
     except ArpackNoConvergence as error:
-        return error.eigenvalues, error.eigenvectors
+        return error.eigenvalues, error.eigenvectors, type(error).__name__
 
 
 @contextmanager

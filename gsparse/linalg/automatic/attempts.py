@@ -107,7 +107,8 @@ def _iterate(
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = float(np.nanmax(np.where(before <= problem.tolerances, 0, problem.residuals / before)))
             missing = float(np.nanmin(problem.tolerances / problem.residuals))
-        is_stuck = reduction > (_PROGRESS if result.info == 0 else _GOOD_PROGRESS) and result.iterations > 0
+        has_ended = result.info == 0 or result.is_refuted
+        is_stuck = reduction > (_PROGRESS if has_ended else _GOOD_PROGRESS) and result.iterations > 0
         if is_stuck or (maxiter is not None and iterations >= maxiter):
             break
         rtol *= min(_SAFETY * missing, _SAFETY)

@@ -97,7 +97,7 @@ def eigs(
         Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
         eigenvectors that were found before.
     maxiter : int, optional
-        Maximum number of restarts; 10·n by default.
+        Maximum number of restarts; 10·n by default. The search for further copies may take as many again.
     tol : float, optional
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
         a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
@@ -127,8 +127,8 @@ def eigs(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        If not all eigenvalues converge within `maxiter` restarts, or if fewer than k are finite, because M is singular.
-        As in SciPy, the error has those that did.
+        If not all eigenvalues converge within `maxiter` restarts, if the search for further copies does not end, or if
+        fewer than k are finite, because M is singular. As in SciPy, the error has those that have converged.
     RuntimeError, ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
         As for `eigsh`.
 

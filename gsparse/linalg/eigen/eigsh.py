@@ -102,7 +102,7 @@ def eigsh(
         Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
         eigenvectors that were found before.
     maxiter : int, optional
-        Maximum number of restarts; 10·n by default.
+        Maximum number of restarts; 10·n by default. The search for further copies may take as many again.
     tol : float, optional
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
         a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
@@ -134,8 +134,8 @@ def eigsh(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        If not all eigenvalues converge within `maxiter` restarts, or if fewer than k are finite, because M is singular.
-        As in SciPy, the error has those that did.
+        If not all eigenvalues converge within `maxiter` restarts, if the search for further copies does not end, or if
+        fewer than k are finite, because M is singular. As in SciPy, the error has those that have converged.
     RuntimeError
         If A - sigma·M, or M without sigma, is singular.
     ValueError
@@ -373,13 +373,9 @@ def _is_accurate(lanczos: Lanczos, values: Host, residuals: Host) -> bool:
 
 
 def _polished(lanczos: Lanczos) -> Lanczos:
-    """Return a solve without filters that begins with what was found, or this one as incomplete at its last cycle."""
-    krylov, num_left = lanczos.krylov, lanczos.wanted.maxiter - lanczos.cycles
-    if num_left <= 0:
-        lanczos.is_complete = False
-        return lanczos
-    start = krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
-    again = Lanczos(lanczos.space, lanczos.transform, replace(lanczos.wanted, maxiter=num_left), None)
+    """Return a solve without filters that begins with what was found, and has the same limits of cycles again."""
+    start = lanczos.krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
+    again = Lanczos(lanczos.space, lanczos.transform, lanczos.wanted, None)
     again.solve(start)
     again.cycles += lanczos.cycles
     return again

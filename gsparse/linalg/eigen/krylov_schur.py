@@ -83,7 +83,7 @@ class KrylovSchur:
         return np.zeros(0, complex) if not len(self.schur) else scipy.linalg.eigvals(self.schur).astype(complex)
 
     def solve(self, v0: Array | None) -> None:
-        """Find the wanted eigenvalues, as many as converge within `maxiter` cycles."""
+        """Find the wanted eigenvalues, as many as converge within the limits of cycles."""
         while True:
             start = random_vector(self.space, self.wanted.seed + self.runs) if v0 is None or self.runs else v0
             self.runs += 1
@@ -95,9 +95,9 @@ class KrylovSchur:
             num_found = self._run()
             if num_found is None:
                 return
-            self.is_complete = len(self.schur) >= self.wanted.k
-            is_confirmed = self.is_complete and (not num_found or not self.wanted.multiplicities)
-            if is_confirmed or self.cycles >= self.wanted.maxiter:
+            is_last = not num_found or not self.wanted.multiplicities
+            self.is_complete = is_last and len(self.schur) >= self.wanted.k
+            if self.is_complete or self.cycles >= self.wanted.limit(self.runs + 1):
                 return
 
     # ---------------------------------------------------------------- one run
@@ -130,7 +130,7 @@ class KrylovSchur:
             self.cycles += 1
             if self.space.ranks is not None:
                 self.space.ranks.observe(self)
-            if self.cycles >= self.wanted.maxiter:
+            if self.cycles >= self.wanted.limit(self.runs):
                 self._lock(projection, T, Q, ritz.values[needed[ritz.converged[needed]]])
                 return None
             self._restart(projection, T, Q, ritz, needed)

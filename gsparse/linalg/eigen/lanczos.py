@@ -71,7 +71,7 @@ class Wanted:
     ncv : int
         Number of vectors of the basis in the first run.
     maxiter : int
-        Largest number of cycles of all runs.
+        Largest number of cycles of the first run, and of all later runs together.
     multiplicities : bool
         Whether further runs look for copies of multiple eigenvalues.
     seed : int
@@ -85,6 +85,10 @@ class Wanted:
     maxiter: int
     multiplicities: bool = True
     seed: int = 0
+
+    def limit(self, runs: int) -> int:
+        """Return the largest number of cycles of the first `runs` runs."""
+        return self.maxiter if runs == 1 else 2 * self.maxiter
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +134,7 @@ class Lanczos:
         Decides about filters; None for no filters.
     cycles, runs : int
     is_complete : bool
-        Whether all wanted pairs have converged.
-    is_confirmed : bool
-        Whether the last run has found no further copy.
+        Whether all wanted pairs have converged and, with `multiplicities`, a last run has found no further copy.
     """
 
     space: Space
@@ -142,7 +144,6 @@ class Lanczos:
     cycles: int = 0
     runs: int = 0
     is_complete: bool = False
-    is_confirmed: bool = False
     values: Host = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ class Lanczos:
         return self.krylov.num_steps
 
     def solve(self, v0: Array | None) -> None:
-        """Find the wanted pairs, as many as converge within `maxiter` cycles."""
+        """Find the wanted pairs, as many as converge within the limits of cycles."""
         has_mass = self.space.multiply_mass is not None
         # The eigenvectors of (A - σM)⁻¹·M lie in its range, which is not the whole space if M is singular. Vectors that
         # M⁻¹·A maps to zero are wanted too.
@@ -172,18 +173,16 @@ class Lanczos:
                 if self.runs == 1:
                     raise ValueError("v0 must be a finite vector that is not zero, and not in the null space of M")
                 # All vectors of the space, or of the range, are locked.
-                self.is_complete = self.is_confirmed = len(self.values) >= self.wanted.k
+                self.is_complete = len(self.values) >= self.wanted.k
                 return
             if self.runs == 1 and has_mass:
                 self._first_length = self.krylov.length(self.krylov.capacity)
             num_found = self._run()
             if num_found is None:
                 return
-            self.is_complete = len(self.values) >= self.wanted.k
-            if self.is_complete and (not num_found or not self.wanted.multiplicities):
-                self.is_confirmed = self.wanted.multiplicities
-                return
-            if self.cycles >= self.wanted.maxiter:
+            is_last = not num_found or not self.wanted.multiplicities
+            self.is_complete = is_last and len(self.values) >= self.wanted.k
+            if self.is_complete or self.cycles >= self.wanted.limit(self.runs + 1):
                 return
 
     # ---------------------------------------------------------------- one run
@@ -221,7 +220,7 @@ class Lanczos:
             self._check_length()
             if self.space.ranks is not None:
                 self.space.ranks.observe(self)
-            if self.cycles >= self.wanted.maxiter:
+            if self.cycles >= self.wanted.limit(self.runs):
                 self._lock(projection, ritz, needed[ritz.converged[needed]])
                 return None
             if may_filter and self._filter_first_run(projection, ritz, len(needed)):

@@ -229,4 +229,6 @@ def seed_of(rng: Any) -> int:
 def no_convergence(restarts: int, found: int, k: int, w: Array, v: Array) -> ArpackNoConvergence:
     """Return SciPy's error for eigenpairs that have not converged, with those that have."""
     message = f"No convergence ({restarts} iterations, {found}/{k} eigenvectors converged)"
+    if found >= k:
+        message += ": the search for copies of multiple eigenvalues has not ended, so raise maxiter"
     return ArpackNoConvergence(message, w, v)

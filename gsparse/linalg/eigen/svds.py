@@ -58,7 +58,7 @@ def svds(
     v0 : array, shape (min(M, N),), optional
         Start vector: NumPy or CuPy. A random one by default.
     maxiter : int, optional
-        Maximum number of restarts; 10·min(M, N) by default.
+        Maximum number of restarts; 10·min(M, N) by default. The search for further copies may take as many again.
     return_singular_vectors : {True, False, "u", "vh"}, optional
         Whether to compute both kinds of singular vectors, none, or one of them.
     solver : {"arpack", "lobpcg", "propack"}, optional
@@ -85,7 +85,7 @@ def svds(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        If not all singular values converge within `maxiter` restarts.
+        If not all singular values converge within `maxiter` restarts, or the search for further copies does not end.
     ValueError
         If an argument has no allowed value, or a value of A or v0 is not finite.
     TypeError

@@ -150,7 +150,8 @@ def bicgstab(
     info : int
         0 if the solve converged, the number of iterations if it did not. If it broke down, -10 because rho became zero,
         or -11 because omega or the denominator of alpha did. They are compared with the first residual and with A, so
-        the scaling of the problem does not matter.
+        the scaling of the problem does not matter. It is 0 only if ``b - A @ x``, computed with one more product,
+        exceeds the tolerance by at most a factor of ten.
 
     Raises
     ------

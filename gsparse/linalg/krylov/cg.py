@@ -39,7 +39,7 @@ from gsparse.linalg.krylov.symmetry import (
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, ROUNDING_ADVICE, SolveResult
 
 __all__ = ["PROGRAM", "cg"]
 
@@ -47,8 +47,6 @@ _BREAKDOWN_ADVICE = (
     "A is not positive definite, or is singular: use minres, or gsparse.linalg.solve(A, b), which finds out whether "
     "b has a solution."
 )
-
-_ROUNDING_ADVICE = "The residual is rounding error and becomes no smaller: pass a larger rtol or atol."
 
 # The end of both direction passes: record the residual, and decide whether to stop.
 _DECIDE = f"""
@@ -151,7 +149,8 @@ def cg(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, the number of iterations if it did not, negative if it broke down.
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down. It is 0 only if
+        ``b - A @ x``, computed with one more product, exceeds the tolerance by at most a factor of ten.
 
     Raises
     ------
@@ -222,13 +221,12 @@ def _solve(
 ) -> SolveResult:
     """Run one of the two forms of the method, and return its result."""
     loop = run(system, rtol, atol, 10 * system.A.whole_shape[0] if maxiter is None else maxiter, monitor)
-    refute_by_residuals(loop, loop.last["tolerance"].real)
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
         return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
     advice = {MAXITER: hermitian_maxiter_advice(system), BREAKDOWN: _BREAKDOWN_ADVICE}
     if _ended_in_rounding_errors(loop):
-        advice = dict.fromkeys(advice, _ROUNDING_ADVICE)
+        advice = dict.fromkeys(advice, ROUNDING_ADVICE)
     return loop.result(advice=advice, infos=BREAKDOWN_INFO)
 
 
@@ -255,4 +253,5 @@ def _run(
         decide = [loop.apply(system.M, "r", "z"), loop.step("weigh"), loop.step("preconditioned_direction")]
     advance = [*loop.apply_and_sum(system.A, "p", "q", "curvature"), loop.step("update")]
     loop.run([*begin, *decide], [*advance, *decide])
+    refute_by_residuals(loop, tolerances)
     return loop

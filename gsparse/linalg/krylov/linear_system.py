@@ -25,7 +25,6 @@ from gsparse.linalg.krylov.units import (
     add_over_ranks,
     choose_units,
     exponent_of_preconditioner,
-    has_entries,
     largest_magnitude,
     scaled_columns,
     scaled_operator,
@@ -59,8 +58,6 @@ class LinearSystem:
         Likewise. It begins as the initial guess, and the solve overwrites it.
     columns : int
         Number of right-hand sides.
-    has_entries : bool
-        Whether A is a matrix whose entries were read to choose the units.
     has_guess : bool
         Whether `x` may begin with a value other than zero.
     units : Units
@@ -88,7 +85,6 @@ class LinearSystem:
     b_input: DenseInput
     shape: tuple[int, ...]
     units: Units
-    has_entries: bool = True
     shift: float = 0.0
     guess: Array | None = None
     b_norms: npt.NDArray[np.float64] | None = None
@@ -127,32 +123,32 @@ class LinearSystem:
         """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
         return self.norms(self.residual())
 
-    def solves(self, rtol: float, *, adjoint: bool) -> npt.NDArray[np.bool_]:
-        """Return whether x solves each column to the tolerance, or A.H times the residual is exactly zero.
+    def estimated_norms_of_A(self) -> npt.NDArray[np.float64]:
+        """Return norm((A - shift·I)·v) / norm(v) for a v that looks random, once for each column. Synchronizes."""
+        size, dtype = self.A.shape[1], self.dtype
+        vectors = self.device.empty((2, size), dtype)
+        vectors[0] = hashed_vector(self.device, size, dtype, first_row=self.A.first_index)
+        self.A.bind(self.device, dtype)(vectors[0], vectors[1])
+        vectors[1] -= self.shift * vectors[0]
+        of_v, of_product = np.sqrt(self.sum_over_ranks(sums_of_squares(self.device, vectors)))
+        return np.full(self.columns, of_product / of_v)
 
-        This synchronizes, and does not depend on scalars of a solve. `adjoint` says whether A and A.H are different
-        operators.
+    def is_least_squares(self, limits: npt.NDArray[np.float64], *, adjoint: bool) -> npt.NDArray[np.bool_]:
+        """Return whether norm(A.H @ r) <= limit * norm(r) for the residual r of each column. Synchronizes.
+
+        `adjoint` says whether A and A.H are different operators.
         """
         residual = self.residual()
         with np.errstate(all="ignore"):
-            is_small = self.norms(residual) <= rtol * self.norms_of_b()
             # Residuals of magnitude 1, whose product does not underflow.
             residual = scaled_columns(self.device, residual, -np.frexp(self._sizes(residual))[1].astype(np.int64))
             product = self.device.xp.zeros(self.x.size, self.dtype)
             self.A.bind(self.device, self.dtype, self.columns, adjoint=adjoint)(residual, product)
             if self.shift:
                 product -= self.shift * residual
-            return np.asarray(is_small | (self._sizes(product) == 0))
-
-    def has_doubtful_x(self) -> npt.NDArray[np.bool_]:
-        """Return which columns of x are zero, overflow, or have lost digits to underflow. Synchronizes.
-
-        The units prevent that, and the answer is no, if the entries of A are known.
-        """
-        if self.has_entries:
-            return np.zeros(self.columns, np.bool_)
-        info, sizes = np.finfo(self.dtype), self._sizes(self.x)
-        return ~((sizes >= float(info.tiny / info.eps)) & (sizes < np.inf))
+            # Squares of the product may underflow, so that its norm is zero. Its largest element is not.
+            sizes = np.maximum(self.norms(product), self._sizes(product))
+            return np.asarray(sizes <= limits * self.norms(residual))
 
     def _sizes(self, flat: Array) -> npt.NDArray[np.float64]:
         """Return the magnitude of the largest element of each column; up to their number too large for ranks."""
@@ -315,7 +311,6 @@ def _set_units(
 ) -> None:
     """Scale the operators and vectors of a system, if their norms may over- or underflow. Synchronizes."""
     device, dtype, columns, M = system.device, system.dtype, system.columns, system.M
-    system.has_entries = has_entries(system.A)
     units, system.b_norms = choose_units(device, system.A, system.b, columns, terms, narrowest)
     if units is ONES and not isinstance(x0, str):
         return

@@ -162,8 +162,9 @@ def lsqr(
         The solution: NumPy or CuPy, as b.
     istop : int
         Why the solve stopped. 0: x0 is the solution. 1: ``A @ x = b`` is solved. 2: x is a least-squares solution.
-        3: conlim was exceeded. 4, 5, 6: as 1, 2, 3, but to the accuracy of the arithmetic. 7: iter_lim was reached, or
-        a value is not a number. This value and those below are arrays if b has several columns.
+        3: conlim was exceeded. 4, 5, 6: as 1, 2, 3, but to the accuracy of the arithmetic. 7: iter_lim was reached, a
+        value is not a number, or a product shows that rounding errors keep x from what the test says. This value and
+        those below are arrays if b has several columns.
     itn : int
         Number of iterations.
     r1norm, r2norm : float

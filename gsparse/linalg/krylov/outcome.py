@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,64 +13,114 @@ import numpy.typing as npt
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.units import SMALLEST_SQUARES
+from gsparse.linalg.krylov.units import ONES, SMALLEST_SQUARES
 from gsparse.linalg.result import CONVERGED, SolveResult, first_and_last
 from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = [
-    "refute_beyond_squares",
+    "refute_by_backward_errors",
     "refute_by_residuals",
     "returned",
     "warn_unless_converged",
     "with_true_residual",
 ]
 
-# Factor by which b - A·x may exceed the tolerance, where a recurrence says that it does not.
+# A solution is accepted if b - A·x exceeds the tolerance by at most this factor, because the methods test a residual
+# that is found by a recurrence, whose rounding errors are others than those of b - A·x.
 _SLACK = 10
 
 
 def with_true_residual(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return the result with its `relative_residual`, which takes a product to compute. Synchronizes.
+    """Return the result with its `relative_residual`, which takes a product if it is not known yet. Synchronizes.
 
-    It is norm(b - (A - shift·I)·x) / norm(b), or the numerator alone where b is zero. The function must be called
-    within `LinearSystem.solving`, and by all ranks that share the vectors.
+    The function must be called within `LinearSystem.solving`, and by all ranks that share the vectors.
     """
-    relative = system.residual_norms() / system.scales()
-    return replace(result, relative_residual=float(relative[0]) if len(system.shape) == 1 else relative)
+    if not np.isnan(result.relative_residual).any():
+        return result
+    return replace(result, relative_residual=_relative(system.residual_norms(), system))
+
+
+def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
+    """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
+    relative = norms / system.scales()
+    return float(relative[0]) if len(system.shape) == 1 else relative
 
 
 def refute_by_residuals(
-    loop: SolveLoop, tolerances: npt.NDArray[np.float64], per_norm_of_x: npt.ArrayLike = 0.0
-) -> None:
-    """Let true residuals decide where the recurrence of a residual may have lost touch with b - A·x.
+    loop: SolveLoop, tolerances: npt.NDArray[np.float64], claims: Collection[int] = (CONVERGED,)
+) -> npt.NDArray[np.float64]:
+    """Refute right-hand sides that have converged by the test of the method, but not by b - A·x. Synchronizes.
 
-    That is where rounding errors of the first residual may be larger than the tolerance: the residual of a recurrence
-    becomes as small as wanted. It takes a product if a right-hand side that has converged is such a case. Synchronizes.
-    `per_norm_of_x` times norm(x) is added to the tolerances.
+    Methods compute their residual by a recurrence, which becomes as small as wanted, although b - A·x does not become
+    smaller than its rounding errors. The test takes a product. Where b is zero, the tolerance is infinite, and x = 0 is
+    the solution.
+
+    Parameters
+    ----------
+    loop : SolveLoop
+    tolerances : ndarray, shape (columns,)
+        The norms that the residuals have to reach.
+    claims : collection of int
+        The stop codes that say that x is a solution.
+
+    Returns
+    -------
+    ndarray, shape (columns,)
+        The norms of the residuals, NaN if no right-hand side has converged.
     """
-    system, has_converged = loop.system, loop.last.stop == CONVERGED
-    if not has_converged.any():
-        return
-    is_doubted = has_converged & (loop.last.iterations > 0)
-    first_norms = np.ldexp(loop.residuals[:1].reshape(-1), -system.units.b)
-    has_lost_digits = np.finfo(system.dtype).eps * first_norms > tolerances
-    is_doubted &= has_lost_digits | (system.has_doubtful_x() & np.isfinite(tolerances))
-    if is_doubted.any():
-        with np.errstate(all="ignore"):
-            tolerances = tolerances + np.asarray(per_norm_of_x) * system.norms(system.x)
-            loop.is_refuted |= is_doubted & ~(system.residual_norms() <= _SLACK * tolerances)
+    system, is_claimed = loop.system, np.isin(loop.last.stop, list(claims)) & np.isfinite(tolerances)
+    norms = system.residual_norms() if is_claimed.any() else np.full(system.columns, np.nan)
+    loop.is_refuted = is_claimed & ~(norms <= _SLACK * tolerances)
+    if system.units is ONES:  # otherwise x may still be rounded
+        loop.relative_residual = _relative(norms, system)
+    return norms
 
 
-def refute_beyond_squares(loop: SolveLoop, rtol: float, *names: str, adjoint: bool) -> None:
-    """Let a product decide about a solution if the square of one of these norms over- or underflows. Synchronizes.
+def refute_by_backward_errors(
+    loop: SolveLoop,
+    rtol_of_b: float,
+    rtol_of_A: float,
+    norms_of_A: npt.NDArray[np.float64],
+    claims: Collection[int],
+    *,
+    adjoint: bool,
+) -> npt.NDArray[np.bool_]:
+    """Refute solutions whose residuals exceed ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
 
-    `rtol` and `adjoint` are those of `LinearSystem.solves`.
+    The second term counts for at most norm(b), because a residual that is larger than that of x = 0 is none of a
+    solution. Least-squares solutions, for which the stop code is not `CONVERGED`, may have a larger residual r if
+    norm(A.H @ r) is at most ``rtol_of_A * norm(A) * norm(r)``. Whether it is takes two more products.
+
+    Parameters
+    ----------
+    loop : SolveLoop
+    rtol_of_b, rtol_of_A : float
+        The tolerances of the method. Nothing can be more accurate than the machine precision.
+    norms_of_A : ndarray, shape (columns,)
+        Estimates of the norm of A. Those whose squares over- or underflow count as zero.
+    claims : collection of int
+        The stop codes that say that x is a solution, also in the sense of least squares.
+    adjoint : bool
+        Whether A and A.H are different operators.
+
+    Returns
+    -------
+    ndarray of bool, shape (columns,)
+        Which residuals exceed the tolerances, by no more than the slack or not.
     """
-    norms = np.array([loop.last[name].real for name in names])
-    is_inside = ((norms > SMALLEST_SQUARES**0.5) & (norms < SMALLEST_SQUARES**-0.5)).all(axis=0)
-    is_doubted = (~is_inside | loop.system.has_doubtful_x()) & (loop.system.norms_of_b() != 0)
+    system, epsilon = loop.system, float(np.finfo(loop.system.dtype).eps)
+    is_normal = (norms_of_A > SMALLEST_SQUARES**0.5) & (norms_of_A < SMALLEST_SQUARES**-0.5)
+    rtol_of_A, norms_of_A = max(rtol_of_A, epsilon), np.where(is_normal, norms_of_A, 0.0)
+    norms_of_b = system.norms_of_b()
+    with np.errstate(all="ignore"):
+        products = np.nan_to_num(norms_of_A * system.norms(system.x), posinf=0.0)
+    tolerances = max(rtol_of_b, epsilon) * norms_of_b + np.minimum(rtol_of_A * products, norms_of_b / _SLACK)
+    tolerances[norms_of_b == 0] = np.inf
+    norms = refute_by_residuals(loop, tolerances, claims)
+    is_doubted = loop.is_refuted & (loop.last.stop != CONVERGED)
     if is_doubted.any():
-        loop.is_refuted |= is_doubted & ~loop.system.solves(rtol, adjoint=adjoint)
+        loop.is_refuted &= ~(is_doubted & system.is_least_squares(_SLACK * rtol_of_A * norms_of_A, adjoint=adjoint))
+    return np.asarray(norms > tolerances)
 
 
 def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> Any:

@@ -33,17 +33,17 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.outcome import refute_by_residuals
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import CONVERGED
 
 __all__ = ["PROGRAM", "run_with_single_reduction"]
 
-# The norm of b - A·x may be this many times the tolerance. If it is larger, the method begins anew. It does so as long
-# as each attempt divides that norm by this number; then rounding errors are not what limits the accuracy.
-_SLACK = 10
+# If the norm of b - A·x is too large, the method begins anew. It does so as long as each attempt divides that norm by
+# this number; then rounding errors are not what limits the accuracy.
+_PROGRESS = 10
 
 _REMEMBER = """
     iteration += 1 if verdict == 0 else 0
@@ -148,12 +148,8 @@ def _confirm(loop: SolveLoop, tolerances: Array, begin: Sequence[Call], body: Se
     """
     norms_before = np.full(loop.system.columns, np.inf)
     while True:
-        last = loop.last
-        is_doubted = (last.stop == CONVERGED) & (last.iterations > 0)
-        if not is_doubted.any():
-            return
-        norms = loop.system.residual_norms()
-        goes_on = is_doubted & (norms > _SLACK * tolerances) & (_SLACK * norms < norms_before)
+        norms, last = refute_by_residuals(loop, tolerances), loop.last
+        goes_on = loop.is_refuted & (_PROGRESS * norms < norms_before)
         if not goes_on.any():
             return
         norms_before = norms

@@ -35,6 +35,7 @@ from gsparse.linalg.result import (
     MAXITER,
     OUT_OF_RANGE,
     REFUTED,
+    ROUNDING_ADVICE,
     SolveResult,
     describe,
     more_iterations,
@@ -119,6 +120,7 @@ class SolveLoop:
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._normal_residuals: list[npt.NDArray[np.float64]] | None = [] if has_normal_residuals else None
         self.is_refuted = np.zeros(system.columns, np.bool_)  # x is no solution, whatever the program has decided
+        self.relative_residual: float | npt.NDArray[np.float64] = np.nan  # that of the result, if it is known
         self._num_residuals, self._is_resident = 0, True
         # Each product is bound once, because it may allocate vectors of its own.
         self._bound: dict[tuple[Any, bool], Apply] = {}
@@ -373,18 +375,19 @@ class SolveLoop:
         codes, iterations = self.stop.tolist(), int(self.last.iterations.max())
         worst = next((code for code in codes if known_infos.get(code, 1) != 0), codes[0])
         info = known_infos.get(worst, max(iterations, 1))
-        x, seconds = self.solution(), time.perf_counter() - self.began
         if recording.recorder is not None:
             recording.note_solve(iterations, self.system.M is not None if takes_preconditioner else None)
-        reason = describe(worst, reasons or {})
         at_maxiter = more_iterations("iterations (maxiter)", "jacobi(A), ilu0(A), amg(A)", self.system.M is not None)
-        remedy = {MAXITER: at_maxiter, **(advice or {})}.get(worst, "")
+        remedy = {MAXITER: at_maxiter, REFUTED: ROUNDING_ADVICE, **(advice or {})}.get(worst, "")
         culprits = self.system.nonfinite_inputs() if worst == BREAKDOWN else []
         if culprits:
             remedy = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
         elif info and worst > 0 and takes_preconditioner:
             remedy = self.system.advice_on_zeros() or remedy
-        return SolveResult(x, info, iterations, self.residuals, reason, remedy, seconds, self.norm)
+        return SolveResult(
+            self.solution(), info, iterations, self.residuals, describe(worst, reasons or {}), remedy,
+            time.perf_counter() - self.began, self.norm, relative_residual=self.relative_residual,
+        )  # fmt: skip
 
 
 class _TimedIteration(NamedTuple):

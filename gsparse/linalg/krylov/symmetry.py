@@ -23,7 +23,6 @@ __all__ = [
     "not_hermitian",
     "with_advice_for_cg",
     "with_symmetry_advice",
-    "without_false_success",
 ]
 
 # Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
@@ -33,7 +32,6 @@ _SCALE = float(np.sqrt(12))
 # The rows of A count as adding up to zero if norm(A·ones) is at most this many times eps·norm(A·v), where v is random.
 _NOISE = 100
 _NO_SOLUTION = "stopped: no x reaches the tolerance"
-_FALSE_SUCCESS = "stopped, but not at a solution: the stopping test of this method holds for Hermitian operators only"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
@@ -49,21 +47,6 @@ def is_worth_a_check(result: SolveResult) -> bool:
     it as a smoother.
     """
     return result.info != 0 and result.iterations >= _MIN_ITERATIONS
-
-
-def without_false_success(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return a success as a failure if an operator is not Hermitian. Synchronizes.
-
-    For methods that find their own residual by a recurrence that holds for Hermitian operators only. The conditions of
-    `with_symmetry_advice` hold here too.
-    """
-    if result.info != 0:
-        return result
-    failed = replace(result, info=max(result.iterations, 1))
-    advised = with_symmetry_advice(failed, system)
-    if advised is failed:
-        return result
-    return replace(advised, reason=_FALSE_SUCCESS)
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:

@@ -342,7 +342,7 @@ def test_advice_names_options_of_the_command_not_arguments_of_python(
             np.array([[0.0, 1.0], [1.0, 0.0]]),
             "A is singular or not positive definite: use --method minres, or leave",
         ),
-        ("gmres", np.array([[0.0, 1.0], [0.0, 0.0]]), "The Krylov space ended before a solution was found: A or the"),
+        ("gmres", np.array([[1.0, -1.0], [1.0, -1.0]]), "The Krylov space ended before a solution was found: A or the"),
         (
             "lsmr",
             np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20),

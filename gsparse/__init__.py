@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +14,7 @@ from gsparse.errors import GsparseError
 from gsparse.formats import FORMATS
 from gsparse.matrix import assembly
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.upper_layers import UPPER_LAYERS
 from gsparse.products.multiply import spmm, spmv
 from gsparse.profiling.profile import profile
 from gsparse.sparse import PUBLIC_NAMES
@@ -31,6 +33,21 @@ __all__ = [
     "total_stats",
 ]
 
+
+def _imported_later(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports another one when it is first called."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **options)
+
+    return call
+
+
+UPPER_LAYERS.update(
+    distribute=_imported_later("gsparse.distributed", "distribute"),
+    accelerated=_imported_later("gsparse.linalg.accelerated", "AcceleratedOperator"),
+    html=_imported_later("gsparse.plot", "html"),
+)
 
 PUBLIC_NAMES.update(assembly.PUBLIC_NAMES)
 

@@ -1,18 +1,23 @@
-"""Methods of the matrix that upper layers serve: `distribute`, `accelerated`, and the notebook's table."""
+"""Methods of the matrix that upper layers serve: `distribute`, `accelerated`, and the notebook's table.
+
+The matrix imports none of these layers. The public interface (`gsparse/__init__.py`), which stands above all of them,
+enters a function for each name when the package is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, cast
 
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.matrix.matrix_like import MatrixLike
 
+UPPER_LAYERS: dict[str, Callable[..., Any]] = {}
+
 
 class UpperLayers(MatrixLike):
-    """Methods that upper layers serve, which are imported when they are first needed."""
+    """Methods that upper layers serve."""
 
     def distribute(self, client: Any = None, **options: Any) -> Any:
         """Spread this matrix over the workers of a dask cluster.
@@ -29,7 +34,7 @@ class UpperLayers(MatrixLike):
         gsparse.distributed.DistributedMatrix
             A block of rows for each worker.
         """
-        return import_module("gsparse.distributed").distribute(self, client, **options)
+        return UPPER_LAYERS["distribute"](self, client, **options)
 
     def accelerated(
         self,
@@ -61,10 +66,7 @@ class UpperLayers(MatrixLike):
         ShapeError
             Where the matrix is not square.
         """
-        return cast(
-            LinearOperator,
-            import_module("gsparse.linalg.accelerated").AcceleratedOperator(self, method, M, rtol, **options),
-        )
+        return cast(LinearOperator, UPPER_LAYERS["accelerated"](self, method, M, rtol, **options))
 
     def _repr_html_(self) -> str:
-        return cast(str, import_module("gsparse.plot").html(self))
+        return cast(str, UPPER_LAYERS["html"](self))

@@ -24,7 +24,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import HostLoanWarning
 from gsparse.kernels.backends import kernels_of
-from gsparse.matrix.constructor import initialize as initialize_matrix
+from gsparse.matrix.matrix_like import initialize as initialize_matrix
 from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from gsparse.matrix.loans import ArrayPair, held_elsewhere
@@ -877,7 +877,7 @@ def test_a_reference_cycle_is_a_loan_until_it_is_collected(device: Device) -> No
 
 @pytest.mark.parametrize("cls", [GpuSparseMatrix, TransposedMatrix])
 def test_initialize_sets_the_attributes_that_scipys_constructor_sets(cls: type) -> None:
-    """Fails if SciPy's constructor sets other attributes than `constructor.initialize` does."""
+    """Fails if SciPy's constructor sets other attributes than `matrix_like.initialize` does."""
     scipys = cls._scipy_base((3, 4))
     initialized: Any = cls.__new__(cls)
     initialize_matrix(initialized, (3, 4))

@@ -8,10 +8,8 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.matrix.in_place import one_at_a_time
-from gsparse.matrix.matrix_like import MatrixLike, as_property
+from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.profiling import recording
-
-__all__ = ["device_data", "device_indices", "device_indptr", "lent_array", "name", "set_name"]
 
 
 def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
@@ -38,34 +36,42 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
     def replace(matrix: MatrixLike, value: Any) -> None:
         matrix._arrays = matrix._arrays.with_host_array(name, value)
 
-    return as_property(lend, one_at_a_time(replace), doc)
+    return cast("np.ndarray[Any, Any]", property(lend, one_at_a_time(replace), doc=doc))
 
 
-def name(self: MatrixLike) -> str | None:
-    """Name of the matrix in profiles (`gsparse.profile`); None, unless it is set. Copies and views have none."""
-    return self.stats.name
+class LentArrays(MatrixLike):
+    """The arrays of a matrix, on loan to the host and on the device."""
 
+    data = lent_array("data", "Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes.")
+    indices = lent_array("indices", "Column indices as a host array, on loan. Synchronizes.")
+    indptr = lent_array("indptr", "Row pointers as a host array, on loan. Synchronizes.")
 
-def set_name(self: MatrixLike, name: str | None) -> None:
-    """Name the matrix."""
-    self.stats.name = name
+    @property
+    def name(self) -> str | None:
+        """Name of the matrix in profiles (`gsparse.profile`); None, unless it is set. Copies and views have none."""
+        return self.stats.name
 
+    @name.setter
+    def name(self, name: str | None) -> None:
+        """Name the matrix."""
+        self.stats.name = name
 
-def device_data(self: MatrixLike) -> Array:
-    """Values as the device's own array: read it, never write to it (other matrices may share it)."""
-    self._arrays.current(self._stored_shape)
-    pair = self._arrays.data
-    if not pair.conjugated:
-        return pair.current_array()
-    with self.device.active(), self.device.memory_guard():
-        return self.device.xp.conjugate(pair.current_array())
+    @property
+    def device_data(self) -> Array:
+        """Values as the device's own array: read it, never write to it (other matrices may share it)."""
+        self._arrays.current(self._stored_shape)
+        pair = self._arrays.data
+        if not pair.conjugated:
+            return pair.current_array()
+        with self.device.active(), self.device.memory_guard():
+            return self.device.xp.conjugate(pair.current_array())
 
+    @property
+    def device_indices(self) -> Array:
+        """Column indices as the device's own array: read it, never write to it."""
+        return self._arrays.indices.current_array()
 
-def device_indices(self: MatrixLike) -> Array:
-    """Column indices as the device's own array: read it, never write to it."""
-    return self._arrays.indices.current_array()
-
-
-def device_indptr(self: MatrixLike) -> Array:
-    """Row pointers as the device's own array: read it, never write to it."""
-    return self._arrays.indptr.current_array()
+    @property
+    def device_indptr(self) -> Array:
+        """Row pointers as the device's own array: read it, never write to it."""
+        return self._arrays.indptr.current_array()

@@ -28,8 +28,6 @@ from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse
 from gsparse.sparse.construction import check_dtype
 from gsparse.sparse.reshaping import added_to, dense_of, full
 
-__all__ = ["COMBINATIONS", "METHODS"]
-
 
 class Combination(NamedTuple):
     """What one of SciPy's methods computes from a matrix and a second operand.
@@ -91,7 +89,7 @@ def _combining(name: str) -> Callable[..., Any]:
             return _with_sparse(self, name, other)
         return _with_dense(self, name, other)
 
-    method.__doc__ = getattr(sp.csr_array, name).__doc__
+    method.__name__, method.__doc__ = name, getattr(sp.csr_array, name).__doc__
     return method
 
 
@@ -337,4 +335,20 @@ def _order_of_bits(xp: Any, values: Array) -> Array:
     return xp.where(bits < 0, -(bits & np.int32(0x7FFFFFFF)), bits)
 
 
-METHODS: dict[str, Callable[..., Any]] = {name: _combining(name) for name in COMBINATIONS}
+class Combinations(MatrixLike):
+    """Sums, differences, extremes and comparisons with a second operand."""
+
+    __hash__: Any = None  # as SciPy's
+
+    __add__ = _combining("__add__")
+    __radd__ = _combining("__radd__")
+    __sub__ = _combining("__sub__")
+    __rsub__ = _combining("__rsub__")
+    maximum = _combining("maximum")
+    minimum = _combining("minimum")
+    __eq__ = _combining("__eq__")
+    __ne__ = _combining("__ne__")
+    __lt__ = _combining("__lt__")
+    __ge__ = _combining("__ge__")
+    __gt__ = _combining("__gt__")
+    __le__ = _combining("__le__")

@@ -19,7 +19,7 @@ from gsparse.errors import DeviceError, FormatError, ShapeError
 from gsparse.formats import Csr
 from gsparse.formats.registry import name_of
 from gsparse.matrix.arrays import MatrixArrays
-from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix, own
 from gsparse.products.options import MatrixOptions
 from gsparse.profiling.recorded import recorded_call
 from gsparse.sparse.construction import (
@@ -34,11 +34,6 @@ from gsparse.sparse.construction import (
     parse_dtype,
     parse_host_source,
 )
-
-__all__ = ["construct", "initialize", "matrix_over", "own", "rebuild"]
-
-# Entries that SciPy prints of a matrix.
-_MAXPRINT = 50
 
 
 @recorded_call("set-up", "new matrix")
@@ -174,31 +169,6 @@ def _check_format(new: MatrixLike, format: str) -> None:
     refusal = new._arrays.current(new._stored_shape).refusal()
     if refusal is not None:
         raise refusal
-
-
-def matrix_over(cls: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool = False) -> Any:
-    """Return a matrix that owns these arrays; nothing is copied and nothing checked."""
-    new = cls.__new__(cls)
-    own(new, arrays, shape, came_from_spmatrix)
-    return new
-
-
-def own(
-    new: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool, maxprint: int | None = None
-) -> None:
-    """Make a new object a matrix with these arrays. Every matrix is made by this function, and is complete after it."""
-    initialize(new, shape, maxprint)
-    new.device, new._arrays = arrays.device, arrays
-    new._came_from_spmatrix = came_from_spmatrix
-
-
-def initialize(new: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:
-    """Set what SciPy's constructor would, without its arrays: the one place that names SciPy's private attributes.
-
-    The public way, ``csr_array.__init__(self, shape)``, allocates row pointers for a view that has its own.
-    """
-    new._shape = shape
-    new.maxprint = _MAXPRINT if maxprint is None else maxprint
 
 
 def rebuild(

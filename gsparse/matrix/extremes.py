@@ -28,8 +28,6 @@ from gsparse.matrix.reductions import (
 from gsparse.sparse.canonical import computed
 from gsparse.sparse.reductions import extreme_of_rows, first_extreme, positions_of_rows
 
-__all__ = ["METHODS"]
-
 # SciPy's methods, and the extremes that they look for (`gsparse.kernels.algebra.EXTREMES`).
 _EXTREMES = {"max": "maximum", "min": "minimum", "nanmax": "fmax", "nanmin": "fmin"}
 _POSITIONS = {"argmax": "maximum", "argmin": "minimum"}
@@ -73,6 +71,7 @@ def _extreme_method(name: str) -> Callable[..., Any]:
 
     which = "greatest" if name.endswith("max") else "least"
     what = f"{which} {'number, ignoring NaN,' if name.startswith('nan') else 'value'}"
+    method.__name__ = name
     method.__doc__ = _EXTREME_DOC.format(what=what, result="scalar or coo_array")
     return method
 
@@ -125,6 +124,7 @@ def _position_method(name: str) -> Callable[..., Any]:
         return self._ascontainer(self.device.download(positions).reshape(shape))  # synchronizes
 
     which = "greatest" if name.endswith("max") else "least"
+    method.__name__ = name
     method.__doc__ = _EXTREME_DOC.format(what=f"index of the {which} value", result="int or ndarray of int")
     return method
 
@@ -149,7 +149,12 @@ def _positions_along(matrix: MatrixLike, axis: int, extreme: str, explicit: bool
         return positions_of_rows(device, lines, longest, extreme, explicit, matrix.dtype == np.uint64)
 
 
-METHODS: dict[str, Callable[..., Any]] = {
-    **{name: _extreme_method(name) for name in _EXTREMES},
-    **{name: _position_method(name) for name in _POSITIONS},
-}
+class Extremes(MatrixLike):
+    """Maxima and minima, and where they are."""
+
+    max = _extreme_method("max")
+    min = _extreme_method("min")
+    nanmax = _extreme_method("nanmax")
+    nanmin = _extreme_method("nanmin")
+    argmax = _position_method("argmax")
+    argmin = _position_method("argmin")

@@ -10,7 +10,6 @@ arrays of the matrix itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +22,6 @@ from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.profiling.recorded import recorded_call
-
-__all__ = [
-    "FROZEN",
-    "HOST_OPERATIONS",
-    "METHODS",
-    "brought_back",
-    "counted_scipy_array",
-    "multiply_sparse_on_host",
-    "run_on_host",
-    "scipy_array_of",
-    "write_on_host",
-]
 
 # What still runs on the host: the operation, and when.
 HOST_OPERATIONS = {
@@ -162,46 +149,41 @@ def _downloaded(argument: Any) -> Any:
     return argument if device_of(argument) is None else argument.get()
 
 
-# ------------------------------------------------------------------------------------------------------------ methods
+class HostFormats(MatrixLike):
+    """Formats that SciPy makes on the host, and what ``print(A)`` shows."""
 
+    def __str__(self) -> str:
+        """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
+        array = scipy_array_of(self)
+        with scipy_matrices():
+            return repr(self) + str(array).removeprefix(repr(array))
 
-def _as_text(self: MatrixLike) -> str:
-    """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
-    array = scipy_array_of(self)
-    with scipy_matrices():
-        return repr(self) + str(array).removeprefix(repr(array))
+    def tolil(self, copy: bool = False) -> Any:
+        """Return this matrix in LIL, which SciPy makes on the host. Synchronizes.
 
+        Parameters
+        ----------
+        copy : bool
+            As SciPy's; the values are copies in any case.
 
-def _to_lists(self: MatrixLike, copy: bool = False) -> Any:
-    """Return this matrix in LIL, which SciPy makes on the host. Synchronizes.
+        Returns
+        -------
+        scipy.sparse.lil_array
+            A plain SciPy array.
+        """
+        return run_on_host(self, "tolil", copy)
 
-    Parameters
-    ----------
-    copy : bool
-        As SciPy's; the values are copies in any case.
+    def todok(self, copy: bool = False) -> Any:
+        """Return this matrix in DOK, which SciPy makes on the host. Synchronizes.
 
-    Returns
-    -------
-    scipy.sparse.lil_array
-        A plain SciPy array.
-    """
-    return run_on_host(self, "tolil", copy)
+        Parameters
+        ----------
+        copy : bool
+            As SciPy's; the values are copies in any case.
 
-
-def _to_dictionary(self: MatrixLike, copy: bool = False) -> Any:
-    """Return this matrix in DOK, which SciPy makes on the host. Synchronizes.
-
-    Parameters
-    ----------
-    copy : bool
-        As SciPy's; the values are copies in any case.
-
-    Returns
-    -------
-    scipy.sparse.dok_array
-        A plain SciPy array.
-    """
-    return run_on_host(self, "todok", copy)
-
-
-METHODS: dict[str, Callable[..., Any]] = {"__str__": _as_text, "tolil": _to_lists, "todok": _to_dictionary}
+        Returns
+        -------
+        scipy.sparse.dok_array
+            A plain SciPy array.
+        """
+        return run_on_host(self, "todok", copy)

@@ -29,16 +29,6 @@ from gsparse.sparse.assembly import without_zeros
 from gsparse.sparse.canonical import canonical, sorted_rows
 from gsparse.sparse.editing import resized
 
-__all__ = [
-    "METHODS",
-    "PROPERTIES",
-    "check_not_frozen",
-    "entries_of",
-    "is_written_on_host",
-    "one_at_a_time",
-    "sum_duplicates",
-]
-
 # Is held while a matrix is written to.
 _writing = make_lock()
 
@@ -127,139 +117,7 @@ def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: 
     return property(read, write, doc=doc)
 
 
-def _sort_indices(self: MatrixLike) -> None:
-    """Sort the entries of each row by their columns, in place. Repeated entries keep their order."""
-    if is_written_on_host(self):
-        write_on_host(self, "sort_indices")
-        return
-    if self.has_sorted_indices:
-        return
-    if not _are_sorted(self):
-        check_not_frozen(self)
-        csr = entries_of(self)
-        with self.device.active(), self.device.memory_guard():
-            csr = sorted_rows(self.device, csr)
-        self._arrays.replace(csr)
-    self._arrays.declared.clear()
-
-
-def sum_duplicates(self: MatrixLike) -> None:
-    """Sort the entries of each row by their columns, and add repeated ones up, in place. Synchronizes."""
-    if is_written_on_host(self):
-        write_on_host(self, "sum_duplicates")
-        return
-    if self.has_canonical_format:
-        return
-    if not _are_canonical(self):
-        check_not_frozen(self)
-        csr = entries_of(self)
-        with self.device.active(), self.device.memory_guard():
-            csr = canonical(self.device, csr)
-        self._arrays.replace(csr)
-    self._arrays.declared.clear()
-
-
-def _eliminate_zeros(self: MatrixLike) -> None:
-    """Remove entries that are 0, in place. Synchronizes."""
-    if is_written_on_host(self):
-        write_on_host(self, "eliminate_zeros")
-        return
-    check_not_frozen(self)
-    csr = entries_of(self)
-    with self.device.active(), self.device.memory_guard():
-        kept = without_zeros(self.device, csr)
-    if kept.nnz < csr.nnz:
-        self._arrays.replace(kept)
-
-
-def _prune(self: MatrixLike) -> None:
-    """Remove what the arrays hold beyond the last entry, in place."""
-    if is_written_on_host(self):
-        write_on_host(self, "prune")
-        return
-    arrays = self._arrays
-    nnz = arrays.current(self._stored_shape).csr.nnz
-    if arrays.indices.current_array().size != nnz or arrays.data.current_array().size != nnz:
-        check_not_frozen(self)
-        entries_of(self)
-
-
-def _check_format(self: MatrixLike, full_check: bool = True) -> None:
-    """Check whether the arrays describe a matrix, as the device does before it computes with them.
-
-    Parameters
-    ----------
-    full_check : bool
-        As SciPy's; all is checked in any case.
-
-    Raises
-    ------
-    ValueError
-        If they do not.
-    """
-    if is_written_on_host(self):
-        write_on_host(self, "check_format", full_check)
-        return
-    try:
-        self._arrays.current(self._stored_shape)
-    except StructureError:
-        # SciPy's check names the first fault. If it finds none, the error of the device is raised.
-        write_on_host(self, "check_format", full_check)
-        raise
-
-
-def _resize(self: MatrixLike, *shape: Any) -> None:
-    """Change the shape in place; entries keep their rows and columns, and those outside of the shape are removed.
-
-    Parameters
-    ----------
-    *shape : int or tuple of int
-        Rows and columns. Views that were made before keep their shape and their entries.
-    """
-    target = self._coo_container(self.shape)
-    target.resize(*shape)  # SciPy parses the arguments.
-    if target.ndim not in self._allow_nd:
-        raise ValueError(f"shape must have length in {self._allow_nd}. Got new_shape={target.shape}")
-    if is_written_on_host(self):
-        write_on_host(self, "resize", *shape)
-        return
-    if target.shape == self.shape:
-        return
-    rows, columns = (1, *target.shape)[-2:]
-    stored = (columns, rows) if self._by_columns else (rows, columns)
-    if stored[0] == self._stored_shape[0] and stored[1] >= self._stored_shape[1]:
-        self._arrays = self._arrays.with_other_shape()
-    else:
-        check_not_frozen(self)
-        device, csr = self.device, csr_of(self, self, self._by_columns)
-        with device.active(), device.memory_guard():
-            csr = resized(device, csr, stored)
-        self._arrays = matrix_of(self, csr, target.shape, type(self))._arrays
-    self._shape = target.shape
-
-
 # -------------------------------------------------------------------------------------------------------------- scalars
-
-
-def _multiply_in_place(self: MatrixLike, other: Any) -> Any:
-    """Multiply the values by a scalar in place, for ``A *= other``."""
-    if not is_scalar(other):
-        return NotImplemented
-    if is_written_on_host(self):
-        return write_on_host(self, "__imul__", other)
-    check_home(self, other)
-    factor: Any = other[()] if isinstance(other, np.ndarray) else other
-    factor = factor.get()[()] if is_on_device(factor) else factor  # synchronizes
-    if not (isinstance(factor, float) and self.dtype.kind in "fc"):
-        probe = np.ones(1, self.dtype)
-        with np.errstate(all="ignore"):
-            probe *= factor  # raises what NumPy raises
-    check_not_frozen(self)
-    device, csr = self.device, entries_of(self)
-    with device.active(), device.memory_guard():
-        values = device.map_values(lambda part: _scaled_in_own_dtype(part, factor), csr.data)
-    self._arrays.replace_values(values, self._stored_shape, keeps_declarations=bool(np.isrealobj(factor)))
-    return self
 
 
 def _scaled_in_own_dtype(values: Array, factor: Any) -> Array:
@@ -268,32 +126,154 @@ def _scaled_in_own_dtype(values: Array, factor: Any) -> Array:
     return products if products.dtype == values.dtype else products.astype(values.dtype)
 
 
-def _divide_in_place(self: MatrixLike, other: Any) -> Any:
-    """Multiply the values by the reciprocal of a scalar in place, for ``A /= other``."""
-    if not is_scalar(other):
-        return NotImplemented
-    return _multiply_in_place(self, 1.0 / other)
+class Rearrangements(MatrixLike):
+    """Changes in place: the order of the entries, shape and scale."""
 
-
-_WRITES: dict[str, Callable[..., Any]] = {
-    "sort_indices": _sort_indices,
-    "sum_duplicates": sum_duplicates,
-    "eliminate_zeros": _eliminate_zeros,
-    "prune": _prune,
-    "resize": _resize,
-    "__imul__": _multiply_in_place,
-    "__itruediv__": _divide_in_place,
-}
-METHODS = {name: one_at_a_time(write) for name, write in _WRITES.items()} | {"check_format": _check_format}
-PROPERTIES = {
-    _SORTED: _property_of_entries(
+    has_sorted_indices = _property_of_entries(
         _SORTED,
         _are_sorted,
         "Whether the columns of each row ascend (they may repeat), or what was assigned. May synchronize.",
-    ),
-    _CANONICAL: _property_of_entries(
+    )
+    has_canonical_format = _property_of_entries(
         _CANONICAL,
         _are_canonical,
         "Whether the columns of each row ascend and none repeats, or what was assigned. May synchronize.",
-    ),
-}
+    )
+
+    @one_at_a_time
+    def sort_indices(self) -> None:
+        """Sort the entries of each row by their columns, in place. Repeated entries keep their order."""
+        if is_written_on_host(self):
+            write_on_host(self, "sort_indices")
+            return
+        if self.has_sorted_indices:
+            return
+        if not _are_sorted(self):
+            check_not_frozen(self)
+            csr = entries_of(self)
+            with self.device.active(), self.device.memory_guard():
+                csr = sorted_rows(self.device, csr)
+            self._arrays.replace(csr)
+        self._arrays.declared.clear()
+
+    @one_at_a_time
+    def eliminate_zeros(self) -> None:
+        """Remove entries that are 0, in place. Synchronizes."""
+        if is_written_on_host(self):
+            write_on_host(self, "eliminate_zeros")
+            return
+        check_not_frozen(self)
+        csr = entries_of(self)
+        with self.device.active(), self.device.memory_guard():
+            kept = without_zeros(self.device, csr)
+        if kept.nnz < csr.nnz:
+            self._arrays.replace(kept)
+
+    @one_at_a_time
+    def prune(self) -> None:
+        """Remove what the arrays hold beyond the last entry, in place."""
+        if is_written_on_host(self):
+            write_on_host(self, "prune")
+            return
+        arrays = self._arrays
+        nnz = arrays.current(self._stored_shape).csr.nnz
+        if arrays.indices.current_array().size != nnz or arrays.data.current_array().size != nnz:
+            check_not_frozen(self)
+            entries_of(self)
+
+    def check_format(self, full_check: bool = True) -> None:
+        """Check whether the arrays describe a matrix, as the device does before it computes with them.
+
+        Parameters
+        ----------
+        full_check : bool
+            As SciPy's; all is checked in any case.
+
+        Raises
+        ------
+        ValueError
+            If they do not.
+        """
+        if is_written_on_host(self):
+            write_on_host(self, "check_format", full_check)
+            return
+        try:
+            self._arrays.current(self._stored_shape)
+        except StructureError:
+            # SciPy's check names the first fault. If it finds none, the error of the device is raised.
+            write_on_host(self, "check_format", full_check)
+            raise
+
+    @one_at_a_time
+    def resize(self, *shape: Any) -> None:
+        """Change the shape in place; entries keep their rows and columns, and those outside of the shape are removed.
+
+        Parameters
+        ----------
+        *shape : int or tuple of int
+            Rows and columns. Views that were made before keep their shape and their entries.
+        """
+        target = self._coo_container(self.shape)
+        target.resize(*shape)  # SciPy parses the arguments.
+        if target.ndim not in self._allow_nd:
+            raise ValueError(f"shape must have length in {self._allow_nd}. Got new_shape={target.shape}")
+        if is_written_on_host(self):
+            write_on_host(self, "resize", *shape)
+            return
+        if target.shape == self.shape:
+            return
+        rows, columns = (1, *target.shape)[-2:]
+        stored = (columns, rows) if self._by_columns else (rows, columns)
+        if stored[0] == self._stored_shape[0] and stored[1] >= self._stored_shape[1]:
+            self._arrays = self._arrays.with_other_shape()
+        else:
+            check_not_frozen(self)
+            device, csr = self.device, csr_of(self, self, self._by_columns)
+            with device.active(), device.memory_guard():
+                csr = resized(device, csr, stored)
+            self._arrays = matrix_of(self, csr, target.shape, type(self))._arrays
+        self._shape = target.shape
+
+    @one_at_a_time
+    def __imul__(self, other: Any) -> Any:
+        """Multiply the values by a scalar in place, for ``A *= other``."""
+        if not is_scalar(other):
+            return NotImplemented
+        if is_written_on_host(self):
+            return write_on_host(self, "__imul__", other)
+        check_home(self, other)
+        factor: Any = other[()] if isinstance(other, np.ndarray) else other
+        factor = factor.get()[()] if is_on_device(factor) else factor  # synchronizes
+        if not (isinstance(factor, float) and self.dtype.kind in "fc"):
+            probe = np.ones(1, self.dtype)
+            with np.errstate(all="ignore"):
+                probe *= factor  # raises what NumPy raises
+        check_not_frozen(self)
+        device, csr = self.device, entries_of(self)
+        with device.active(), device.memory_guard():
+            values = device.map_values(lambda part: _scaled_in_own_dtype(part, factor), csr.data)
+        self._arrays.replace_values(values, self._stored_shape, keeps_declarations=bool(np.isrealobj(factor)))
+        return self
+
+    @one_at_a_time
+    def __itruediv__(self, other: Any) -> Any:
+        """Multiply the values by the reciprocal of a scalar in place, for ``A /= other``."""
+        if not is_scalar(other):
+            return NotImplemented
+        return self.__imul__(1.0 / other)
+
+    @one_at_a_time
+    def sum_duplicates(self) -> None:
+        """Sort the entries of each row by their columns, and add repeated ones up, in place. Synchronizes."""
+        if is_written_on_host(self):
+            write_on_host(self, "sum_duplicates")
+            return
+        if self.has_canonical_format:
+            return
+        if not _are_canonical(self):
+            check_not_frozen(self)
+            csr = entries_of(self)
+            with self.device.active(), self.device.memory_guard():
+                csr = canonical(self.device, csr)
+            self._arrays.replace(csr)
+        self._arrays.declared.clear()

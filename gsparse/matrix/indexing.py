@@ -6,7 +6,7 @@ dimension, and two arrays of numbers, or a mask, select single entries: their va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -27,26 +27,6 @@ from gsparse.matrix.sparse_operations import csr_of, matrix_of
 from gsparse.sparse.canonical import computed
 from gsparse.sparse.reshaping import from_dense
 from gsparse.sparse.selection import select_columns, select_rows
-
-__all__ = ["METHODS"]
-
-
-def _get_item(self: MatrixLike, key: Any) -> Any:
-    """Return what ``A[key]`` selects, as SciPy does."""
-    if self.dtype.char in HOST_ONLY:
-        return run_on_host(self, "__getitem__", key)
-    index = parse_index(self, key)
-    if len(index.shape) > 2:
-        raise IndexError(
-            f"Indexing that leads to >2D is not supported by {self.format} format. Try converting to COO format"
-        )
-    rows, columns = index.axes if self.ndim == 2 else (0, index.axes[0])
-    if isinstance(rows, int) and isinstance(columns, int):
-        return _entry(self, rows, columns, index)
-    if not _are_separate(rows, columns):
-        return _entries(self, rows, columns, index)
-    found = _block(self, rows, columns)
-    return reshape_matrix(found, self._selected_shape(found.shape, index.shape))
 
 
 def _are_separate(rows: Axis, columns: Axis) -> bool:
@@ -140,58 +120,74 @@ def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
     return device.upload(flat) if device_of(flat) is None else flat
 
 
-def _iterate(self: MatrixLike) -> Iterator[Any]:
-    """Yield the rows as matrices on the same device, or the elements of an array of one dimension. Synchronizes."""
-    if self.dtype.char in HOST_ONLY:
-        with scipy_matrices():
-            rows = list(counted_scipy_array(self, "__iter__"))
-        yield from (brought_back(self, row) for row in rows)
-    elif self.ndim == 1:
-        yield from self.toarray()
-    elif self._by_columns:
-        yield from self.tocsr()
-    else:
-        csr, shape = csr_of(self, self, False), self._selected_shape((1, self.shape[1]), self.shape[1:])
-        bounds = self.device.download(csr.indptr)  # synchronizes
-        for begin, end in pairwise(map(int, bounds)):
-            with self.device.active(), self.device.memory_guard():
-                indptr = self.device.upload(np.array([0, end - begin], csr.indptr.dtype))
-                parts = (csr.indices[begin:end].copy(), csr.data[begin:end].copy())
-            yield matrix_of(self, Csr((1, csr.num_cols), indptr, *parts, csr.is_canonical), shape, type(self))
-
-
 # ------------------------------------------------------------------------------------------------------- diagonals
 
 
-def _diagonal(self: MatrixLike, k: int = 0, out: Any = None) -> Any:
-    """Return the entries on a diagonal. Synchronizes, unless `out` is on the device.
+class Selection(MatrixLike):
+    """Entries, rows, columns and diagonals."""
 
-    Parameters
-    ----------
-    k : int
-        Column minus row of the entries.
-    out : array of the device, optional
-        Of the result's shape. SciPy takes none.
+    def __getitem__(self, key: Any) -> Any:
+        """Return what ``A[key]`` selects, as SciPy does."""
+        if self.dtype.char in HOST_ONLY:
+            return run_on_host(self, "__getitem__", key)
+        index = parse_index(self, key)
+        if len(index.shape) > 2:
+            raise IndexError(
+                f"Indexing that leads to >2D is not supported by {self.format} format. Try converting to COO format"
+            )
+        rows, columns = index.axes if self.ndim == 2 else (0, index.axes[0])
+        if isinstance(rows, int) and isinstance(columns, int):
+            return _entry(self, rows, columns, index)
+        if not _are_separate(rows, columns):
+            return _entries(self, rows, columns, index)
+        found = _block(self, rows, columns)
+        return reshape_matrix(found, self._selected_shape(found.shape, index.shape))
 
-    Returns
-    -------
-    ndarray
-        Of the matrix's dtype; entries that are stored twice are added up. `out` if it was passed.
-    """
-    if self.ndim != 2:
-        raise ValueError("diagonal requires two dimensions")
-    if compute_dtype(self.dtype) is None:
-        return run_on_host(self, "diagonal", k)
-    device, csr = self.device, csr_of(self, self, self._by_columns)
-    own, offset = computed(csr, self.dtype), -k if self._by_columns else k
-    is_direct = out is not None and device.owns(out) and out.dtype == own.dtype and out.flags.c_contiguous
-    with device.active(), device.memory_guard():
-        if is_direct and out.shape == (own.diagonal_size(offset),):
-            return kernels_of(device).diagonal_entries(device, own, offset, out)
-        entries = kernels_of(device).diagonal_entries(device, own, offset)
-    if out is not None:
-        return written(self, entries, out, entries.shape)
-    return device.download_vector(entries).astype(self.dtype, copy=False)  # synchronizes
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rows as matrices on the same device, or the elements of an array of one dimension. Synchronizes."""
+        if self.dtype.char in HOST_ONLY:
+            with scipy_matrices():
+                rows = list(counted_scipy_array(self, "__iter__"))
+            yield from (brought_back(self, row) for row in rows)
+        elif self.ndim == 1:
+            yield from self.toarray()
+        elif self._by_columns:
+            yield from self.tocsr()
+        else:
+            csr, shape = csr_of(self, self, False), self._selected_shape((1, self.shape[1]), self.shape[1:])
+            bounds = self.device.download(csr.indptr)  # synchronizes
+            for begin, end in pairwise(map(int, bounds)):
+                with self.device.active(), self.device.memory_guard():
+                    indptr = self.device.upload(np.array([0, end - begin], csr.indptr.dtype))
+                    parts = (csr.indices[begin:end].copy(), csr.data[begin:end].copy())
+                yield matrix_of(self, Csr((1, csr.num_cols), indptr, *parts, csr.is_canonical), shape, type(self))
 
+    def diagonal(self, k: int = 0, out: Any = None) -> Any:
+        """Return the entries on a diagonal. Synchronizes, unless `out` is on the device.
 
-METHODS: dict[str, Callable[..., Any]] = {"__getitem__": _get_item, "__iter__": _iterate, "diagonal": _diagonal}
+        Parameters
+        ----------
+        k : int
+            Column minus row of the entries.
+        out : array of the device, optional
+            Of the result's shape. SciPy takes none.
+
+        Returns
+        -------
+        ndarray
+            Of the matrix's dtype; entries that are stored twice are added up. `out` if it was passed.
+        """
+        if self.ndim != 2:
+            raise ValueError("diagonal requires two dimensions")
+        if compute_dtype(self.dtype) is None:
+            return run_on_host(self, "diagonal", k)
+        device, csr = self.device, csr_of(self, self, self._by_columns)
+        own, offset = computed(csr, self.dtype), -k if self._by_columns else k
+        is_direct = out is not None and device.owns(out) and out.dtype == own.dtype and out.flags.c_contiguous
+        with device.active(), device.memory_guard():
+            if is_direct and out.shape == (own.diagonal_size(offset),):
+                return kernels_of(device).diagonal_entries(device, own, offset, out)
+            entries = kernels_of(device).diagonal_entries(device, own, offset)
+        if out is not None:
+            return written(self, entries, out, entries.shape)
+        return device.download_vector(entries).astype(self.dtype, copy=False)  # synchronizes

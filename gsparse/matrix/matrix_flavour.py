@@ -17,7 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.files.checks import scipy_matrices
-from gsparse.matrix.elementwise import is_scalar, scale
+from gsparse.matrix.dense_operands import is_scalar
+from gsparse.matrix.elementwise import scale
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, ReadableMatrix
 
 __all__ = ["CscMatrix", "CsrMatrix", "MatrixFlavour"]
@@ -60,11 +61,11 @@ class MatrixFlavour(DeviceMatrix):
     __pow__ = sp.spmatrix.__pow__  # made of products
 
     def __matmul__(self, other: Any) -> Any:
-        product = super().__matmul__(other)  # type: ignore[misc]
+        product = super().__matmul__(other)
         return self._ascontainer(product) if isinstance(other, np.matrix) else product
 
     def __rmatmul__(self, other: Any) -> Any:
-        product = super().__rmatmul__(other)  # type: ignore[misc]
+        product = super().__rmatmul__(other)
         return self._ascontainer(product) if isinstance(other, np.matrix) else product
 
     # ------------------------------------------------------------------------------------------------ two dimensions

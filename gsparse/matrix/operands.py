@@ -13,10 +13,9 @@ from gsparse.device.dtypes import HOST_ONLY
 from gsparse.device.select import device_of, get_device
 from gsparse.formats import Csr
 from gsparse.matrix.arrays import MatrixArrays
-from gsparse.matrix.constructor import matrix_over
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.matrix_flavour import CsrMatrix, MatrixFlavour
-from gsparse.matrix.matrix_like import is_device_matrix
+from gsparse.matrix.matrix_like import is_device_matrix, matrix_over
 from gsparse.matrix.sparse_operations import csr_of
 from gsparse.products.options import MatrixOptions
 from gsparse.sparse.canonical import canonical

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,73 +10,14 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.errors import ShapeError
-from gsparse.matrix.elementwise import is_scalar, scale
-from gsparse.matrix.host_operations import run_on_host
-from gsparse.matrix.matrix_like import MatrixLike, method
+from gsparse.files.checks import scipy_matrices
+from gsparse.matrix.dense_operands import is_scalar
+from gsparse.matrix.elementwise import scale
+from gsparse.matrix.host_operations import counted_scipy_array, run_on_host
+from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import is_sparse, multiply_sparse
 from gsparse.products.multiply import multiply, multiply_columns_quickly, multiply_quickly
-
-__all__ = ["METHODS", "as_linear_operator", "dot", "matmat", "matvec", "rmatmat", "rmatvec"]
-
-
-@method
-def matvec(self: MatrixLike, x: Array, out: Array | None = None) -> Array:
-    """Multiply by a vector: A·x.
-
-    Parameters
-    ----------
-    x : array_like, shape (N,) or (N, 1)
-        NumPy, or CuPy on this matrix's GPU.
-    out : array, shape (M,), optional
-        See `gsparse.spmv`.
-
-    Returns
-    -------
-    array, shape (M,) or (M, 1)
-        NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
-
-    Raises
-    ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        If x or out has another shape, a dtype that is not accepted, or another device, or if memory does not suffice.
-
-    Examples
-    --------
-    >>> import gsparse, scipy.sparse
-    >>> gsparse.GpuSparseMatrix(scipy.sparse.diags_array([2.0, 3.0]), device="cpu").matvec([1.0, 1.0])
-    array([2., 3.])
-    """
-    arrays = self._arrays
-    prepared = None if self._by_columns else arrays.up_to_date(self._shape)
-    if prepared is not None:
-        product = multiply_quickly(prepared, x, out, arrays.data.conjugated, self.stats)
-        if product is not None:
-            return product
-    return _multiply_vector(self, parse_dense(x), out)
-
-
-@method
-def rmatvec(self: MatrixLike, x: Array, out: Array | None = None) -> Array:
-    """Multiply the adjoint by a vector: Aᴴ·x.
-
-    Parameters
-    ----------
-    x : array_like, shape (M,) or (M, 1)
-        As for `matvec`.
-    out : array, shape (N,), optional
-        See `gsparse.spmv`.
-
-    Returns
-    -------
-    array, shape (N,) or (N, 1)
-        As from `matvec`.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        As for `matvec`.
-    """
-    return _multiply_vector(self, parse_dense(x), out, adjoint=True)
+from gsparse.profiling.recorded import recorded_call
 
 
 def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None, *, adjoint: bool = False) -> Array:
@@ -87,109 +27,6 @@ def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None
         product = multiply(matrix, vector, adjoint=adjoint)
         return x.returned(product.reshape(-1, 1))
     return multiply(matrix, x, out=out, adjoint=adjoint, ndim=1)
-
-
-@method
-def matmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
-    """Multiply by k dense columns: A·X.
-
-    Parameters
-    ----------
-    X : array_like, shape (N, k)
-        As for `gsparse.spmm`.
-    out : array, shape (M, k), optional
-        See `gsparse.spmm`.
-
-    Returns
-    -------
-    array, shape (M, k)
-        NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
-
-    Raises
-    ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        As for `matvec`.
-    """
-    arrays = self._arrays
-    prepared = None if self._by_columns or out is not None else arrays.up_to_date(self._shape)
-    if prepared is not None:
-        product = multiply_columns_quickly(prepared, X, arrays.data.conjugated, self.stats)
-        if product is not None:
-            return product
-    return multiply(self, X, out=out, ndim=2)
-
-
-@method
-def rmatmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
-    """Multiply the adjoint by k dense columns: Aᴴ·X.
-
-    Parameters
-    ----------
-    X : array_like, shape (M, k)
-        As for `gsparse.spmm`.
-    out : array, shape (N, k), optional
-        See `gsparse.spmm`.
-
-    Returns
-    -------
-    array, shape (N, k)
-        As from `matmat`.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        As for `matvec`.
-    """
-    return multiply(self, X, out=out, adjoint=True, ndim=2)
-
-
-@method
-def dot(self: Any, other: Any) -> Any:
-    """Multiply by a scalar, a vector, dense columns or a sparse matrix, as SciPy's `dot`.
-
-    Parameters
-    ----------
-    other : scalar, array_like or sparse array, shape (N,) or (N, k)
-        A sparse matrix is multiplied on the device too, wherever it lives.
-
-    Returns
-    -------
-    array or GpuSparseMatrix, shape (M,) or (M, k)
-        Sparse where `other` is sparse or a scalar; otherwise as from `matvec` and `matmat`.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        As for `matvec`.
-    """
-    return scale(self, other) if is_scalar(other) else self @ other
-
-
-@method
-def as_linear_operator(self: Any) -> LinearOperator:
-    """Return an operator whose products run on the device, for code that takes nothing else.
-
-    Returns
-    -------
-    scipy.sparse.linalg.LinearOperator
-        Of this matrix: it sees what is written to it later.
-    """
-    methods = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
-    return LinearOperator(self.shape, dtype=self.dtype, **methods)
-
-
-def _matmul(self: MatrixLike, other: Any) -> Any:
-    """Return A @ other."""
-    arrays = self._arrays
-    prepared = None if self._by_columns else arrays.up_to_date(self._shape)
-    if prepared is not None:
-        conjugate, stats = arrays.data.conjugated, self.stats
-        product = multiply_quickly(prepared, other, None, conjugate, stats)
-        if product is None:
-            product = multiply_columns_quickly(prepared, other, conjugate, stats)
-        if product is not None:
-            return product
-    return _matmul_of_parsed(self, other)
 
 
 def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
@@ -211,26 +48,6 @@ def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
     return _multiply_vector(matrix, x) if x.shape[1:] == (1,) else multiply(matrix, x)
 
 
-def _matmul_reflected(self: MatrixLike, other: Any) -> Any:
-    """Return other @ A."""
-    if is_scalar(other):
-        raise ValueError("Scalar operands are not allowed, use '*' instead")
-    if is_sparse(other):
-        return multiply_sparse(self, other, reflected=True)
-    x = parse_dense(other)
-    if x.ndim == 0:
-        return NotImplemented
-    if self.ndim == 1:
-        return _multiply_row(self, x, x.array.T)
-    rows = self.shape[0]
-    if x.ndim > 2 or x.shape[-1] != rows:
-        required = f"({rows},) or (k, {rows})"
-        raise ShapeError(
-            f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {required}, got {x.shape}"
-        )
-    return x.returned(multiply(self, x.array.T, transpose=True).T)
-
-
 def _multiply_row(matrix: MatrixLike, x: DenseInput, array: Array) -> Any:
     """Multiply a matrix of one dimension, a row, by a vector or by dense columns.
 
@@ -249,15 +66,189 @@ def _multiply_row(matrix: MatrixLike, x: DenseInput, array: Array) -> Any:
     return products[0]
 
 
-def _multiply_dense(self: Any, other: Any) -> Any:
-    """Return A @ other, for SciPy's own code, which calls private methods with operands that it has checked."""
-    return self.dot(other)
+class Products(MatrixLike):
+    """Products with vectors, dense columns and sparse matrices."""
 
+    def matvec(self, x: Array, out: Array | None = None) -> Array:
+        """Multiply by a vector: A·x.
 
-METHODS: dict[str, Callable[..., Any]] = {
-    "__matmul__": _matmul,
-    "__rmatmul__": _matmul_reflected,
-    "_matmul_vector": _multiply_dense,
-    "_matmul_multivector": _multiply_dense,
-    "_matmul_sparse": _multiply_dense,
-}
+        Parameters
+        ----------
+        x : array_like, shape (N,) or (N, 1)
+            NumPy, or CuPy on this matrix's GPU.
+        out : array, shape (M,), optional
+            See `gsparse.spmv`.
+
+        Returns
+        -------
+        array, shape (M,) or (M, 1)
+            NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+            If x or out has another shape, a dtype that is not accepted, or another device, or if memory does not
+            suffice.
+
+        Examples
+        --------
+        >>> import gsparse, scipy.sparse
+        >>> gsparse.GpuSparseMatrix(scipy.sparse.diags_array([2.0, 3.0]), device="cpu").matvec([1.0, 1.0])
+        array([2., 3.])
+        """
+        arrays = self._arrays
+        prepared = None if self._by_columns else arrays.up_to_date(self._shape)
+        if prepared is not None:
+            product = multiply_quickly(prepared, x, out, arrays.data.conjugated, self.stats)
+            if product is not None:
+                return product
+        return _multiply_vector(self, parse_dense(x), out)
+
+    def rmatvec(self, x: Array, out: Array | None = None) -> Array:
+        """Multiply the adjoint by a vector: Aᴴ·x.
+
+        Parameters
+        ----------
+        x : array_like, shape (M,) or (M, 1)
+            As for `matvec`.
+        out : array, shape (N,), optional
+            See `gsparse.spmv`.
+
+        Returns
+        -------
+        array, shape (N,) or (N, 1)
+            As from `matvec`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+            As for `matvec`.
+        """
+        return _multiply_vector(self, parse_dense(x), out, adjoint=True)
+
+    def matmat(self, X: Array, out: Array | None = None) -> Array:
+        """Multiply by k dense columns: A·X.
+
+        Parameters
+        ----------
+        X : array_like, shape (N, k)
+            As for `gsparse.spmm`.
+        out : array, shape (M, k), optional
+            See `gsparse.spmm`.
+
+        Returns
+        -------
+        array, shape (M, k)
+            NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+            As for `matvec`.
+        """
+        arrays = self._arrays
+        prepared = None if self._by_columns or out is not None else arrays.up_to_date(self._shape)
+        if prepared is not None:
+            product = multiply_columns_quickly(prepared, X, arrays.data.conjugated, self.stats)
+            if product is not None:
+                return product
+        return multiply(self, X, out=out, ndim=2)
+
+    def rmatmat(self, X: Array, out: Array | None = None) -> Array:
+        """Multiply the adjoint by k dense columns: Aᴴ·X.
+
+        Parameters
+        ----------
+        X : array_like, shape (M, k)
+            As for `gsparse.spmm`.
+        out : array, shape (N, k), optional
+            See `gsparse.spmm`.
+
+        Returns
+        -------
+        array, shape (N, k)
+            As from `matmat`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+            As for `matvec`.
+        """
+        return multiply(self, X, out=out, adjoint=True, ndim=2)
+
+    def dot(self, other: Any) -> Any:
+        """Multiply by a scalar, a vector, dense columns or a sparse matrix, as SciPy's `dot`.
+
+        Parameters
+        ----------
+        other : scalar, array_like or sparse array, shape (N,) or (N, k)
+            A sparse matrix is multiplied on the device too, wherever it lives.
+
+        Returns
+        -------
+        array or GpuSparseMatrix, shape (M,) or (M, k)
+            Sparse where `other` is sparse or a scalar; otherwise as from `matvec` and `matmat`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+            As for `matvec`.
+        """
+        return scale(self, other) if is_scalar(other) else self @ other
+
+    def as_linear_operator(self) -> LinearOperator:
+        """Return an operator whose products run on the device, for code that takes nothing else.
+
+        Returns
+        -------
+        scipy.sparse.linalg.LinearOperator
+            Of this matrix: it sees what is written to it later.
+        """
+        methods = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
+        return LinearOperator(self.shape, dtype=self.dtype, **methods)
+
+    def __matmul__(self, other: Any) -> Any:
+        """Return A @ other."""
+        arrays = self._arrays
+        prepared = None if self._by_columns else arrays.up_to_date(self._shape)
+        if prepared is not None:
+            conjugate, stats = arrays.data.conjugated, self.stats
+            product = multiply_quickly(prepared, other, None, conjugate, stats)
+            if product is None:
+                product = multiply_columns_quickly(prepared, other, conjugate, stats)
+            if product is not None:
+                return product
+        return _matmul_of_parsed(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """Return other @ A."""
+        if is_scalar(other):
+            raise ValueError("Scalar operands are not allowed, use '*' instead")
+        if is_sparse(other):
+            return multiply_sparse(self, other, reflected=True)
+        x = parse_dense(other)
+        if x.ndim == 0:
+            return NotImplemented
+        if self.ndim == 1:
+            return _multiply_row(self, x, x.array.T)
+        rows = self.shape[0]
+        if x.ndim > 2 or x.shape[-1] != rows:
+            required = f"({rows},) or (k, {rows})"
+            raise ShapeError(
+                f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {required}, got {x.shape}"
+            )
+        return x.returned(multiply(self, x.array.T, transpose=True).T)
+
+    def _matmul_vector(self, other: Any) -> Any:
+        """Return A @ other, for SciPy's own code, which calls private methods with operands that it has checked."""
+        return self.dot(other)
+
+    _matmul_multivector = _matmul_sparse = _matmul_vector
+
+    @recorded_call("host", "product: {0.dtype} values")
+    def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
+        """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
+        array = counted_scipy_array(self, "product")
+        with scipy_matrices():
+            matrix = array.T.conj() if adjoint else array.T if transpose else array
+        return matrix @ (x if isinstance(x, np.ndarray) else self.device.download(x))

@@ -24,19 +24,6 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.sparse.canonical import canonical, computed
 from gsparse.sparse.reductions import column_sums_on_host, sum_of_all, sum_of_rows
 
-__all__ = [
-    "CASTS_FIRST",
-    "METHODS",
-    "downloaded",
-    "is_computed_here",
-    "lines_of",
-    "parse_axis",
-    "run_reduction_on_host",
-    "sums_along",
-    "sums_of_all",
-    "written",
-]
-
 # From SciPy 1.18 on, `sum` casts the values to `dtype` before it adds them up along an axis, and norms widen float32.
 CASTS_FIRST = tuple(int(part) for part in scipy.__version__.split(".")[:2]) >= (1, 18)
 
@@ -208,134 +195,128 @@ def _sum_of_all(matrix: MatrixLike, own: np.dtype[Any], convert: Conversion | No
     return np.sum(matrix._ascontainer(host), dtype=dtype, out=out)
 
 
-# -------------------------------------------------------------------------------------------------------- methods
+class Reductions(MatrixLike):
+    """Sums, means and counts."""
 
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """Return the sum of the entries, or the sums along an axis. Synchronizes, unless `out` is on the device.
 
-def _sum(self: MatrixLike, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """Return the sum of the entries, or the sums along an axis. Synchronizes, unless `out` is on the device.
+        Parameters
+        ----------
+        axis : {-2, -1, 0, 1, None}
+            0 adds up columns, 1 adds up rows, None adds up everything.
+        dtype : dtype, optional
+            Of the result; by default that of NumPy's sums, which widens narrow integers and booleans.
+        out : array, optional
+            A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
 
-    Parameters
-    ----------
-    axis : {-2, -1, 0, 1, None}
-        0 adds up columns, 1 adds up rows, None adds up everything.
-    dtype : dtype, optional
-        Of the result; by default that of NumPy's sums, which widens narrow integers and booleans.
-    out : array, optional
-        A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
+        Returns
+        -------
+        scalar or ndarray
+            `out` if it was passed. The same matrix gives the same bits each time.
+        """
+        if not is_computed_here(self, dtype):
+            return run_reduction_on_host(self, "sum", axis=axis, dtype=dtype, out=out)
+        which = parse_axis(self, "sum", axis)
+        if which is None:
+            return _sum_of_all(self, self.dtype, None, dtype, out)
+        is_direct = not isinstance(axis, tuple) and (which == 1) != self._by_columns
+        own, convert = self.dtype, None
+        if dtype is not None and CASTS_FIRST:
+            own = np.dtype(dtype)
 
-    Returns
-    -------
-    scalar or ndarray
-        `out` if it was passed. The same matrix gives the same bits each time.
-    """
-    if not is_computed_here(self, dtype):
-        return run_reduction_on_host(self, "sum", axis=axis, dtype=dtype, out=out)
-    which = parse_axis(self, "sum", axis)
-    if which is None:
-        return _sum_of_all(self, self.dtype, None, dtype, out)
-    is_direct = not isinstance(axis, tuple) and (which == 1) != self._by_columns
-    own, convert = self.dtype, None
-    if dtype is not None and CASTS_FIRST:
-        own = np.dtype(dtype)
+            def convert(data: Array) -> Array:
+                return data.astype(own, copy=False)
 
-        def convert(data: Array) -> Array:
-            return data.astype(own, copy=False)
+        if not is_direct or device_of(out) is not None:
+            return _sum_of(self, which, own, convert, dtype, out, summed=convert is not None and not is_direct)
+        sums = _sum_of(self, which, own, convert, None, None)
+        if dtype is None and out is None:
+            return sums
+        # Where SciPy adds up the rows as they are stored, it casts and writes the sums by the rules of NumPy's `sum`.
+        total = np.asarray(sums).sum(axis=(), dtype=dtype, out=out)
+        return self._ascontainer(total) if out is None else total
 
-    if not is_direct or device_of(out) is not None:
-        return _sum_of(self, which, own, convert, dtype, out, summed=convert is not None and not is_direct)
-    sums = _sum_of(self, which, own, convert, None, None)
-    if dtype is None and out is None:
-        return sums
-    # Where SciPy adds up the rows as they are stored, it casts and writes the sums by the rules of NumPy's `sum`.
-    total = np.asarray(sums).sum(axis=(), dtype=dtype, out=out)
-    return self._ascontainer(total) if out is None else total
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """Return the mean of all elements, or the means along an axis. Synchronizes, unless `out` is on the device.
 
+        Parameters
+        ----------
+        axis : {-2, -1, 0, 1, None}
+            0 is the mean of columns, 1 that of rows, None that of everything.
+        dtype : dtype, optional
+            Of the result; by default that of the matrix, or float64 for integers and booleans.
+        out : array, optional
+            A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
 
-def _mean(self: MatrixLike, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """Return the mean of all elements, or the means along an axis. Synchronizes, unless `out` is on the device.
+        Returns
+        -------
+        scalar or ndarray
+            `out` if it was passed.
+        """
+        if not is_computed_here(self):
+            return run_reduction_on_host(self, "mean", axis=axis, dtype=dtype, out=out)
+        axis = parse_axis(self, "mean", axis)
+        own = np.dtype(np.float64) if self.dtype.kind in "biu" else self.dtype
+        factor = 1.0 / prod(self.shape if axis is None else (self.shape[axis],))
 
-    Parameters
-    ----------
-    axis : {-2, -1, 0, 1, None}
-        0 is the mean of columns, 1 that of rows, None that of everything.
-    dtype : dtype, optional
-        Of the result; by default that of the matrix, or float64 for integers and booleans.
-    out : array, optional
-        A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
+        def scaled(data: Array) -> Array:
+            return data.astype(own, copy=False) * factor
 
-    Returns
-    -------
-    scalar or ndarray
-        `out` if it was passed.
-    """
-    if not is_computed_here(self):
-        return run_reduction_on_host(self, "mean", axis=axis, dtype=dtype, out=out)
-    axis = parse_axis(self, "mean", axis)
-    own = np.dtype(np.float64) if self.dtype.kind in "biu" else self.dtype
-    factor = 1.0 / prod(self.shape if axis is None else (self.shape[axis],))
+        mean = _sum_of_all(self, own, scaled, own, out) if axis is None else _sum_of(self, axis, own, scaled, own, out)
+        return mean if dtype is None or out is not None else mean.astype(dtype, copy=False)
 
-    def scaled(data: Array) -> Array:
-        return data.astype(own, copy=False) * factor
+    def trace(self, offset: int = 0) -> Any:
+        """Return the sum of the entries on a diagonal. Synchronizes.
 
-    mean = _sum_of_all(self, own, scaled, own, out) if axis is None else _sum_of(self, axis, own, scaled, own, out)
-    return mean if dtype is None or out is not None else mean.astype(dtype, copy=False)
+        Parameters
+        ----------
+        offset : int
+            Column minus row of the entries.
 
+        Returns
+        -------
+        scalar
+            Of the dtype of NumPy's sums, which widens narrow integers and booleans.
+        """
+        if self.ndim != 2:
+            raise ValueError("trace requires two dimensions")
+        if not is_computed_here(self):
+            return run_on_host(self, "trace", offset)
+        device, (csr, _) = self.device, lines_of(self, None, summed=False)
+        with device.active(), device.memory_guard():
+            own = computed(csr, self.dtype)
+            diagonal = kernels_of(device).diagonal_entries(device, own, -offset if self._by_columns else offset)
+            if not diagonal.size:
+                return np.zeros(0, self.dtype).sum()
+            if self.dtype.kind in "biu":
+                diagonal = diagonal.astype(self.dtype).astype(np.int64)
+            total = sum_of_all(device, diagonal)
+        return downloaded(self, total, _sum_dtype(self.dtype))[0]
 
-def _trace(self: MatrixLike, offset: int = 0) -> Any:
-    """Return the sum of the entries on a diagonal. Synchronizes.
+    def count_nonzero(self, axis: Any = None) -> Any:
+        """Return the number of entries that are not 0. Synchronizes.
 
-    Parameters
-    ----------
-    offset : int
-        Column minus row of the entries.
+        Parameters
+        ----------
+        axis : {-2, -1, 0, 1, None}
+            0 counts in columns, 1 in rows, None in all of the matrix.
 
-    Returns
-    -------
-    scalar
-        Of the dtype of NumPy's sums, which widens narrow integers and booleans.
-    """
-    if self.ndim != 2:
-        raise ValueError("trace requires two dimensions")
-    if not is_computed_here(self):
-        return run_on_host(self, "trace", offset)
-    device, (csr, _) = self.device, lines_of(self, None, summed=False)
-    with device.active(), device.memory_guard():
-        own = computed(csr, self.dtype)
-        diagonal = kernels_of(device).diagonal_entries(device, own, -offset if self._by_columns else offset)
-        if not diagonal.size:
-            return np.zeros(0, self.dtype).sum()
-        if self.dtype.kind in "biu":
-            diagonal = diagonal.astype(self.dtype).astype(np.int64)
-        total = sum_of_all(device, diagonal)
-    return downloaded(self, total, _sum_dtype(self.dtype))[0]
-
-
-def _count_nonzero(self: MatrixLike, axis: Any = None) -> Any:
-    """Return the number of entries that are not 0. Synchronizes.
-
-    Parameters
-    ----------
-    axis : {-2, -1, 0, 1, None}
-        0 counts in columns, 1 in rows, None in all of the matrix.
-
-    Returns
-    -------
-    int or ndarray of int
-        The number in the whole matrix, or one for each row or column.
-    """
-    if not is_computed_here(self):
-        return run_reduction_on_host(self, "count_nonzero", axis=axis)
-    if isinstance(axis, tuple):
-        return _refuse_axis(self, "count_nonzero", axis)
-    axis = parse_axis(self, "count_nonzero", axis)
-    if axis is None:
-        total = sums_of_all(self, "nonzero", summed=True)
-        return np.int64(int(total[0]) if total.size else 0)  # synchronizes
-    counts = self.device.download(sums_along(self, axis, "nonzero", summed=True))  # synchronizes
-    csr, _ = lines_of(self, None, summed=True)
-    if (axis == 1) != self._by_columns and counts.sum() == csr.nnz:
-        return counts.astype(csr.indptr.dtype, copy=False)  # SciPy counts by row pointers then.
-    return counts.astype(np.int64, copy=False)
-
-
-METHODS: dict[str, Callable[..., Any]] = {"sum": _sum, "mean": _mean, "trace": _trace, "count_nonzero": _count_nonzero}
+        Returns
+        -------
+        int or ndarray of int
+            The number in the whole matrix, or one for each row or column.
+        """
+        if not is_computed_here(self):
+            return run_reduction_on_host(self, "count_nonzero", axis=axis)
+        if isinstance(axis, tuple):
+            return _refuse_axis(self, "count_nonzero", axis)
+        axis = parse_axis(self, "count_nonzero", axis)
+        if axis is None:
+            total = sums_of_all(self, "nonzero", summed=True)
+            return np.int64(int(total[0]) if total.size else 0)  # synchronizes
+        counts = self.device.download(sums_along(self, axis, "nonzero", summed=True))  # synchronizes
+        csr, _ = lines_of(self, None, summed=True)
+        if (axis == 1) != self._by_columns and counts.sum() == csr.nnz:
+            return counts.astype(csr.indptr.dtype, copy=False)  # SciPy counts by row pointers then.
+        return counts.astype(np.int64, copy=False)

@@ -8,7 +8,6 @@ SciPy.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +22,13 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.dense_operands import check_home
 from gsparse.matrix.host_operations import write_on_host
-from gsparse.matrix.in_place import check_not_frozen, entries_of, is_written_on_host, one_at_a_time, sum_duplicates
+from gsparse.matrix.in_place import check_not_frozen, entries_of, is_written_on_host, one_at_a_time
 from gsparse.matrix.index import FEW_PLACES, Axis, Index, list_places, parse_index
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse, matrix_of
 from gsparse.sparse.canonical import canonical
 from gsparse.sparse.editing import with_new_entries, with_values_at
 from gsparse.sparse.reshaping import dense_of, repeated
-
-__all__ = ["METHODS"]
 
 # If `setdiag` adds fewer entries than this share of the stored ones, it keeps the dtype of the matrix, and writes to
 # existing entries in place, as in SciPy. Otherwise the matrix gets new arrays, in the common dtype of all values.
@@ -60,27 +57,6 @@ class Places:
     def of(self, matrix: MatrixLike) -> tuple[Array, Array]:
         """Return the rows and the columns of the arrays of a matrix, which may be those of its transpose."""
         return (self.columns, self.rows) if matrix._by_columns else (self.rows, self.columns)
-
-
-def _set_item(self: MatrixLike, key: Any, x: Any) -> None:
-    """Write to what ``A[key]`` selects, as SciPy does."""
-    if is_written_on_host(self):
-        write_on_host(self, "__setitem__", key, x)
-        return
-    check_home(self, x)
-    if is_sparse(x) and x.dtype.char in HOST_ONLY:
-        x = sp.csr_array(x.tocoo()).astype(self.dtype)
-    index = parse_index(self, key)
-    check_not_frozen(self)
-    rows, columns, shape = _grid_of(self, index)
-    is_single = all(isinstance(axis, int) for axis in index.axes)
-    if is_sparse(x) and self.ndim == 2 and not is_single:
-        _set_sparse(self, index, rows, columns, shape, x)
-        return
-    with self.device.active(), self.device.memory_guard():
-        values = _values_for(self, x, shape, is_single=is_single)
-        if values.size:
-            _write(self, Places(*list_places(self.device, rows, columns, shape), index.is_distinct), values)
 
 
 # ------------------------------------------------------------------------------------------------------------ places
@@ -196,7 +172,7 @@ def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
     positions, num_new, has_several = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
     if has_several:
         matrix._arrays.declared.clear()
-        sum_duplicates(matrix)
+        matrix.sum_duplicates()
         csr, is_canonical = entries_of(matrix), True
         positions, num_new, _ = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
     return csr, positions, is_canonical, num_new
@@ -282,41 +258,6 @@ def _write_zeros(matrix: MatrixLike, index: Index, rows: Array, columns: Array, 
 # ---------------------------------------------------------------------------------------------------------- diagonals
 
 
-def _set_diagonal(self: MatrixLike, values: Any, k: int = 0) -> None:
-    """Write to a diagonal, in place.
-
-    Parameters
-    ----------
-    values : scalar or array_like
-        NumPy, or CuPy on this matrix's GPU. A scalar is written to the whole diagonal. A shorter array is written to
-        its beginning, and what a longer array has beyond its end is ignored.
-    k : int
-        Column minus row of the entries.
-
-    Raises
-    ------
-    ValueError
-        If the matrix has no such diagonal.
-    """
-    num_rows, num_cols = self.shape
-    if (k > 0 and k >= num_cols) or (k < 0 and -k >= num_rows):
-        raise ValueError("k exceeds array dimensions")
-    values = values if device_of(values) is not None else np.asarray(values)
-    if values.dtype.kind not in "biufc":
-        values = values.astype(self.dtype)  # raises what NumPy raises
-    if is_written_on_host(self) or values.dtype.char in HOST_ONLY:
-        write_on_host(self, "setdiag", values, k)
-        return
-    check_home(self, values)
-    count = max(min(num_rows + min(k, 0), num_cols - max(k, 0)), 0)
-    count = min(count, len(values)) if values.ndim else count
-    if not count:
-        return
-    check_not_frozen(self)
-    with self.device.active(), self.device.memory_guard():
-        _write_diagonal(self, _diagonal_values(self, values, count), k, count, is_cast=not values.ndim)
-
-
 def _diagonal_values(matrix: MatrixLike, values: Array, count: int) -> Array:
     """Return the values of a diagonal in their own dtype, on the device: one, or as many as there are places."""
     xp: Any = np if device_of(values) is None else matrix.device.xp
@@ -348,7 +289,61 @@ def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is
         _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
 
 
-METHODS: dict[str, Callable[..., Any]] = {
-    "__setitem__": one_at_a_time(_set_item),
-    "setdiag": one_at_a_time(_set_diagonal),
-}
+class Writes(MatrixLike):
+    """Writes to entries and diagonals."""
+
+    @one_at_a_time
+    def __setitem__(self, key: Any, x: Any) -> None:
+        """Write to what ``A[key]`` selects, as SciPy does."""
+        if is_written_on_host(self):
+            write_on_host(self, "__setitem__", key, x)
+            return
+        check_home(self, x)
+        if is_sparse(x) and x.dtype.char in HOST_ONLY:
+            x = sp.csr_array(x.tocoo()).astype(self.dtype)
+        index = parse_index(self, key)
+        check_not_frozen(self)
+        rows, columns, shape = _grid_of(self, index)
+        is_single = all(isinstance(axis, int) for axis in index.axes)
+        if is_sparse(x) and self.ndim == 2 and not is_single:
+            _set_sparse(self, index, rows, columns, shape, x)
+            return
+        with self.device.active(), self.device.memory_guard():
+            values = _values_for(self, x, shape, is_single=is_single)
+            if values.size:
+                _write(self, Places(*list_places(self.device, rows, columns, shape), index.is_distinct), values)
+
+    @one_at_a_time
+    def setdiag(self, values: Any, k: int = 0) -> None:
+        """Write to a diagonal, in place.
+
+        Parameters
+        ----------
+        values : scalar or array_like
+            NumPy, or CuPy on this matrix's GPU. A scalar is written to the whole diagonal. A shorter array is written
+            to its beginning, and what a longer array has beyond its end is ignored.
+        k : int
+            Column minus row of the entries.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such diagonal.
+        """
+        num_rows, num_cols = self.shape
+        if (k > 0 and k >= num_cols) or (k < 0 and -k >= num_rows):
+            raise ValueError("k exceeds array dimensions")
+        values = values if device_of(values) is not None else np.asarray(values)
+        if values.dtype.kind not in "biufc":
+            values = values.astype(self.dtype)  # raises what NumPy raises
+        if is_written_on_host(self) or values.dtype.char in HOST_ONLY:
+            write_on_host(self, "setdiag", values, k)
+            return
+        check_home(self, values)
+        count = max(min(num_rows + min(k, 0), num_cols - max(k, 0)), 0)
+        count = min(count, len(values)) if values.ndim else count
+        if not count:
+            return
+        check_not_frozen(self)
+        with self.device.active(), self.device.memory_guard():
+            _write_diagonal(self, _diagonal_values(self, values, count), k, count, is_cast=not values.ndim)

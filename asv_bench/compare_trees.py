@@ -76,7 +76,7 @@ def measure(device_name: str) -> dict[str, float]:
         A.matvec(v, out=w)
         with device.active():
             timings[f"product {name}"] = device.seconds_of(lambda A=A, v=v, w=w: A.matvec(v, out=w))
-    for format in ("csr_vector", "csr_split", "blocked_ellpack"):
+    for format in ("csr_vector", "blocked_ellpack"):
         A = gsparse.GpuSparseMatrix(values, device=device, format=format)
         A.matvec(v, out=w)
         with device.active():

@@ -169,7 +169,7 @@ def cusparse_calls(device: Device, S: sp.csr_array, B: sp.bsr_array, X: Any) -> 
 def scipy_calls(S: sp.csr_array, B: sp.bsr_array, X: Any) -> Calls:
     matrices = {"SciPy CSR": S, "SciPy BSR": B}
     ours = {f"csr {schedule}": GpuSparseMatrix(S, device="cpu", format="csr", schedule=schedule, compress=False)
-            for schedule in ("scalar", "vector", "adaptive")}  # fmt: skip
+            for schedule in ("scalar", "vector")}  # fmt: skip
     return {name: (partial(A.__matmul__, X), partial(A.__matmul__, X)) for name, A in (matrices | ours).items()}
 
 

@@ -6,7 +6,7 @@ with all values 1, in float64 and float32. The times are medians of launches in 
 
     cuSPARSE        the fastest of its algorithms for CSR, preprocessed, with SpMVOp if the library has it
     auto            gsparse as it chooses by itself, and the format that it chose
-    row_lanes, csr_vector, csr_split
+    row_lanes, csr_vector
                     gsparse with this format
     transpose       gsparse's ``A.T`` as it chooses
     ratio           the time of cuSPARSE, over that of auto; `goal` says whether it is large enough
@@ -37,7 +37,7 @@ from gsparse.bench.problems import Arrays, find_problem, rmat
 from gsparse.bench.timing import GpuClock, medians
 
 GOALS = {"float64": 1.15, "float32": 1.35}
-FORMATS = ("row_lanes", "csr_vector", "csr_split")
+FORMATS = ("row_lanes", "csr_vector")
 ALGORITHMS = ("CSR_ALG1", "CSR_ALG2")
 EDGES, SAMPLES = 16, 15
 DEFAULT = tuple(f"R-MAT {scale}" for scale in range(18, 24))

@@ -59,7 +59,7 @@ def _with(lengths: Any, **replacements: int) -> Any:
 HURTING: dict[str, Any] = {
     "ragged": lambda k, rng: rng.integers(0, 12, 1001),
     "empty rows": lambda k, rng: np.where(rng.random(97) < 0.8, 0, 3),
-    "one row": lambda k, rng: [k.BLOCK_WORK - 1],
+    "one row": lambda k, rng: [1023],
     "sorted": lambda k, rng: np.where(rng.random(2 * k.SORTING_SCOPE + 33) < 0.9, 1, 25),
     "split": lambda k, rng: _with(np.full(65, 3), r7=k.LONG_LENGTH + 1, r40=3 * k.CHUNK_SIZE),
     "sorted and split": lambda k, rng: _with(
@@ -69,8 +69,6 @@ HURTING: dict[str, Any] = {
         r160=2 * k.LONG_LENGTH,
     ),
     "chunks": lambda k, rng: [k.CHUNK_SIZE + i for i in (-1, 0, 1)] + [0, 3 * k.CHUNK_SIZE + 5, 1, 7 * k.CHUNK_SIZE],
-    "tiles": lambda k, rng: [k.TILE_WORK - 1, 0, k.TILE_WORK - 2, 2 * k.TILE_WORK - 1, 5, 3 * k.TILE_WORK + 7, 0, 2],
-    "blocks": lambda k, rng: [k.BLOCK_WORK + i for i in (-2, -1, 0, 1)] + [1] * 70 + [k.BLOCK_WORK, 0, k.BLOCK_WORK],
 }
 
 

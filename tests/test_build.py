@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -156,7 +155,7 @@ def with_distinct(count: int, rng: np.random.Generator) -> sp.csr_array:
     ("count", "codes"),
     [(1, None), (2, "uint8"), (256, "uint8"), (257, "uint16"), (MAX_VALUES, "uint16"), (MAX_VALUES + 1, "float64")],
 )
-@pytest.mark.parametrize("format", ["csr_adaptive", "blocked_ellpack"])
+@pytest.mark.parametrize("format", ["csr_scalar", "blocked_ellpack"])
 @pytest.mark.few(2)
 def test_value_codes_are_as_narrow_as_the_number_of_values_allows(
     device: Device, format: str, count: int, codes: Any, rng: np.random.Generator
@@ -321,43 +320,7 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
 # --------------------------------------------------------------------------------------------------------- schedules
 
 
-@pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
-@pytest.mark.few(4)
-def test_tiles_divide_the_merged_list_of_entries_and_row_ends_equally(
-    device: Device, structure: str, rng: np.random.Generator
-) -> None:
-    S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
-    tiles = GpuSparseMatrix(S, device=device, format="csr_split").stored.schedule
-    merged = [item for row in range(S.shape[0]) for item in [row] * (S.indptr[row + 1] - S.indptr[row]) + [-1 - row]]
-    size = kernels_of(device).TILE_WORK
-    cuts = [merged[i : i + size] for i in range(0, len(merged), size)]
-    ended = [sum(item < 0 for item in cut) for cut in cuts]
-    np.testing.assert_array_equal(host(tiles.first_rows), np.concatenate([[0], np.cumsum(ended)]))
-    unfinished = [(cut[-1], tile) for tile, cut in enumerate(cuts[:-1]) if cut[-1] >= 0]
-    carries, starts = host(tiles.carry_tiles), host(tiles.first_carry)
-    carried = [(row, t) for i, row in enumerate(host(tiles.split_rows)) for t in carries[starts[i] : starts[i + 1]]]
-    assert carried == unfinished
-
-
-@pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
-def test_row_blocks_hold_each_row_once_and_fit_shared_memory(
-    device: Device, structure: str, rng: np.random.Generator
-) -> None:
-    S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
-    blocks = GpuSparseMatrix(S, device=device, format="csr_adaptive").stored.schedule
-    first, work, lengths = host(blocks.first_rows), kernels_of(device).BLOCK_WORK, np.diff(S.indptr)
-    assert (first[0], first[-1]) == (0, S.shape[0])
-    assert np.all(np.diff(first) > 0)
-    long = [] if blocks.long_rows is None else host(blocks.long_rows.rows).tolist()
-    assert long == np.flatnonzero(lengths > work).tolist()
-    for begin, end in pairwise(first):
-        if begin in long:
-            assert end == begin + 1
-        else:
-            assert lengths[begin:end].sum() < 2 * work
-
-
-@pytest.mark.parametrize("structure", ["split", "chunks", "tiles"])
+@pytest.mark.parametrize("structure", ["split", "chunks"])
 def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
     S = hurting(device, structure, rng)
     structure_of = Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))

@@ -124,7 +124,7 @@ GUARDED = (
     ("ragged", "uint8", "dictionary of uint8"),
     ("sorted and split", None, "plain"),
     ("sorted and split", "uint16", "equal"),
-    ("tiles", "uint16", "plain"),
+    ("chunks", "uint16", "plain"),
     ("empty rows", "uint8", "equal"),
 )
 
@@ -175,7 +175,7 @@ def test_inf_and_nan_in_x_reach_only_the_rows_whose_pattern_reads_them(
         np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
 
 
-SCHEDULED = ("ragged", "sorted and split", "chunks", "tiles", "blocks")
+SCHEDULED = ("ragged", "sorted and split", "chunks")
 
 
 @pytest.mark.parametrize("structure", SCHEDULED)

@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 _BINDING = """def padded(device, matrix, dtype, launch):
-    kernel = _Kernel("spmv_padded.cu", "padded", (value_type(matrix.values), matrix.columns.codes.dtype, dtype))
+    kernel = ProductKernel("spmv_padded.cu", "padded", (value_type(matrix.values), matrix.columns.codes.dtype, dtype))
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
     args = (*sizes, *entry_args(matrix.values, matrix.columns))
-    return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
+    return bind_with_dots(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 
 """
-_INSTANTIATIONS = """            kernels.append(_Kernel("spmv_padded.cu", "padded", (value, column, compute)))
+_INSTANTIATIONS = """            kernels.append(ProductKernel("spmv_padded.cu", "padded", (value, column, compute)))
 """
 _COSTS = """    "padded": {"cpu": KernelModel(1.0, 0.0), "gpu": KernelModel(1.0, 0.0)},
 """

@@ -23,7 +23,7 @@ from gsparse.formats.row_stats import RowStats
 NAMES = gsparse.FORMATS[1:]
 
 # 20 rows, 70 entries and runs of 32: the numbers below are computed by hand.
-CSR = ("csr_scalar", "csr_vector", "csr_adaptive", "csr_split")
+CSR = ("csr_scalar", "csr_vector")
 STATS = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
 CODES, PLAIN = Values(np.zeros(70, np.uint8), np.ones(3)), Values(np.ones(70))
 SLICES = Slices(20, 32, 1, np.zeros(2, np.int64), None, None, 2**62, 96, 96)
@@ -59,8 +59,8 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
     device = SimpleNamespace(lanes=32, kind="gpu", download=np.asarray, upload=np.asarray, empty=np.empty, xp=np)
     structure |= {"csr": csr, "device": device, "rows": STATS, "pitch": 32}
-    structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
-    structure |= {"row_blocks": "blocks", "tiles": "tiles", "scalar_length": 16, "vector_length": 32}
+    structure |= {"slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
+    structure |= {"scalar_length": 16, "vector_length": 32}
     structure |= {"csr_long_rows": lambda limit: f"longer than {limit}", "rows_repeat": True, "patterns": None}
     structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
     structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
@@ -94,9 +94,6 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "csr, compared": ("csr_vector", SHARED, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
     "csr, alone": ("csr_scalar", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
     "csr, plain": ("csr_vector", FULL, {"compress": False}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
-    "blocks": ("csr_adaptive", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70 + 4 * 2)),
-    "blocks, all full": ("csr_adaptive", NONE, {"block_work": 45}, Storage("int32", "float64", 70, ROWS + 12 * 70 + 8)),
-    "tiles": ("csr_split", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED + 4 * 2)),
     "ellpack": ("ellpack", NONE, {}, Storage("int32", "float64", 160, 12 * 160)),
     "ellpack, compared": ("ellpack", SHARED, {}, Storage("uint8", "uint8 of 3", 160, 160 + 4 * 5 + 160 + 24)),
     "ellpack, compared with sorted slices": (
@@ -241,8 +238,7 @@ def test_a_format_describes_its_bytes(case: str) -> None:
 def test_the_schedules_of_csr_keep_its_order(compress: bool) -> None:
     matrix = prepared(compress)
     built = {name: find_format(name).build(matrix) for name in CSR}
-    schedules = ["longer than 16", "longer than 32", "blocks", "tiles"]
-    assert [stored.schedule for stored in built.values()] == schedules
+    assert [stored.long_rows for stored in built.values()] == ["longer than 16", "longer than 32"]
     for stored in built.values():
         assert (stored.shape, stored.nnz, stored.values) == ((20, 50), 70, matrix.values)
         assert stored.indptr is matrix.structure.csr.indptr

@@ -18,11 +18,9 @@ from gsparse.formats import (
     LaneSlices,
     Levels,
     LongRows,
-    RowBlocks,
     RowLanes,
     RowPattern,
     Slices,
-    Tiles,
     Values,
     padding_code,
 )
@@ -60,13 +58,6 @@ SLICES = Slices(
     num_slice_positions=64,
     num_positions=96,
 )
-TILES = Tiles(
-    first_rows=np.zeros(6, np.int32),
-    size=512,
-    split_rows=np.zeros(2, np.int32),
-    first_carry=np.zeros(3, np.int32),
-    carry_tiles=np.zeros(9, np.int32),
-)
 PATTERN = RowPattern((33, 40), 60, np.zeros(33, np.uint8), np.zeros(3, np.int32), np.zeros(5, np.int32))
 PATTERNS = Patterns(np.zeros(33, np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 5)
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
@@ -101,11 +92,8 @@ BYTES: dict[str, tuple[Any, int]] = {
     "values in a table": (TABLE, 64 + 8 * 7),
     "one value": (EQUAL, 8),
     "long rows": (LONG, LONG_BYTES),
-    "row blocks": (RowBlocks(np.zeros(5, np.int32), None), 4 * 5),
-    "row blocks, long rows": (RowBlocks(np.zeros(5, np.int32), LONG), 4 * 5 + LONG_BYTES),
-    "tiles": (TILES, 4 * (6 + 2 + 3 + 9)),
     "csr entries": (CsrEntries((3, 5), 23, INDPTR, PLAIN, TABLE), 8 * 4 + 4 * 23 + 64 + 8 * 7),
-    "csr entries, tiles": (CsrEntries((3, 5), 23, INDPTR, NARROW, EQUAL, TILES), 8 * 4 + 64 + 4 * 2 + 8 + 4 * 20),
+    "csr entries, long rows": (CsrEntries((3, 5), 23, INDPTR, NARROW, EQUAL, LONG), 8 * 4 + 64 + 8 + 8 + LONG_BYTES),
     "ellpack": (Ellpack((33, 40), 60, 2, 64, NARROW, VALUES), 64 + 4 * 2 + 8 * 64),
     "slices": (SLICES, 8 * 3),
     "slices, sorted": (replace(SLICES, rows=np.zeros(64, np.int32)), 8 * 3 + 4 * 64),
@@ -228,7 +216,6 @@ def test_csr_converts_its_index_arrays_only_if_they_have_another_dtype() -> None
 
 def test_parts_report_their_counts() -> None:
     assert (LONG.num_long, LONG.num_chunks) == (3, 11)
-    assert TILES.num_tiles == 5
     assert SLICES.num_slices == 2
     assert PATTERN.num_patterns == PATTERNS.num_patterns == 2
     assert (BLOCK_ROWS.num_parts, type(BLOCK_ROWS.num_parts)) == (44, int)
@@ -254,7 +241,7 @@ def test_lanes_of_a_row_of_blocks_grow_with_its_length_and_for_few_rows(
 
 def test_common_pattern_and_schedule_have_defaults() -> None:
     assert PATTERN.common is None
-    assert CsrEntries((3, 5), 23, INDPTR, PLAIN, VALUES).schedule is None
+    assert CsrEntries((3, 5), 23, INDPTR, PLAIN, VALUES).long_rows is None
     assert not Csr((3, 5), INDPTR, INDICES, DATA).is_canonical
 
 

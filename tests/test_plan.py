@@ -205,7 +205,8 @@ def test_a_format_that_does_not_fit_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"format": "coo"}, "unknown format 'coo'.*csr_split"), ({"threads_per_block": 100}, "128")]
+    ("options", "words"),
+    [({"format": "coo"}, "unknown format 'coo'.*csr_scalar, csr_vector, ellpack"), ({"threads_per_block": 100}, "128")],
 )
 def test_unknown_options_are_refused_with_the_known_ones(options: Any, words: str) -> None:
     with pytest.raises(FormatError, match=words):
@@ -258,7 +259,7 @@ def test_the_first_of_two_equally_fast_candidates_is_chosen() -> None:
     plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
     assert sorted_by_time([plain, converted], 10) == [plain, converted]
     assert sorted_by_time([converted, plain], 10) == [converted, plain]
-    for first, second in (("ellpack", "csr_split"), ("csr_split", "ellpack")):
+    for first, second in (("ellpack", "csr_vector"), ("csr_vector", "ellpack")):
         assert choose_fastest(plan_of(STENCIL), {first: 2e-6, second: 2e-6}, "measured").format == first
 
 
@@ -340,10 +341,10 @@ def test_lanes_and_bytes_must_be_passed_by_keyword() -> None:
 
 def test_measured_times_take_precedence_over_predictions() -> None:
     plan = plan_of(STENCIL)
-    times = {"csr_split": 3.0, "csr_vector": 1.0, "ellpack": 2.0}
+    times = {"csr_scalar": 3.0, "csr_vector": 1.0, "ellpack": 2.0}
     decided = choose_fastest(plan, times, "measured")
     assert decided.format == decided.chosen.format == "csr_vector"
-    assert decided.reason == "1000000.0 µs measured, ellpack 2000000.0, csr_split 3000000.0"
+    assert decided.reason == "1000000.0 µs measured, ellpack 2000000.0, csr_scalar 3000000.0"
     assert {c.format: c.measured for c in decided.candidates if c.measured is not None} == times
     assert (decided.stats, decided.device) == (plan.stats, plan.device)
     assert [replace(c, measured=None) for c in decided.candidates] == list(plan.candidates)

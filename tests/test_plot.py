@@ -388,13 +388,13 @@ def test_several_matrices_name_the_formats_that_were_left_out_and_how_many_were_
     rows = [
         record("ellpack", 2.0),
         record("ellpack", 8.0, matrix="n"),
-        record("csr_split", 4.0),
-        record("csr_split", 0, matrix="n", **skipped),
+        record("csr_scalar", 4.0),
+        record("csr_scalar", 0, matrix="n", **skipped),
         record("row_pattern", 0, **skipped),
         record("row_pattern", 0, matrix="n", **skipped),
     ]
     plot.times_by_format(rows, ax)
-    assert texts(ax) == ["ellpack: 1.00", "csr_split: 1.00 (1 of 2)", "row_pattern: left out"]
+    assert texts(ax) == ["ellpack: 1.00", "csr_scalar: 1.00 (1 of 2)", "row_pattern: left out"]
 
 
 def test_sparsity_has_a_colour_bar_that_says_how_many_entries_a_cell_has(ax: Any) -> None:

@@ -198,19 +198,6 @@ def test_threads_of_csr_vector_share_a_row() -> None:
     assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
 
 
-def test_rows_of_a_block_share_its_threads_by_their_length() -> None:
-    short, long = (replace(MEDIUM, mean_length=mean) for mean in (33.0, 67.0))
-    assert steps("csr_adaptive", 500, short) == pytest.approx(2 * steps("csr_adaptive", 500, long))
-    assert steps("csr_adaptive", 10**6, long) == pytest.approx(steps("csr_adaptive", gpu.BLOCK_WORK, long))
-    # However short rows are, each has a thread of its own, which reads one entry after the other.
-    for mean in (0.0, 1.0, 3.0):
-        assert count("step", "csr_adaptive", replace(MEDIUM, mean_length=mean, max_length=500)) == 500
-
-
-def test_equally_divided_work_has_no_longest_path() -> None:
-    assert count("step", "csr_split", RAGGED) == 0
-
-
 def test_slices_have_no_row_longer_than_the_limit_of_long_rows() -> None:
     apart = Storage("int32", "float64", RAGGED.blocked_stored - 1, 10**9)
     together = replace(apart, num_stored=RAGGED.blocked_stored)
@@ -244,7 +231,6 @@ def test_block_rows_cut_their_long_rows_into_chunks() -> None:
     [
         ("csr_scalar", gpu.SCALAR_LENGTH),
         ("csr_vector", vector_length(8)),  # rows of this length have eight threads
-        ("csr_adaptive", gpu.BLOCK_WORK),
     ],
 )
 def test_long_rows_of_gpu_kernels_are_cut_into_chunks(format: str, limit: int) -> None:
@@ -256,14 +242,14 @@ def test_long_rows_of_gpu_kernels_are_cut_into_chunks(format: str, limit: int) -
     assert count("chunk", format, replace(some, nnz=0)) == 0
 
 
-@pytest.mark.parametrize(("format", "limit"), [("csr_scalar", gpu.SCALAR_LENGTH), ("csr_adaptive", gpu.BLOCK_WORK)])
-def test_all_rows_are_cut_into_chunks_if_all_are_long(format: str, limit: int) -> None:
+def test_all_rows_are_cut_into_chunks_if_all_are_long() -> None:
+    limit = gpu.SCALAR_LENGTH
     long = replace(MEDIUM, nnz=9_000_000 * 2 * limit, num_empty=1_000_000, max_length=2 * limit)
     long = replace(long, mean_length=1.8 * limit, std_length=0.6 * limit)
-    assert count("chunk", format, long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
+    assert count("chunk", "csr_scalar", long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
 
 
-@pytest.mark.parametrize("format", ["csr_split", "ellpack", "row_pattern"])
+@pytest.mark.parametrize("format", ["ellpack", "row_pattern"])
 def test_other_formats_cut_no_row_into_chunks(format: str) -> None:
     assert count("chunk", format, RAGGED) == 0
 

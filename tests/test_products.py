@@ -87,15 +87,14 @@ def test_csr_vector_is_right_for_every_number_of_threads_per_row(
 
 @pytest.mark.parametrize("threads", [128, 512])
 @pytest.mark.parametrize("format", KERNELS)
-def test_only_csr_adaptive_depends_on_threads_per_block_in_its_bits(
+def test_threads_per_block_change_no_bit_of_a_product(
     device: Device, format: str, threads: int, rng: np.random.Generator
 ) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     x = random_values(rng, S.shape[1], float)
     first, second = (GpuSparseMatrix(S, device=device, format=format, threads_per_block=t) @ x for t in (threads, 256))
     assert_product(first, S, x)
-    if format != "csr_adaptive":  # its threads per row depend on the size of the block
-        np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64])

@@ -41,7 +41,7 @@ def test_constants_of_each_kind_are_read() -> None:
     assert constant("sparse_edits.cu", "GS_SEVERAL") == 2**40
     assert constant("sparse_pairs.cu", "GS_RESULTS") == 2**40 - 1
     assert constant("independent_set.cu", "GS_ISOLATED") == -3
-    assert [constant("parts.cuh", name) for name in ("GS_SLICE_POSITIONS", "GS_BLOCKS", "GS_LONG")] == [0, 3, 6]
+    assert [constant("parts.cuh", name) for name in ("GS_SLICE_POSITIONS", "GS_LONG_POSITIONS", "GS_LONG")] == [0, 2, 3]
     assert constant("port.cuh", "GS_MAX_THREADS") == 512
 
 

@@ -20,7 +20,7 @@ from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_d
 KERNELS = gsparse.FORMATS[1:]
 # Not `lane_positions`: eight bytes an entry are not kept between matrices, but made again.
 BUILDERS = (
-    "survey", "long_rows", "row_blocks", "tiles", "cut_slices", "run_span", "encode_columns", "full_blocks",
+    "survey", "long_rows", "cut_slices", "run_span", "encode_columns", "full_blocks",
     "block_parts", "lane_rows",
 )  # fmt: skip
 

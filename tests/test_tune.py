@@ -263,7 +263,7 @@ def test_nothing_is_timed_for_a_requested_format_or_few_products(
     device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(device, monkeypatch, [1e-5])
-    for options in ({"format": "csr_split"}, {"expected_products": 1}):
+    for options in ({"format": "csr_vector"}, {"expected_products": 1}):
         multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True, **options), S, rng)
     assert clock.asked == 0
 

@@ -63,9 +63,8 @@ for name, plan in plans.items():
 assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans["graph"].stats.efficiency
 
 # %%
-# The formats ``csr_scalar``, ``csr_vector``, ``csr_adaptive`` and ``csr_split`` read CSR's own arrays. They are
-# schedules of the same arrays, and differ in how the work is divided among threads: a thread for each row, several
-# threads for each row, a block of threads for a block of rows, or equal shares of the entries. ``ellpack`` pads all
+# The formats ``csr_scalar`` and ``csr_vector`` read CSR's own arrays. They are schedules of the same arrays, and differ
+# in how the work is divided among threads: a thread for each row, or several threads for each row. ``ellpack`` pads all
 # rows to one length, ``blocked_ellpack`` pads the rows of each slice, and ``row_pattern`` stores each distinct pattern
 # of a row once. ``bsr`` stores small dense blocks with one column index each, for matrices with several unknowns a
 # node. It is a candidate only if the matrix consists of full blocks, up to 8 x 8, which gsparse finds by itself.

@@ -50,16 +50,6 @@ def has_long_tail(record: Record) -> bool:
     return record.longest * record.rows > LONG_TAIL * record.nnz
 
 
-def has_no_long_tail(record: Record) -> bool:
-    """Return whether the matrix has no row that is far longer than its mean row."""
-    return not has_long_tail(record)
-
-
-def is_of_matrix(record: Record, matrix: str) -> bool:
-    """Return whether a record is of the matrix with this name."""
-    return record.matrix == matrix
-
-
 def best_time(rows: Sequence[Record], prefix: str) -> float | None:
     """Return the best time of the ways of multiplying whose names begin with `prefix`.
 
@@ -158,26 +148,6 @@ CLAIMS = (
     _long_tail_claim("ellpack", "becomes very slow"),
     _long_tail_claim("blocked_ellpack", "becomes very slow"),
     _long_tail_claim("csr_vector", "stays fast"),
-    Claim(
-        "csr_adaptive runs about twice as fast as csr_scalar",
-        "M1, 10 % dense uniform",
-        partial(
-            speedup, ours="csr_adaptive", theirs="csr_scalar", which=partial(is_of_matrix, matrix="uniform 4k x 400")
-        ),
-        "speed over csr_scalar on uniform 4k x 400 (10 % dense)",
-    ),
-    Claim(
-        "equal shares of nonzeros, over one thread per row: 1.2 to 1.5 times on regular rows",
-        "Ampere, expected, not measured",
-        partial(speedup, ours="csr_split", theirs="csr_scalar", which=has_no_long_tail),
-        "speed of csr_split over csr_scalar, regular rows",
-    ),
-    Claim(
-        "equal shares of nonzeros, over one thread per row: 2 to 4 times on power laws",
-        "Ampere, expected, not measured",
-        partial(speedup, ours="csr_split", theirs="csr_scalar", which=has_long_tail),
-        "speed of csr_split over csr_scalar, long tails",
-    ),
     Claim(
         "two measured candidates match or beat a trained selector, without its tail of bad choices",
         "2,843 matrices on MI250X and V100, Ginkgo's published runs",

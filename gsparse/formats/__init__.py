@@ -6,24 +6,14 @@ Read the files in this order:
 2. `entries`: how columns and values are encoded.
 3. `costs`: the model that predicts the time of a product, and `measured_costs`: its constants for each format.
 4. `registry`: what a storage format has to provide.
-5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_lanes`, `row_pattern`, `bsr`.
+5. The formats: `csr` (with two schedules), `ellpack`, `blocked_ellpack`, `row_lanes`, `row_pattern`, `bsr`.
 
 `levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
 """
 
 from gsparse.formats.blocked_ellpack import BLOCKED_ELLPACK, BlockedEllpack, Slices
 from gsparse.formats.bsr import BSR, BlockRows, Bsr
-from gsparse.formats.csr import (
-    CSR_ADAPTIVE,
-    CSR_SCALAR,
-    CSR_SPLIT,
-    CSR_VECTOR,
-    Csr,
-    CsrEntries,
-    LongRows,
-    RowBlocks,
-    Tiles,
-)
+from gsparse.formats.csr import CSR_SCALAR, CSR_VECTOR, Csr, CsrEntries, LongRows
 from gsparse.formats.ellpack import ELLPACK, Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
 from gsparse.formats.levels import Levels
@@ -43,12 +33,10 @@ __all__ = [
     "LaneSlices",
     "Levels",
     "LongRows",
-    "RowBlocks",
     "RowLanes",
     "RowPattern",
     "Slices",
     "Stored",
-    "Tiles",
     "Values",
     "padding_code",
 ]
@@ -59,8 +47,6 @@ Stored = CsrEntries | Ellpack | BlockedEllpack | RowLanes | RowPattern | Bsr
 for _format in (
     CSR_SCALAR,
     CSR_VECTOR,
-    CSR_ADAPTIVE,
-    CSR_SPLIT,
     ELLPACK,
     BLOCKED_ELLPACK,
     ROW_LANES,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from gsparse.formats.row_stats import RowStats
 
 __all__ = [
-    "LOADS_PER_ROUND",
     "MICROSECOND",
     "SCALAR_LENGTH",
     "TABLE_BYTES",
@@ -24,7 +23,7 @@ __all__ = [
 
 MICROSECOND = 1e-6
 # Number of entries that a thread loads at once. `KernelModel.step` was fitted with this number.
-LOADS_PER_ROUND = 4
+_LOADS_PER_ROUND = 4
 # Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
 TABLE_BYTES = 65_536
 # The terms of `KernelModel` that count instructions, and bytes from a cache or memory. On a CPU, the threads divide
@@ -68,7 +67,7 @@ class KernelModel:
     row : float
         Time per row.
     step : float
-        Time per round of loads (`LOADS_PER_ROUND`) of the thread with the longest row: nothing hides their latency.
+        Time per round of loads (`_LOADS_PER_ROUND`) of the thread with the longest row: nothing hides their latency.
     stride : float
         Time per stored position, multiplied by the mean length of the rows, which counts as `SCALAR_LENGTH` if it is
         greater: the cost of uncoalesced reads by neighbouring threads.
@@ -133,7 +132,7 @@ def num_rounds(stats: RowStats, limit: float | None = None, threads: float = 1.0
         Number of threads that share a row.
     """
     longest = stats.max_length
-    return (longest if limit is None else min(longest, limit)) / threads / LOADS_PER_ROUND
+    return (longest if limit is None else min(longest, limit)) / threads / _LOADS_PER_ROUND
 
 
 def num_chunks(rows: float, entries: float) -> float:

@@ -10,27 +10,20 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import LOADS_PER_ROUND, SCALAR_LENGTH, num_chunks, num_rounds, vector_length
+from gsparse.formats.costs import SCALAR_LENGTH, num_chunks, num_rounds, vector_length
 from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import MAX_INT32, RowStats, share_above
+from gsparse.formats.row_stats import RowStats, share_above
 
 __all__ = [
-    "CSR_ADAPTIVE",
     "CSR_SCALAR",
-    "CSR_SPLIT",
     "CSR_VECTOR",
     "Csr",
     "CsrEntries",
     "LongRows",
-    "RowBlocks",
-    "Tiles",
 ]
-
-# Entries above which a row is a long row of `csr_adaptive` on a GPU.
-_ADAPTIVE_LENGTH = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,62 +136,6 @@ class LongRows:
 
 
 @dataclass(frozen=True, eq=False)
-class RowBlocks:
-    """Consecutive rows gathered into blocks of about equal work (entries plus rows), for `csr_adaptive`.
-
-    Attributes
-    ----------
-    first_rows : array of int32, shape (num_blocks + 1,)
-        Block b has the rows ``first_rows[b]:first_rows[b + 1]``. A long row is the only row of its block, and the
-        kernel skips such a block.
-    long_rows : LongRows or None
-        The rows with more entries than a block may have; None if there are none.
-    """
-
-    first_rows: Array
-    long_rows: LongRows | None
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.first_rows.nbytes) + (0 if self.long_rows is None else self.long_rows.nbytes)
-
-
-@dataclass(frozen=True, eq=False)
-class Tiles:
-    """Equal shares of the merged list of entries and row ends, for `csr_split`.
-
-    Attributes
-    ----------
-    first_rows : array of int32, shape (num_tiles + 1,)
-        Number of row ends before each tile: tile t begins in row ``first_rows[t]`` at entry
-        ``t * size - first_rows[t]``.
-    size : int
-        Number of entries plus row ends in a tile.
-    split_rows : array of int32, shape (num_split,)
-        Rows that continue past the end of a tile.
-    first_carry : array of int32, shape (num_split + 1,)
-        Row ``split_rows[i]`` continues past the ends of the tiles
-        ``carry_tiles[first_carry[i]:first_carry[i + 1]]``, whose last sums are parts of the sum of this row.
-    carry_tiles : array of int32, shape (first_carry[-1],)
-    """
-
-    first_rows: Array
-    size: int
-    split_rows: Array
-    first_carry: Array
-    carry_tiles: Array
-
-    @property
-    def num_tiles(self) -> int:
-        return int(self.first_rows.size) - 1
-
-    @property
-    def nbytes(self) -> int:
-        arrays = (self.first_rows, self.split_rows, self.first_carry, self.carry_tiles)
-        return sum(int(array.nbytes) for array in arrays)
-
-
-@dataclass(frozen=True, eq=False)
 class CsrEntries(StoredMatrix):
     """What the CSR kernels read: the row pointers, and the columns and values in CSR's order, plain or encoded.
 
@@ -209,21 +146,20 @@ class CsrEntries(StoredMatrix):
     indptr : array of int32 or int64, shape (num_rows + 1,)
     columns : Columns
     values : Values
-    schedule : LongRows, RowBlocks, Tiles or None
-        How threads share the work: the long rows for `csr_scalar` and `csr_vector` (None if there are none, and always
-        on a CPU), blocks of rows for `csr_adaptive`, tiles for `csr_split`.
+    long_rows : LongRows or None
+        The long rows. None if there are none, and always on a CPU.
     """
 
     indptr: Array
     columns: Columns
     values: Values
-    schedule: LongRows | RowBlocks | Tiles | None = None
+    long_rows: LongRows | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
-        schedule = 0 if self.schedule is None else self.schedule.nbytes
-        return int(self.indptr.nbytes) + self.columns.nbytes + self.values.nbytes + schedule
+        long_rows = 0 if self.long_rows is None else self.long_rows.nbytes
+        return int(self.indptr.nbytes) + self.columns.nbytes + self.values.nbytes + long_rows
 
     @property
     def dtype(self) -> Any:
@@ -246,12 +182,6 @@ class CsrStructure(Protocol):
     @property
     def csr_columns(self) -> Columns: ...
     @property
-    def row_blocks(self) -> RowBlocks: ...
-    @property
-    def tiles(self) -> Tiles: ...
-    @property
-    def block_work(self) -> int: ...
-    @property
     def scalar_length(self) -> int: ...
     @property
     def vector_length(self) -> int: ...
@@ -268,22 +198,16 @@ def _describe(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storag
     return describe_positions(columns, values, structure.rows.nnz, pointers, structure.device.lanes)
 
 
-def _describe_with_blocks(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storage:
-    """Describe CSR with an estimate of the bytes of `first_rows`, which each block or tile reads."""
-    stats, plain = matrix.structure.rows, _describe(matrix, level)
-    blocks = -(-(stats.nnz + stats.num_rows) // matrix.structure.block_work)
-    return replace(plain, nbytes=plain.nbytes + 4 * blocks)
-
-
 def _build(
-    schedule_of: Callable[[CsrStructure], LongRows | RowBlocks | Tiles | None],
+    limit_of: Callable[[CsrStructure], int],
 ) -> Callable[[Preparation[CsrStructure]], CsrEntries]:
-    """Return the function that builds CSR with a schedule."""
+    """Return the function that builds CSR. Rows with more than ``limit_of(structure)`` entries are long rows."""
 
     def build(matrix: Preparation[CsrStructure]) -> CsrEntries:
-        structure, csr, schedule = matrix.structure, matrix.structure.csr, schedule_of(matrix.structure)
+        structure, csr = matrix.structure, matrix.structure.csr
         columns = structure.csr_columns if matrix.encoding.columns else Columns(csr.indices)
-        return CsrEntries(csr.shape, csr.nnz, csr.indptr, columns, matrix.values, schedule)
+        long_rows = structure.csr_long_rows(limit_of(structure))
+        return CsrEntries(csr.shape, csr.nnz, csr.indptr, columns, matrix.values, long_rows)
 
     return build
 
@@ -304,21 +228,8 @@ def _vector_terms(stats: RowStats, storage: Storage, launch: Launch, long_length
     return _terms(stats, vector_length(threads), threads)
 
 
-def _adaptive_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    threads = max(1.0, (stats.mean_length + 1) / LOADS_PER_ROUND) / LOADS_PER_ROUND
-    return _terms(stats, _ADAPTIVE_LENGTH, threads)
-
-
-def _split_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    return {"step": 0.0}  # All threads have equal shares, so no row takes longer than the others.
-
-
 def _fits_any(stats: RowStats) -> bool:
     return True
-
-
-def _fits_int32(stats: RowStats) -> bool:
-    return stats.num_rows <= MAX_INT32
 
 
 CSR_SCALAR = StorageFormat(
@@ -329,7 +240,7 @@ CSR_SCALAR = StorageFormat(
     fits=_fits_any,
     requirement="it fits every matrix",
     describe=_describe,
-    build=_build(lambda structure: structure.csr_long_rows(structure.scalar_length)),
+    build=_build(lambda structure: structure.scalar_length),
     structure_arrays=("csr_columns", "csr_long_rows_by_limit"),
     terms=_scalar_terms,
     costs=MEASURED_COSTS["csr_scalar"],
@@ -339,30 +250,7 @@ CSR_VECTOR = replace(
     CSR_SCALAR,
     name="csr_vector",
     schedule="vector",
-    build=_build(lambda structure: structure.csr_long_rows(structure.vector_length)),
+    build=_build(lambda structure: structure.vector_length),
     terms=_vector_terms,
     costs=MEASURED_COSTS["csr_vector"],
-)
-
-CSR_ADAPTIVE = replace(
-    CSR_SCALAR,
-    name="csr_adaptive",
-    schedule="adaptive",
-    fits=_fits_int32,
-    requirement=f"it numbers rows in int32, up to {MAX_INT32}",
-    describe=_describe_with_blocks,
-    build=_build(lambda structure: structure.row_blocks),
-    structure_arrays=("csr_columns", "row_blocks"),
-    terms=_adaptive_terms,
-    costs=MEASURED_COSTS["csr_adaptive"],
-)
-
-CSR_SPLIT = replace(
-    CSR_ADAPTIVE,
-    name="csr_split",
-    schedule="split",
-    build=_build(lambda structure: structure.tiles),
-    structure_arrays=("csr_columns", "tiles"),
-    terms=_split_terms,
-    costs=MEASURED_COSTS["csr_split"],
 )

@@ -182,7 +182,7 @@ class StorageFormat:
     costs : mapping of str to KernelModel
         The constants of a product, by the kind of device ("cpu", "gpu"). The format is a candidate on these kinds only.
     schedule : str, optional
-        How threads share the work, for a layout with several schedules: "scalar", "vector", "adaptive", "split".
+        How threads share the work, for a layout with several schedules: "scalar" or "vector".
     terms : callable, optional
         ``terms(row_stats, storage, launch, long_length)`` returns the counts of the terms `step`, `chunk` and `sorted`
         of `KernelModel`. `long_length` is that of the `MachineModel`. By default, one thread multiplies one row.
@@ -261,7 +261,7 @@ def names_of(**attributes: Any) -> tuple[str, ...]:
     --------
     >>> import gsparse
     >>> names_of(layout="csr")
-    ('csr_scalar', 'csr_vector', 'csr_adaptive', 'csr_split')
+    ('csr_scalar', 'csr_vector')
     """
     return tuple(
         name

@@ -97,11 +97,10 @@ class BindProduct(Protocol):
     def __call__(self, device: Device, matrix: Any, dtype: DType, launch: Launch) -> Multiply:
         """Return the product of `matrix` with vectors of the compute dtype `dtype`.
 
-        The type of `matrix` belongs to the format: `CsrEntries` for the CSR schedules (with `LongRows` or None for
-        scalar and vector, `RowBlocks` for adaptive, `Tiles` for split), `Ellpack`, `BlockedEllpack`, `RowPattern` or
-        `Bsr`. Its columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values
-        are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance); tables of
-        values are of `dtype`.
+        The type of `matrix` belongs to the format: `CsrEntries` for the CSR schedules, `Ellpack`, `BlockedEllpack`,
+        `RowPattern` or `Bsr`. Its columns and values are encoded as `gsparse.formats.entries` says, in any combination.
+        Plain values are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance);
+        tables of values are of `dtype`.
         """
         ...
 
@@ -327,16 +326,6 @@ class Constants(Protocol):
     @property
     def SCALAR_LENGTH(self) -> int:
         """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
-        ...
-
-    @property
-    def BLOCK_WORK(self) -> int:
-        """Entries plus rows of a row block of adaptive CSR."""
-        ...
-
-    @property
-    def TILE_WORK(self) -> int:
-        """Entries plus row ends of a tile of split CSR."""
         ...
 
     @property

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, RowBlocks, Slices, Tiles
+from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, Slices
 
 __all__ = ["SetUpKernels", "Survey"]
 
@@ -97,14 +97,6 @@ class SetUpKernels(Protocol):
         position `first` on, each beginning with a whole run. `limit` is one of the backend's constants (with `first`,
         `LONG_LENGTH`).
         """
-        ...
-
-    def row_blocks(self, device: Device, indptr: Array, survey: Survey) -> RowBlocks:
-        """Return consecutive rows gathered into blocks of about equal work."""
-        ...
-
-    def tiles(self, device: Device, indptr: Array, survey: Survey) -> Tiles:
-        """Return the merged list of entries and row ends cut into equal tiles."""
         ...
 
     def cut_slices(

@@ -75,7 +75,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
         its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
         "vector". A format that cannot store the matrix, or its dtype, is refused. Slices, sums and transposes inherit
         the format; if it does not fit them, or no longer fits a matrix that was written to, they use "auto".
-    schedule : {"scalar", "vector", "adaptive", "split"}, optional
+    schedule : {"scalar", "vector"}, optional
         How GPU threads share the work of ``format="csr"``: a thread for each row, several threads for each row, a block
         of threads for a block of rows, or equal shares of the entries.
     threads_per_block : {128, 256, 512}, optional

@@ -16,7 +16,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Tiles, padding_code
+from gsparse.formats import Columns, Csr, LongRows, padding_code
 from gsparse.formats.costs import vector_length
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import REGISTRY
@@ -157,16 +157,6 @@ class Structure:
     def csr_long_rows_by_limit(self) -> dict[int, LongRows]:
         return {}
 
-    @cached_property
-    def row_blocks(self) -> RowBlocks:
-        """Blocks of consecutive rows of about equal work, for `csr_adaptive`. A long row is a block of its own."""
-        return kernels_of(self.device).row_blocks(self.device, self.csr.indptr, self.survey)
-
-    @cached_property
-    def tiles(self) -> Tiles:
-        """Equal shares of the merged list of entries and row ends, for `csr_split`."""
-        return kernels_of(self.device).tiles(self.device, self.csr.indptr, self.survey)
-
     # ------------------------------------------------------------- columns
 
     def _narrowest(
@@ -228,11 +218,6 @@ class Structure:
     def plain_ellpack_columns(self) -> Array:
         """Return the columns at the positions of ELLPACK, not encoded."""
         return self.lay_out_ellpack(self.csr.indices, padding_code(self.csr.indices.dtype))
-
-    @property
-    def block_work(self) -> int:
-        """Number of entries plus rows in a row block of `csr_adaptive`."""
-        return int(kernels_of(self.device).BLOCK_WORK)
 
     @property
     def scalar_length(self) -> int:

@@ -14,10 +14,8 @@ from gsparse.formats import (
     CsrEntries,
     Ellpack,
     LongRows,
-    RowBlocks,
     RowPattern,
     Slices,
-    Tiles,
     Values,
     padding_code,
 )
@@ -106,34 +104,9 @@ def make_ellpack(csr: Csr, compute: Any, columns: str = "plain", values: str = "
     return Ellpack(csr.shape, csr.nnz, width, pitch, laid_out, stored)
 
 
-def make_entries(
-    csr: Csr, compute: Any, columns: str = "plain", values: str = "plain", schedule: Any = None
-) -> CsrEntries:
+def make_entries(csr: Csr, compute: Any, columns: str = "plain", values: str = "plain") -> CsrEntries:
     encoded = encode_columns(csr.indices, columns, csr.num_cols), encode_values(csr.data, values, compute)
-    return CsrEntries(csr.shape, csr.nnz, csr.indptr, *encoded, schedule)
-
-
-def make_row_blocks(csr: Csr, work: int) -> RowBlocks:
-    """Divide rows into blocks of about `work`; a row longer than that is a block of its own."""
-    begins = csr.indptr.astype(np.int64) + np.arange(csr.num_rows + 1)
-    cuts = np.searchsorted(begins, np.arange(0, csr.nnz + csr.num_rows + work, work))
-    long_rows = np.flatnonzero(np.diff(csr.indptr) > work)
-    cuts = np.unique(np.minimum(np.concatenate([cuts, [0, csr.num_rows], long_rows, long_rows + 1]), csr.num_rows))
-    kept_apart = make_long_rows(csr.indptr, work, None)[0] if long_rows.size else None
-    return RowBlocks(cuts.astype(csr.indptr.dtype), kept_apart)
-
-
-def make_tiles(csr: Csr, size: int) -> Tiles:
-    num_tiles = -(-(csr.nnz + csr.num_rows) // size)
-    ends = csr.indptr[1:].astype(np.int64) + np.arange(csr.num_rows)
-    first_rows = np.searchsorted(ends, np.arange(num_tiles + 1) * size)
-    rows = first_rows[1:-1]
-    entries = np.arange(1, num_tiles) * size - rows
-    carry_tiles = np.flatnonzero(entries > csr.indptr[rows])
-    split_rows, starts = np.unique(rows[carry_tiles], return_index=True)
-    first_carry = np.append(starts, carry_tiles.size).astype(np.int32)
-    index = csr.indptr.dtype
-    return Tiles(first_rows.astype(index), size, split_rows.astype(index), first_carry, carry_tiles.astype(np.int32))
+    return CsrEntries(csr.shape, csr.nnz, csr.indptr, *encoded)
 
 
 def make_patterns(csr: Csr, compute: Any, *, constant: bool, values: str = "plain") -> RowPattern:
@@ -161,10 +134,6 @@ def store(format: str, csr: Csr, compute: Any, columns: str = "plain", values: s
     match format:
         case "csr_scalar" | "csr_vector":
             return make_entries(csr, compute, columns, values)
-        case "csr_adaptive":
-            return make_entries(csr, compute, columns, values, make_row_blocks(csr, cpu.BLOCK_WORK))
-        case "csr_split":
-            return make_entries(csr, compute, columns, values, make_tiles(csr, cpu.TILE_WORK))
         case "ellpack":
             return make_ellpack(csr, compute, columns, values)
         case "blocked_ellpack":

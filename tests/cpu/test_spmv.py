@@ -13,7 +13,7 @@ from gsparse.device import threads
 from gsparse.formats import Csr
 from gsparse.formats.launch import Launch
 from gsparse.kernels import cpu
-from tests.cpu.stored import make_entries, make_row_blocks, make_tiles, store
+from tests.cpu.stored import store
 
 # The quick choice leaves these tests out: tests/test_products.py and tests/test_columns.py run the same kernels.
 pytestmark = pytest.mark.whole
@@ -26,7 +26,7 @@ IN_ORDER = [
     "blocked_ellpack+long",
     "blocked_ellpack+sorted+long",
 ]
-FORMATS = [*IN_ORDER, "csr_vector", "csr_adaptive", "csr_split"]
+FORMATS = [*IN_ORDER, "csr_vector"]
 PATTERNS = ["row_pattern", "row_pattern+values"]
 LAUNCH = Launch(threads_per_row=8)
 
@@ -37,13 +37,13 @@ WRITTEN: list[tuple[str, str, str, str, str, list[str]]] = [
     ("float64", "float64", "int32", "plain", "plain", FORMATS),
     ("float64", "float64", "int64", "uint8", "equal", ["csr_scalar", "blocked_ellpack"]),
     ("float64", "float64", "int32", "uint16", "uint16", ["csr_vector", "blocked_ellpack+long"]),
-    ("float32", "float64", "int64", "uint16", "plain", ["csr_adaptive", "blocked_ellpack+sorted+long"]),
-    ("float32", "float32", "int32", "plain", "uint8", ["csr_split", "ellpack"]),
+    ("float32", "float64", "int64", "uint16", "plain", ["csr_scalar", "blocked_ellpack+sorted+long"]),
+    ("float32", "float32", "int32", "plain", "uint8", ["csr_vector", "ellpack"]),
     ("complex64", "complex64", "int32", "uint8", "plain", ["csr_vector", "blocked_ellpack"]),
     ("complex128", "complex128", "int64", "plain", "uint16", ["csr_scalar", "blocked_ellpack+sorted"]),
-    ("float32", "complex128", "int32", "uint16", "plain", ["csr_split"]),
+    ("float32", "complex128", "int32", "uint16", "plain", ["csr_vector"]),
     ("complex64", "complex128", "int32", "uint16", "equal", ["ellpack"]),
-    ("int64", "int64", "int64", "uint16", "plain", ["csr_adaptive", "ellpack"]),
+    ("int64", "int64", "int64", "uint16", "plain", ["csr_scalar", "ellpack"]),
 ]
 WRITTEN_EACH = [(format, *case) for *case, formats in WRITTEN for format in formats]
 
@@ -122,7 +122,7 @@ def test_row_patterns_store_any_rows(format: str, cases: Any, assert_row_by_row:
     ("format", "dtype"),
     [
         *((format, "float64") for format in FORMATS + PATTERNS),
-        ("csr_split", "int64"),
+        ("csr_vector", "int64"),
         ("blocked_ellpack+long", "complex128"),
         ("row_pattern", "complex128"),
     ],
@@ -214,21 +214,10 @@ def test_bits_do_not_depend_on_the_number_of_threads(format: str, cases: Any) ->
     assert results[0] == results[1] == results[2]
 
 
-@pytest.mark.parametrize("size", [1, 7, 64])
-def test_tiles_and_blocks_of_any_size_cover_every_row(size: int, cases: Any, assert_row_by_row: Any) -> None:
-    for lengths, num_cols in cases.structures.values():
-        csr = cases.make_csr(lengths[-150:], num_cols, "float64")
-        x = np.random.default_rng(1).standard_normal(num_cols)
-        exact = cases.exact_product(csr, x)
-        for format, schedule in (("csr_split", make_tiles(csr, size)), ("csr_adaptive", make_row_blocks(csr, size))):
-            matrix = make_entries(csr, "float64", schedule=schedule)
-            assert_row_by_row(csr, product(format, matrix, x), *exact)
-
-
 def test_products_of_one_matrix_in_many_threads_do_not_interfere(cases: Any) -> None:
     csr = cases.make_csr(*cases.structures["many_rows"], "float64")
     vectors = np.random.default_rng(1).standard_normal((40, csr.num_cols))
-    for format in ("csr_split", "csr_adaptive", "blocked_ellpack+sorted+long"):
+    for format in ("csr_vector", "blocked_ellpack+sorted+long"):
         matrix = store(format, csr, "float64")
         alone = [product(format, matrix, x) for x in vectors]
         with ThreadPoolExecutor(4) as pool:

@@ -27,13 +27,13 @@ def stencil_stats(n: int) -> RowStats:
 
 @drawing
 def cost_terms() -> Figure:
-    """The terms of the predicted times of four formats."""
+    """The terms of the predicted times of three formats."""
     stats, values, rows = stencil_stats(200), Values(np.empty(0)), 200**3
     pointers, offsets = 4 * (rows + 1), 8 * (rows // 32 + 1)
     in_csr = describe_positions(np.dtype("int32"), values, stats.nnz, pointers, 32)
     sliced = describe_positions(np.dtype("int32"), values, stats.blocked_stored, offsets, 32)
     shared = Storage("27 rows", "float64", stats.blocked_stored, rows + offsets + 8 * stats.blocked_stored)
-    storages = {"row_pattern": shared, "blocked_ellpack": sliced, "csr_scalar": in_csr, "csr_split": in_csr}
+    storages = {"row_pattern": shared, "blocked_ellpack": sliced, "csr_scalar": in_csr}
     figure, axes = plot(2.5, "predicted time of a product, µs", "")
     groups = {"launch": ("fixed",), "bytes": ("byte", "stream")}
     for place, (name, storage) in enumerate(storages.items()):

@@ -46,15 +46,14 @@ def csr() -> Figure:
 
 @drawing
 def schedules() -> Figure:
-    """Which thread multiplies which entry, in the four schedules of CSR."""
-    figure, axes = sheet(4.95)
+    """Which thread multiplies which entry, in the two schedules of CSR."""
+    figure, axes = sheet(2.15)
     width, left = 0.15, 0.2
     of_row = [ROWS.index(row) for row, _ in ENTRIES]
     place = [COLUMNS[row].index(column) for row, column in ENTRIES]
     rows = {
         "scalar: thread i has row i": of_row,
         "vector: two threads for each row": [(2 * i + p % 2) % 10 for i, p in zip(of_row, place, strict=True)],
-        "adaptive: two blocks of rows, four threads each": [k % 4 for k in range(24)],
     }
     for panel, (title, threads) in enumerate(rows.items()):
         top = 0.5 + 1.05 * panel
@@ -66,21 +65,6 @@ def schedules() -> Figure:
         cells(axes, (left, top), (width, 0.26), threads, [FILLS[t % 4] for t in threads])
     note(axes, left, 0.92, "the number is that of the thread")
     note(axes, left, 1.97, "threads 10 to 15 are written 0 to 5")
-    note(axes, left, 3.02, "then the threads add up the rows of their block")
-    axes.plot([left + 12 * width] * 2, [2.45, 2.92], color="black", linewidth=3)
-    note(axes, left, 3.5, "split: tiles of 8 entries and row ends", weight="bold")
-    position = 0
-    for row in ROWS:
-        for text in [row] * len(COLUMNS[row]) + ["|"]:
-            fill = DARK if text == "|" else FILLS[position // 8]
-            cell(axes, (left + 0.1125 * position, 3.75), (0.1125, 0.26), "" if text == "|" else row, fill)
-            position += 1
-    for tile in range(4):
-        note(axes, left + 0.45 + 0.9 * tile, 4.15, f"tile {tile}", "center")
-    for x in (1.1, 2.9):
-        arrow(axes, (x - 0.12, 4.32), (x + 0.12, 4.32))
-    note(axes, left, 4.5, "dark: the end of a row")
-    note(axes, left, 4.7, "arrow: the row goes on; its partial sum is carried")
     return figure
 
 

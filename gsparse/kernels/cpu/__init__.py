@@ -71,17 +71,16 @@ from gsparse.kernels.cpu.sparse_rows import (
 )
 from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv_bsr import bsr
-from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
+from gsparse.kernels.cpu.spmv_csr import csr_scalar, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_dots, bind_iterations, bind_step, compile_steps
-from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
+from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, survey
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
 from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
-    "BLOCK_WORK",
     "CHUNK_SIZE",
     "CSR_CODES",
     "FIRST_FORMAT",
@@ -95,7 +94,6 @@ __all__ = [
     "SPMM_FORMATS",
     "SPMM_HALVES",
     "SPMV",
-    "TILE_WORK",
     "Arnoldi",
     "Decomposition",
     "Mailboxes",
@@ -118,9 +116,7 @@ __all__ = [
     "compile_steps",
     "count_numbers",
     "count_where",
-    "csr_adaptive",
     "csr_scalar",
-    "csr_split",
     "csr_spmm",
     "csr_transpose",
     "csr_vector",
@@ -169,7 +165,6 @@ __all__ = [
     "prolongator_pattern",
     "prolongator_values",
     "put_values",
-    "row_blocks",
     "row_keys",
     "row_lanes",
     "row_numbers",
@@ -194,7 +189,6 @@ __all__ = [
     "sweep_ilu0",
     "take_elements",
     "take_rows",
-    "tiles",
     "triangle",
     "triangular_levels",
     "triangular_solver",
@@ -225,8 +219,6 @@ SHARES_RUNS = True
 SPMV: dict[str, BindProduct] = {
     "csr_scalar": csr_scalar,
     "csr_vector": csr_vector,
-    "csr_adaptive": csr_adaptive,
-    "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
     "row_lanes": row_lanes,

@@ -1,4 +1,4 @@
-"""Statistics of a structure, and the division of the work of CSR products.
+"""Statistics of a structure, and its long rows.
 
 The contract is in `gsparse.kernels.set_up`. The loops measure blocks of `_BLOCK_ROWS` rows. A part owns consecutive
 blocks, the same number for each part, and writes one row of measurements for each of its blocks.
@@ -13,14 +13,13 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
-from gsparse.formats import LongRows, RowBlocks, Tiles
+from gsparse.formats import LongRows
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
-from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["LONG_LENGTH", "long_rows", "row_blocks", "survey", "tiles"]
+__all__ = ["LONG_LENGTH", "long_rows", "survey"]
 
 # Length, in entries, above which a row is kept out of slices. The number of positions of sorted slices and long rows
 # together, divided by the number of entries, at 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10, 1.36; R-MAT 18
@@ -82,34 +81,6 @@ def long_rows(
     chunk_rows = np.repeat(np.arange(rows.size, dtype=np.int32), chunks)
     args = (rows.astype(np.int32), begins, begins + lengths, first_chunk, chunk_rows)
     return LongRows(*args, CHUNK_SIZE, limit), end
-
-
-def row_blocks(device: Device, indptr: Array, survey: Survey) -> RowBlocks:
-    """Combine consecutive rows into blocks of about equal work; a long row has a block of its own."""
-    # Row i begins after indptr[i] entries and i rows. A block has the rows that begin in its share of the work.
-    begins = indptr + np.arange(indptr.size, dtype=np.int64)
-    starts = np.ones(indptr.size, bool)
-    starts[1:-1] = np.diff(begins // BLOCK_WORK)[:-1] > 0
-    is_long = np.diff(indptr) > BLOCK_WORK
-    starts[:-1] |= is_long
-    starts[1:] |= is_long
-    chunked = long_rows(device, indptr, survey, BLOCK_WORK)[0] if survey.max_length > BLOCK_WORK else None
-    return RowBlocks(np.flatnonzero(starts).astype(np.int32), chunked)
-
-
-def tiles(device: Device, indptr: Array, survey: Survey) -> Tiles:
-    """Divide the merged list of entries and row ends into tiles of equal size."""
-    num_rows, total = indptr.size - 1, survey.last + indptr.size - 1
-    ends = indptr[1:] + np.arange(num_rows, dtype=np.int64)
-    bounds = np.minimum(np.arange(-(-total // TILE_WORK) + 1, dtype=np.int64) * TILE_WORK, total)
-    first_rows = np.searchsorted(ends, bounds)
-    # The row at the end of a tile continues in the next tile if some of its entries are before the end.
-    rows, entries = first_rows[1:-1], bounds[1:-1] - first_rows[1:-1]
-    carry_tiles = np.flatnonzero(entries > indptr[rows])
-    split_rows, starts = np.unique(rows[carry_tiles], return_index=True)
-    first_carry = np.append(starts, carry_tiles.size)
-    parts = (part.astype(np.int32) for part in (split_rows, first_carry, carry_tiles))
-    return Tiles(first_rows.astype(np.int32), TILE_WORK, *parts)
 
 
 @inlined

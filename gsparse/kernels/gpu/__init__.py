@@ -70,15 +70,11 @@ from gsparse.kernels.gpu.sparse_rows import (
 )
 from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
-    BLOCK_WORK,
     CHUNK_SIZE,
     SPMV,
-    TILE_WORK,
     blocked_ellpack,
     bsr,
-    csr_adaptive,
     csr_scalar,
-    csr_split,
     csr_vector,
     ellpack,
     row_pattern,
@@ -89,9 +85,7 @@ from gsparse.kernels.gpu.survey import (
     SCALAR_LENGTH,
     SORTING_SCOPE,
     long_rows,
-    row_blocks,
     survey,
-    tiles,
 )
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
@@ -99,7 +93,6 @@ from gsparse.kernels.gpu.triangular import factorize_ilu0, sweep_ilu0, triangula
 from gsparse.kernels.gpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
-    "BLOCK_WORK",
     "CHUNK_SIZE",
     "CSR_CODES",
     "FIRST_FORMAT",
@@ -113,7 +106,6 @@ __all__ = [
     "SPMM_FORMATS",
     "SPMM_HALVES",
     "SPMV",
-    "TILE_WORK",
     "Arnoldi",
     "Decomposition",
     "Mailboxes",
@@ -136,9 +128,7 @@ __all__ = [
     "compile_steps",
     "count_numbers",
     "count_where",
-    "csr_adaptive",
     "csr_scalar",
-    "csr_split",
     "csr_spmm",
     "csr_transpose",
     "csr_vector",
@@ -187,7 +177,6 @@ __all__ = [
     "prolongator_pattern",
     "prolongator_values",
     "put_values",
-    "row_blocks",
     "row_keys",
     "row_lanes",
     "row_numbers",
@@ -212,7 +201,6 @@ __all__ = [
     "sweep_ilu0",
     "take_elements",
     "take_rows",
-    "tiles",
     "triangle",
     "triangular_levels",
     "triangular_solver",

@@ -89,7 +89,7 @@ def _columns() -> list[tuple[str, str]]:
 
 def _set_up() -> list[tuple[str, str]]:
     kernels: list[tuple[str, str]] = [("setup_rows.cu", expression("list_chunks", np.dtype(np.int32)))]
-    place_kernels = ("place_long_rows", "place_row_blocks", "place_tiles", "sort_rows", "place_slices")
+    place_kernels = ("place_long_rows", "sort_rows", "place_slices")
     for index in INDEX_DTYPES:
         kernels.append(("setup_survey.cu", expression("survey", index)))
         kernels += [("setup_rows.cu", expression(name, index)) for name in place_kernels]

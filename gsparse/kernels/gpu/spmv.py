@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -10,27 +9,23 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
-from gsparse.device.launching import Passed
 from gsparse.formats import (
     BlockedEllpack,
     Bsr,
     CsrEntries,
     Ellpack,
     LongRows,
-    RowBlocks,
     RowPattern,
-    Tiles,
 )
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.common_entries import common_entries
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
+from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS
 from gsparse.kernels.gpu.lane_slices import row_lanes
-from gsparse.kernels.gpu.launch import bind_product, check_grid
+from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.product_arguments import (
-    SLOTS,
     ProductKernel,
     bind_with_dots,
     entry_args,
@@ -43,29 +38,19 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
 
 __all__ = [
-    "BLOCK_WORK",
     "CHUNK_SIZE",
     "SPMV",
-    "TILE_WORK",
     "blocked_ellpack",
     "bsr",
-    "csr_adaptive",
     "csr_scalar",
-    "csr_split",
     "csr_vector",
     "ellpack",
     "instantiations",
     "row_pattern",
 ]
 
-# Entries plus rows of a row block. A longer row is alone in its block.
-BLOCK_WORK = constant("spmv_adaptive.cu", "GS_BLOCK_ROW")
 # Entries of a chunk of a long row.
 CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
-# csr_split: (threads of a block, entries plus row ends of each thread).
-_SPLIT_SHAPES = ((256, 8),)
-# Entries plus row ends of a tile.
-TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
 # Rows of one thread of row_pattern_values, and the number of rows from which on a thread has several. Measured on an
 # H200, us: with 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4,
@@ -76,8 +61,6 @@ _MANY_ROWS = 200_000
 _PATTERN_THREADS = 128
 # A thread has rows of several planes of a grid if there are at least this many planes for each of its rows.
 _FEWEST_GROUPS = 8
-# Carries for each split row above which a whole warp adds them up, instead of one thread.
-_LONG_CARRY = 4.0
 
 # The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
@@ -154,53 +137,11 @@ def _bind_csr(
     threads_per_row: int,
     launch: Launch,
 ) -> Multiply:
-    long_rows = matrix.schedule
-    assert long_rows is None or isinstance(long_rows, LongRows)
+    long_rows = matrix.long_rows
     limit = np.int32(_INT32 if long_rows is None else long_rows.long_length)
     args = (np.int64(matrix.num_rows), limit, matrix.indptr), entry_args(matrix.values, matrix.columns)
     blocks = _blocks(matrix.num_rows * threads_per_row, launch)
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, long_rows, dtype)
-
-
-def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with a block of threads for each block of rows, and a warp for each chunk of a long row."""
-    schedule = matrix.schedule
-    assert isinstance(schedule, RowBlocks)
-    kernel = ProductKernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
-    args = (schedule.first_rows, matrix.indptr), entry_args(matrix.values, matrix.columns)
-    blocks = int(schedule.first_rows.size) - 1
-    return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, schedule.long_rows, dtype)
-
-
-def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with a block of threads for each tile, then add what tiles leave unfinished to the rows they split."""
-    tiles, shape, index = matrix.schedule, _SPLIT_SHAPES[0], matrix.indptr.dtype
-    assert isinstance(tiles, Tiles)
-    name = expression("csr_split", *_csr_types(matrix, dtype), *shape)
-    first = (index.type(matrix.nnz), tiles.first_rows, matrix.indptr)
-    entries = entry_args(matrix.values, matrix.columns)
-    num_split = int(tiles.split_rows.size)
-    lanes = device.lanes if tiles.carry_tiles.size > _LONG_CARRY * num_split else 1
-    carry = expression("csr_split_carry", dtype, lanes)
-    threads = launch.threads_per_block
-    rows = (np.int32(num_split), tiles.split_rows, tiles.first_carry, tiles.carry_tiles)
-
-    carry_blocks = -(-num_split * lanes // threads)
-
-    def bind(carries: Array) -> tuple[Callable[..., None], Callable[..., None]]:
-        args, carry_args = (*first, carries, *entries, *SLOTS), (*rows, carries, Passed.Y, Passed.ALPHA)
-        return (
-            bind_product(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args, dtype),
-            bind_product(device, "spmv_split.cu", carry, carry_blocks, threads, carry_args, dtype),
-        )
-
-    bound = PerStream(device, bind, (tiles.num_tiles, dtype))
-
-    def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-        for kernel in bound.get():
-            kernel(x, y, alpha, beta, conjugate)
-
-    return with_num_dots(multiply, 0)
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -291,8 +232,6 @@ def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 SPMV: dict[str, BindProduct] = {
     "csr_scalar": csr_scalar,
     "csr_vector": csr_vector,
-    "csr_adaptive": csr_adaptive,
-    "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
     "row_lanes": row_lanes,
@@ -304,8 +243,7 @@ SPMV: dict[str, BindProduct] = {
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of the kernels above, for a warp of `lanes` lanes."""
     kernels = _kernels(lanes)
-    products = [(kernel.source, kernel.expression(dots)) for dots in (NO_DOTS, BLOCK_DOTS) for kernel in kernels]
-    return [*products, *(("spmv_split.cu", name) for name in _split_expressions(lanes))]
+    return [(kernel.source, kernel.expression(dots)) for dots in (NO_DOTS, BLOCK_DOTS) for kernel in kernels]
 
 
 def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
@@ -322,7 +260,6 @@ def _kernels(lanes: int) -> list[ProductKernel]:
             types = (value, column, compute, index)
             kernels.append(ProductKernel("spmv_csr.cu", "csr_scalar", types))
             kernels += [ProductKernel("spmv_csr.cu", "csr_vector", (*types, threads)) for threads in threads_per_row]
-            kernels.append(ProductKernel("spmv_adaptive.cu", "csr_adaptive", types))
         for column in (*INDEX_DTYPES, *NARROW):
             for name in ("ellpack", "blocked_ellpack"):
                 kernels.append(ProductKernel("spmv_ellpack.cu", name, (value, column, compute)))
@@ -331,12 +268,3 @@ def _kernels(lanes: int) -> list[ProductKernel]:
             kernels.append(ProductKernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))
     shared_values = product(NARROW, COMPUTE_DTYPES, _PATTERN_ROWS)
     return [*kernels, *(ProductKernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]
-
-
-def _split_expressions(lanes: int) -> list[str]:
-    """List the kernels of csr_split, which leaves no partial sums of conj(x)·y."""
-    types = [
-        (value, column, compute, index) for value, compute in stored_types() for column, index in _csr_column_types()
-    ]
-    products = [expression("csr_split", *four, *shape) for four, shape in product(types, _SPLIT_SHAPES)]
-    return products + [expression("csr_split_carry", *pair) for pair in product(COMPUTE_DTYPES, (1, lanes))]

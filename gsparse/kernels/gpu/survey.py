@@ -1,4 +1,4 @@
-"""Statistics of a matrix's structure, and schedules of CSR products (contract: `gsparse.kernels.set_up`).
+"""Statistics of a matrix's structure, and its long rows (contract: `gsparse.kernels.set_up`).
 
 The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. From
 these counts the host knows how much to allocate, and each block of a later kernel where its output begins (parts.cuh).
@@ -14,14 +14,14 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import LongRows, RowBlocks, Tiles
+from gsparse.formats import LongRows
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.costs import SCALAR_LENGTH
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, TILE_WORK
+from gsparse.kernels.gpu.spmv import CHUNK_SIZE
 from gsparse.kernels.set_up import Survey
 
 __all__ = [
@@ -32,9 +32,7 @@ __all__ = [
     "THREADS",
     "Counts",
     "long_rows",
-    "row_blocks",
     "survey",
-    "tiles",
 ]
 
 # Rows sorted by one block.
@@ -55,7 +53,7 @@ _FACTS = (
     "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
     "max_column", "num_unsorted", "run_span", "contradicted",
 )  # fmt: skip
-_COUNTERS = ("slice_positions", "short_positions", "long_positions", "blocks", "split_rows", "carries")
+_COUNTERS = ("slice_positions", "short_positions", "long_positions")
 # The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (block_sizes.cuh).
 _ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
 _LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
@@ -107,7 +105,7 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
     parts = device.empty(num_parts * _NUM_COUNTS, np.int64)
     blocks = max(1, num_parts, min(-(-indices.size // (THREADS * _COLUMNS_PER_THREAD)), _MAX_BLOCKS))
     sizes = (np.int64(num_rows), np.int32(num_parts), np.int64(part_rows), np.int64(indices.size))
-    limits = (np.int64(LONG_LENGTH), np.int32(BLOCK_WORK), np.int32(TILE_WORK), np.int32(spans))
+    limits = (np.int64(LONG_LENGTH), np.int32(spans))
     args = (*sizes, *limits, indptr, indices, totals, parts)
     launch_blocks(device, "setup_survey.cu", expression("survey", indptr.dtype), blocks, THREADS, args)
     words = device.download(totals).tolist()  # synchronizes
@@ -156,26 +154,3 @@ def long_rows(
     _place(device, "place_long_rows", indptr, counts, *args)
     end = 0 if first is None else first + counts.total("long_positions")
     return LongRows(rows, begins, ends, first_chunk, chunk_rows, CHUNK_SIZE, limit), end
-
-
-def row_blocks(device: Device, indptr: Array, survey: Survey) -> RowBlocks:
-    """Group consecutive rows into blocks of about equal work. A long row has a block of its own."""
-    counts: Counts = survey.counts
-    num_blocks = counts.total("blocks")
-    first_rows = (device.empty if num_blocks else device.xp.zeros)(num_blocks + 1, np.int32)
-    _place(device, "place_row_blocks", indptr, counts, np.int32(BLOCK_WORK), indptr, counts.parts, first_rows)
-    longer = long_rows(device, indptr, survey, BLOCK_WORK)[0] if survey.max_length > BLOCK_WORK else None
-    return RowBlocks(first_rows, longer)
-
-
-def tiles(device: Device, indptr: Array, survey: Survey) -> Tiles:
-    """Cut the merged list of entries and row ends into tiles of equal size."""
-    num_rows, counts = indptr.size - 1, survey.counts
-    num_tiles = -(-(survey.last + num_rows) // TILE_WORK)
-    num_split, num_carries = counts.total("split_rows"), counts.total("carries")
-    allocate = device.empty if num_rows else device.xp.zeros
-    first_rows, split_rows = allocate(num_tiles + 1, np.int32), device.empty(num_split, np.int32)
-    first_carry, carry_tiles = allocate(num_split + 1, np.int32), device.empty(num_carries, np.int32)
-    args = (np.int32(num_tiles), np.int32(TILE_WORK), indptr, counts.parts)
-    _place(device, "place_tiles", indptr, counts, *args, first_rows, split_rows, first_carry, carry_tiles)
-    return Tiles(first_rows, TILE_WORK, split_rows, first_carry, carry_tiles)

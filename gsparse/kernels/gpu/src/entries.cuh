@@ -127,37 +127,4 @@ template <class Value, class Column, class T> struct Entries {
       sum = add_batch<PADDED, true, SIZE>(first + j * stride, stride, SIZE, sum);
     return j < count ? add_batch<PADDED, false, SIZE>(first + j * stride, stride, count - j, sum) : sum;
   }
-
-  // Write the products of `size` entries from position `first` on with x to `products`, in shared memory. The threads
-  // of the block take neighbouring positions, so that reads are coalesced; each has SIZE of them in flight.
-  template <int SIZE, class P>
-  __device__ __forceinline__ void multiply(P first, int size, T *products) const {
-    for (int j = threadIdx.x; j < size; j += SIZE * blockDim.x) {
-      Column column[SIZE];
-      int base[SIZE];
-      Value value[SIZE];
-      T a[SIZE], element[SIZE];
-#pragma unroll
-      for (int i = 0; i < SIZE; ++i) {
-        const int offset = j + i * int(blockDim.x);
-        if (offset >= size) continue;
-        column[i] = gs_load(columns + first + offset);
-        base[i] = gs_base(columns, bases, first + offset);
-        value[i] = gs_code(values, first + offset);
-      }
-#pragma unroll
-      for (int i = 0; i < SIZE; ++i) {
-        if (j + i * int(blockDim.x) >= size) continue;
-        element[i] = gs_load(x + base[i] + column[i]);
-        a[i] = gs_decode(value[i], table);
-      }
-#pragma unroll
-      for (int i = 0; i < SIZE; ++i) {
-        const int offset = j + i * int(blockDim.x);
-        if (offset >= size) continue;
-        if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
-        products[offset] = gs_fma(a[i], element[i], Scalar<T>::zero());
-      }
-    }
-  }
 };

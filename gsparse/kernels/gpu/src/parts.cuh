@@ -21,9 +21,6 @@ enum {
   GS_SLICE_POSITIONS,  // positions of slices (blocked ELLPACK in natural order)
   GS_SHORT_POSITIONS,  // the same without the long rows, which are stored separately
   GS_LONG_POSITIONS,   // positions of the long rows
-  GS_BLOCKS,           // row blocks that begin (csr_adaptive)
-  GS_SPLIT_ROWS,       // rows that tiles split (csr_split)
-  GS_CARRIES,          // carries of these rows
   GS_LONG              // from here on, for each limit 16, 32, ..., 1024: the rows longer than that, and their chunks
 };
 enum { GS_FIRST_LIMIT = 16, GS_LIMITS = 7, GS_COUNTS = GS_LONG + 2 * GS_LIMITS };
@@ -46,21 +43,6 @@ __device__ __forceinline__ long long gs_row_at(long long place, long long num_ro
 __device__ __forceinline__ long long gs_chunks(long long length) { return (length + GS_CHUNK - 1) / GS_CHUNK; }
 __device__ __forceinline__ long long gs_whole_runs(long long length) {
   return (length + GS_WARP - 1) / GS_WARP * GS_WARP;
-}
-
-// Return whether a row block begins at a row: a row whose work begins in another share of `work` than that of the row
-// before, a long row, and the row after a long one.
-template <class Index>
-__device__ __forceinline__ bool gs_begins_block(const Index *indptr, long long row, int work) {
-  if (row == 0) return true;
-  const long long begin = static_cast<long long>(indptr[row]) + row, before = gs_row_length(indptr, row - 1);
-  return begin / work > (begin - before - 1) / work || before > work || gs_row_length(indptr, row) > work;
-}
-
-// Return the number of tiles that end within a row, which then goes on in the next tile.
-template <class Index>
-__device__ __forceinline__ long long gs_carries(const Index *indptr, long long row, int tile) {
-  return (static_cast<long long>(indptr[row + 1]) + row) / tile - (static_cast<long long>(indptr[row]) + row) / tile;
 }
 
 // Return the largest value of the warp, which is valid in its first lane.

@@ -127,12 +127,6 @@ template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_group_sum
   return {gs_group_sum<WIDTH>(v.re), gs_group_sum<WIDTH>(v.im)};
 }
 
-// ---- the value of the lane `d` places before this one; the first `d` lanes get their own
-template <class R> __device__ __forceinline__ R gs_lane_before(R v, int d) { return gs_shfl_up(v, d, GS_WARP); }
-template <class R> __device__ __forceinline__ Complex<R> gs_lane_before(Complex<R> v, int d) {
-  return {gs_lane_before(v.re, d), gs_lane_before(v.im, d)};
-}
-
 // Return the value of one lane of the warp, in all lanes.
 template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane) { return gs_shfl(v, lane, GS_WARP); }
 template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane) {

@@ -1,5 +1,5 @@
-// setup_rows.cu - decide where rows go: long rows, row blocks and tiles for CSR, slices for blocked ELLPACK; and copy
-// entries to their positions there.
+// setup_rows.cu - decide where rows go: long rows for CSR, slices for blocked ELLPACK; and copy entries to their
+// positions there.
 //
 // In the kernels named place_*, a block owns a part of the rows. The survey has counted what is in each part, so that
 // the block knows where its output begins (parts.cuh). Its threads own neighbouring rows, one each at a time, and find
@@ -64,56 +64,6 @@ GS_KERNEL list_chunks(int num_chunks, const Row *__restrict__ rows, const long l
   chunk.chunks = first_chunk[place + 1] - first;
   chunk.unused = 0;
   chunks[number] = chunk;
-}
-
-// List the first row of each row block, and after the last block the number of rows.
-template <class Index>
-GS_KERNEL place_row_blocks(long long num_rows, long long part_rows, int work, const Index *__restrict__ indptr,
-                           const long long *__restrict__ parts, int *__restrict__ first_rows) {
-  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
-  long long place = gs_before(parts + GS_BLOCKS, GS_COUNTS, sums);
-  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
-    const long long row = at + threadIdx.x;
-    const bool begins = row < num_rows && gs_begins_block(indptr, row, work);
-    long long num_blocks;
-    const long long i = place + gs_block_scan(begins, sums, &num_blocks);
-    if (begins) first_rows[i] = int(row);
-    place += num_blocks;
-  }
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) first_rows[place] = int(num_rows);
-}
-
-// List for tiles of `size` entries and row ends (spmv_split.cu): the row with which each tile begins, the rows that
-// tiles split, and for each of these the tiles that leave a carry of it. A thread owns a row and the ends of tiles in
-// it.
-template <class Index>
-GS_KERNEL place_tiles(long long num_rows, long long part_rows, int num_tiles, int size,
-                      const Index *__restrict__ indptr, const long long *__restrict__ parts,
-                      int *__restrict__ first_rows, int *__restrict__ split_rows, int *__restrict__ first_carry,
-                      int *__restrict__ carry_tiles) {
-  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
-  long long place = gs_before(parts + GS_SPLIT_ROWS, GS_COUNTS, sums);
-  long long carry = gs_before(parts + GS_CARRIES, GS_COUNTS, sums);
-  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
-    const long long row = at + threadIdx.x;
-    const long long carries = row < num_rows ? gs_carries(indptr, row, size) : 0;
-    long long num_split, num_carries;
-    const long long i = place + gs_block_scan(carries > 0, sums, &num_split);
-    const long long c = carry + gs_block_scan(carries, sums, &num_carries);
-    if (row < num_rows) {
-      const long long begin = static_cast<long long>(indptr[row]) + row;
-      const long long end = static_cast<long long>(indptr[row + 1]) + row;
-      for (long long tile = (begin + size - 1) / size; tile <= end / size; ++tile) first_rows[tile] = int(row);
-      for (long long j = 0; j < carries; ++j) carry_tiles[c + j] = int(begin / size + j);
-      if (carries) { split_rows[i] = int(row); first_carry[i] = int(c); }
-    }
-    place += num_split;
-    carry += num_carries;
-  }
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-    first_rows[num_tiles] = int(num_rows);
-    first_carry[place] = int(carry);
-  }
 }
 
 // Rows that are sorted together, by one block (gsparse.kernels.gpu.SORTING_SCOPE).

@@ -95,7 +95,6 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
 struct SurveyedRows {
   long long num_rows, part_rows;  // all rows, and those of a part
   long long nnz, long_length;     // entries, and the length above which a row is long
-  int block_work, tile_work;      // of the adaptive and of the split schedule
 };
 
 // Examine whether the first rows of part blockIdx.x contradict that the matrix consists of dense blocks. Most matrices
@@ -135,10 +134,6 @@ __device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const I
     falls += length < 0;
     long_entries += is_long ? length : 0;
     counts[GS_LONG_POSITIONS] += is_long ? gs_whole_runs(length) : 0;
-    counts[GS_BLOCKS] += gs_begins_block(indptr, row, rows.block_work);
-    const long long carries = gs_carries(indptr, row, rows.tile_work);
-    counts[GS_SPLIT_ROWS] += carries > 0;
-    counts[GS_CARRIES] += carries;
 #pragma unroll
     for (int l = 0; l < GS_LIMITS; ++l) {
       const bool over = length > static_cast<long long>(GS_FIRST_LIMIT) << l;
@@ -165,14 +160,14 @@ __device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const I
 // `words`.
 template <class Index>
 GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long long capacity, long long long_length,
-                 int block_work, int tile_work, int spans, const Index *__restrict__ indptr,
-                 const Index *__restrict__ indices, Count *__restrict__ words, long long *__restrict__ parts) {
+                 int spans, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                 Count *__restrict__ words, long long *__restrict__ parts) {
   GS_SHARED(Count, facts, GS_FACTS + GS_COUNTS);
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) facts[i] = 0;
   __syncthreads();
   const long long last = indptr[num_rows], nnz = last < 0 ? 0 : last < capacity ? last : capacity;
   if (int(blockIdx.x) < num_parts) {
-    const SurveyedRows rows{num_rows, part_rows, nnz, long_length, block_work, tile_work};
+    const SurveyedRows rows{num_rows, part_rows, nnz, long_length};
     gs_survey_rows(rows, indptr, indices, facts);
     gs_survey_block_sizes(rows, indptr, indices, facts);
   }

@@ -797,6 +797,22 @@ def test_values_of_unsupported_types_are_refused(tmp_path: Path, values: Any) ->
         read_file(tmp_path / "A.npz")
 
 
+@pytest.mark.parametrize("name", ["A.txt", "A", "A.gz"])
+def test_a_kind_of_file_that_is_not_read_is_refused_with_those_that_are(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(written(".mtx", S))
+    with pytest.raises(FileFormatError, match=f"^{name}: unknown kind of file, gsparse reads .npz, .mtx, .mtx.gz"):
+        read_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", SUFFIXES)
+def test_a_missing_file_is_named_and_an_empty_one_refused(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no file at .*A{ending}"):
+        read_file(tmp_path / f"A{ending}")
+    (tmp_path / f"A{ending}").touch()
+    with pytest.raises(FileFormatError, match=f"^A{ending} (is truncated or malformed|cannot be read): "):
+        read_file(tmp_path / f"A{ending}")
+
+
 def test_an_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:
     (tmp_path / "A.npz").mkdir()
     with pytest.raises(IsADirectoryError):

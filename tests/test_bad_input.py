@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import io
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +26,6 @@ from gsparse.errors import (
     DeviceError,
     DeviceMemoryError,
     DtypeError,
-    FileFormatError,
     FormatError,
     GsparseError,
     ShapeError,
@@ -459,104 +456,6 @@ def test_a_vector_of_another_device_is_refused(A: Any, monkeypatch: pytest.Monke
 # ---------------------------------------------------------------------------------------------------------- files
 
 
-def written(write: Callable[..., None], *args: Any, **options: Any) -> bytes:
-    file = io.BytesIO()
-    write(file, *args, **options)
-    return file.getvalue()
-
-
-MTX = b"""%%MatrixMarket matrix coordinate real general
-4 3 6
-1 1 1
-1 3 2
-2 2 3
-3 1 4
-3 3 5
-4 3 6.0
-"""
-NPZ = written(sp.save_npz, S)
-GZ = gzip.compress(MTX, mtime=0)
-COMPRESSED = {"format": b"csr", "shape": (4, 3), "data": DATA, "indices": INDICES, "indptr": INDPTR}
-
-MALFORMED = "is truncated or malformed: "
-BAD_FILES = {
-    "empty.mtx": (b"", "Missing banner"),
-    "garbage.mtx": (bytes(range(256)), "banner"),
-    "no banner.mtx": (MTX.split(b"\n", 1)[1], "banner"),
-    "half a banner.mtx": (MTX[:30], "Invalid MatrixMarket header"),
-    "banner alone.mtx": (MTX.split(b"\n", 1)[0] + b"\n", MALFORMED),
-    "cut.mtx": (MTX[:-14], "Truncated file"),
-    "words for numbers.mtx": (MTX.replace(b"4 3 6\n", b"x y z\n"), "Invalid integer"),
-    "words for values.mtx": (MTX.replace(b"6.0", b"six"), MALFORMED),
-    "column too large.mtx": (MTX.replace(b"4 3 6\n", b"4 2 6\n"), "out of bounds"),
-    "row zero.mtx": (MTX.replace(b"2 2 3", b"0 2 3"), "out of bounds"),
-    "column missing.mtx": (MTX.replace(b"2 2 3", b"2"), MALFORMED),
-    "too few lines.mtx": (MTX.replace(b"4 3 6\n", b"4 3 7\n"), "Truncated file"),
-    "too many lines.mtx": (MTX.replace(b"4 3 6\n", b"4 3 5\n"), "Too many lines"),
-    "negative shape.mtx": (MTX.replace(b"4 3 6\n", b"-4 3 6\n"), "negative"),
-    "empty.mtx.gz": (b"", "Missing banner"),
-    "plain.mtx.gz": (MTX, "Not a gzipped file"),
-    "cut.mtx.gz": (GZ[:-9], "end-of-stream"),
-    "cut early.mtx.gz": (GZ[:20], "end-of-stream"),
-    "damaged.mtx.gz": (GZ[:30] + b"\x00\xff\x00\xff" + GZ[34:], MALFORMED),
-    "empty.npz": (b"", MALFORMED),
-    "garbage.npz": (b"garbage" * 20, MALFORMED),
-    "cut.npz": (NPZ[:-30], "zip"),
-    "cut early.npz": (NPZ[: len(NPZ) // 2], "zip"),
-    "dense.npz": (written(np.savez, a=np.eye(3)), "does not contain a sparse"),
-    "unknown format.npz": (written(np.savez, **{**COMPRESSED, "format": b"xyz"}), "Unknown format"),
-    "array missing.npz": (written(np.savez, format=b"csr", shape=(4, 3), data=DATA), MALFORMED),
-    "pickled.npz": (written(np.savez, **{**COMPRESSED, "data": np.array([object()])}), "allow_pickle"),
-    "matrix.txt": (MTX, "unknown kind of file, gsparse reads .npz, .mtx, .mtx.gz"),
-    "no suffix": (MTX, "unknown kind of file"),
-    "matrix.gz": (GZ, "unknown kind of file"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-@pytest.mark.few(3)
-def test_a_bad_file_is_named_and_refused(tmp_path: Path, name: str) -> None:
-    content, words = BAD_FILES[name]
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match=words) as caught:
-        GpuSparseMatrix.from_file(path, device="cpu")
-    assert str(caught.value).startswith(name)
-    path.unlink()  # Windows refuses this while the file is open
-    gc.collect()  # a file that was left open causes a ResourceWarning, which is an error in tests
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"indices": INDICES + 9}, "indices must be < 3"),
-        ({"indices": INDICES - 1}, "indices must be >= 0"),
-        ({"indptr": INDPTR[[0, 2, 1, 3, 4]]}, "non-decreasing"),
-    ],
-)
-def test_a_file_with_a_bad_structure_makes_no_matrix(tmp_path: Path, changed: Any, words: str) -> None:
-    path = tmp_path / "bad.npz"
-    path.write_bytes(written(np.savez, **(COMPRESSED | changed)))
-    with pytest.raises(FileFormatError, match=f"^bad.npz is.*{words}"):
-        GpuSparseMatrix.from_file(path, device="cpu")
-
-
-@pytest.mark.parametrize("name", ["none.mtx", "none.mtx.gz", "none.npz"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"no file at .*{name}"):
-        GpuSparseMatrix.from_file(tmp_path / name, device="cpu")
-
-
-GOOD_FILES = {"A.mtx": MTX, "A.MTX": MTX, "a.b.mtx.gz": GZ, "A.npz": NPZ}
-
-
-@pytest.mark.parametrize("name", GOOD_FILES)
-def test_a_good_file_is_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(GOOD_FILES[name])
-    A = GpuSparseMatrix.from_file(str(tmp_path / name), device="cpu", dtype=np.float64)
-    assert_works(A)
-
-
 # --------------------------------------------------------------------------------------------------- out of memory
 
 
@@ -702,12 +601,6 @@ def test_a_right_hand_side_or_a_guess_of_another_length_names_the_length() -> No
         gsparse.linalg.cg(A, np.ones(5), np.ones(4))
     with pytest.raises(ShapeError, match=r"x0 \(5,\) are incompatible: x0 must have shape \(5, 2\)"):
         gsparse.linalg.cg(A, np.ones((5, 2)), np.ones(5))
-
-
-def test_rows_of_different_lengths_are_refused_with_their_lengths() -> None:
-    words = "all rows need the same length, they have 1 to 3 elements: fill them up with zeros"
-    with pytest.raises(StructureError, match=words):
-        gsparse.GpuSparseMatrix([[1, 2, 3], [3], [4, 5]], device="cpu")
 
 
 @pytest.mark.parametrize("text", [["some words", "more"], np.array([["some", "words"]]), np.array([[1, "a"]], object)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix, spmm
+from gsparse import GpuSparseMatrix
 from gsparse.bench.check import ExactProduct
 from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
 from gsparse.bench.columns import column_peers, with_columns
@@ -185,28 +185,6 @@ def test_integers_wrap_as_in_numpy(gpu: Device, rng: np.random.Generator) -> Non
         np.testing.assert_array_equal(WorkerProducts(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_chosen_launch_is_right(device: Device, structure: str, order: Any, rng: np.random.Generator) -> None:
-    S = STRUCTURES[structure](rng)
-    A = GpuSparseMatrix(S, device=device)
-    for k in (1, 5, 16):
-        X, Z = (np.asarray(random_values(rng, (n, k), float), order=order) for n in S.shape[::-1])
-        assert_product(spmm(A, X, out=np.full((S.shape[0], k), np.nan, order=order)), S, X)
-        assert_product(A.rmatmat(Z), S.conj().T, Z)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.whole
-def test_columns_of_any_dtype_promote_as_in_scipy(device: Device, dtype: Any, rng: np.random.Generator) -> None:
-    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
-    A = GpuSparseMatrix(S, device=device)
-    for other in DTYPES:
-        X, Z = (random_values(rng, (n, 4), other) for n in S.shape[::-1])
-        assert_product(A @ X, S, X)
-        assert_product(A.rmatmat(Z), S.conj().T, Z)
-
-
 @pytest.mark.parametrize("survives", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_values_that_float32_can_hold_are_read_as_float32(
@@ -302,16 +280,6 @@ def test_a_repeated_product_takes_the_short_path(
     with pytest.raises(FullPathTaken):
         A @ on_device(device, X)
     del data
-
-
-def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:
-    S = STRUCTURES["ragged, 1001 rows"](rng)
-    A = GpuSparseMatrix(S, device=device, format="ellpack")
-    x, y = random_values(rng, (S.shape[1], 1), float), random_values(rng, (S.shape[0], 1), float)
-    np.testing.assert_array_equal(spmm(A, x), (A @ x[:, 0])[:, None])
-    assert_product(spmm(A, x, 2, -1, out=y.copy()), S, x, alpha=2, beta=-1, y=y)
-    wide = np.asfortranarray(random_values(rng, (S.shape[1], 3), float))
-    assert_product(spmm(A, wide.T.copy().T[:, 1:2]), S, wide[:, 1:2])
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(1, "float64"), (6, "float32"), (64, "float32"), (33, "float64")])

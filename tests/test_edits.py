@@ -16,7 +16,7 @@ import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError
-from tests.support import STRUCTURES, assert_product, from_lengths, host
+from tests.support import assert_product, from_lengths, host
 
 pytestmark = pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 
@@ -253,14 +253,6 @@ def test_inner_products_of_vectors_are_numbers_computed_on_the_device(device: De
         assert v.stats.products == products + 1
 
 
-@pytest.mark.parametrize("key", ["foo", (0, 0, 0), ([[[0]]],), (0, [0, 99]), {1}], ids=str)
-def test_a_wrong_index_raises_as_in_scipy(device: Device, key: Any, S: Any) -> None:
-    with pytest.raises((IndexError, TypeError)) as expected:
-        S[key]
-    with pytest.raises(expected.type):
-        GpuSparseMatrix(S, device=device)[key]
-
-
 # -------------------------------------------------------------------------------------------------------- conversions
 
 
@@ -283,21 +275,6 @@ def test_dense_arrays_have_the_order_of_scipys(device: Device, order: Any, S: An
         for M in (A, S):
             with pytest.raises(ValueError, match=r"[oO]ut"):
                 M.toarray(**wrong)
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_blocks_are_those_of_scipy(device: Device, structure: str) -> None:
-    S = STRUCTURES[structure](np.random.default_rng(0))
-    A = GpuSparseMatrix(S, device=device)
-    for size in ((1, 1), (3, 1), (2, 2), None):
-        if size and (S.shape[0] % size[0] or S.shape[1] % size[1]):
-            with pytest.raises(ValueError, match="invalid blocksize"):
-                A.tobsr(size)
-            continue
-        got, want = A.tobsr(size), S.tobsr(size)
-        np.testing.assert_allclose(got.toarray(), want.toarray(), rtol=1e-13, atol=1e-13)
-        assert got.blocksize == want.blocksize
-        got.check_format()
 
 
 def test_the_size_of_blocks_is_estimated_as_by_scipy(device: Device) -> None:

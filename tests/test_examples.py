@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -113,18 +111,6 @@ def test_the_assertions_of_a_guide_hold(guide: Path, monkeypatch: pytest.MonkeyP
     run(guide)
 
 
-@pytest.mark.whole
-def test_single_cell_needs_a_hundred_genes_for_each_kind_and_may_have_fewer_cells_than_genes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = run(FOLDER / "single_cell.py", "--cells", "300", "--genes", "1500", "--device", "cpu")
-    assert re.search(r"300 cells.*differ by (0\.0e\+00|\d\.\de-1\d)", printed, re.DOTALL), printed
-    monkeypatch.setattr(sys, "argv", ["single_cell.py", "--genes", "400"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(FOLDER / "single_cell.py"), run_name="__main__")
-    assert "--genes must be at least 500 for 5 kinds, got 400" in capsys.readouterr().err
-
-
 def run(script: Path, *arguments: str) -> str:
     """Run a script and return its output, or skip if a package that it needs is not installed."""
     for package in NEEDED.get(script.name, []):
@@ -133,28 +119,3 @@ def run(script: Path, *arguments: str) -> str:
     completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert completed.returncode == 0, completed.stderr
     return completed.stdout
-
-
-def test_the_extra_of_the_examples_installs_what_they_need() -> None:
-    extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    shared = re.search(r"\[(.*)\]", extras["examples"][0])
-    assert shared
-    parts = [*extras["examples"], *(part for extra in shared[1].split(",") for part in extras[extra])]
-    installed = {re.split(r"[>\[]", part)[0].replace("scikit-", "sk") for part in parts}
-    # PyTorch is too large for the extra.
-    assert {package for packages in NEEDED.values() for package in packages} - installed == {"torch"}
-
-
-@pytest.mark.parametrize(("name", "package"), [("many_gpus_poisson.py", "tqdm")])
-def test_an_example_without_a_needed_package_stops_at_once(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name.startswith("many"):
-        distributed = pytest.importorskip("gsparse.distributed", reason="needs distributed")
-        pytest.importorskip("distributed", reason="needs distributed")
-        monkeypatch.setattr(distributed, "LocalGpuCluster", None)
-    monkeypatch.setattr(sys, "argv", [name])
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("gsparse.GpuSparseMatrix", None)
-    with pytest.raises(SystemExit, match=rf"needs {package}: pip install 'gsparse-gpu\[examples\]'"):
-        runpy.run_path(str(FOLDER / name), run_name="__main__")

@@ -450,16 +450,6 @@ def test_an_assigned_array_is_on_loan_while_it_is_held(
     assert not [size for size in uploads if size == getattr(A._arrays, name).on_device.size]
 
 
-def test_a_write_to_an_array_shared_by_two_matrices_reaches_both(device: Device) -> None:
-    (A, S), (B, T) = make_pair(device), make_pair(device)
-    B.data, T.data = A.data, S.data
-    for writers in ((A, S), (B, T), (B, T), (A, S)):
-        for M in writers:
-            M.data[2:7] *= 3
-        assert_same(A, S)
-        assert_same(B, T)
-
-
 def test_no_product_uploads_the_matrix_again_after_the_loan(device: Device, uploads: list[int]) -> None:
     A, S = make_pair(device)
     x = on_device(device, np.ones(SHAPE[1]))
@@ -478,15 +468,6 @@ def test_no_product_uploads_the_matrix_again_after_the_loan(device: Device, uplo
         A @ x
     assert uploads == [S.nnz] * 3, "each product must upload the held array, and nothing else"
     del held
-
-
-def test_a_write_to_values_keeps_the_plan(device: Device) -> None:
-    A, S = make_pair(device)
-    stats = A._prepared()[0].stats
-    for M in (A, S):
-        M.data[:] = 2
-    assert_same(A, S)
-    assert A._prepared()[0].stats is stats
 
 
 def test_a_held_loan_warns_once(device: Device) -> None:
@@ -612,19 +593,6 @@ def test_arrays_read_by_a_host_operation_are_not_on_loan(device: Device, through
     np.testing.assert_array_equal(A.T.toarray(), S.T.toarray())
 
 
-def test_the_host_reads_another_part_of_the_same_memory(device: Device) -> None:
-    A, S = make_pair(device)
-    for M in (A, S):
-        M.sum_duplicates()
-    values = [np.arange(2.0 * M.nnz) for M in (A, S)]
-    x = np.ones(SHAPE[1])
-    for part in (slice(None, S.nnz), slice(S.nnz, None)):
-        A.data, S.data = (array[part] for array in values)
-        for _ in range(2):
-            np.testing.assert_allclose(A @ x, S @ x)
-        assert A.sum() == S.sum()
-
-
 READS = {
     "tolil": lambda M: M.tolil(),
     "todok": lambda M: M.todok(),
@@ -672,52 +640,6 @@ def test_a_transposed_copy_is_made_once_for_all_views(
 
 
 # ----------------------------------------------------------------------------------------------------- threads
-
-
-def test_products_are_right_while_other_threads_take_and_drop_loans(device: Device) -> None:
-    A, S = make_pair(device, np.complex128)
-    V = A.conj()
-    x = np.arange(SHAPE[1]) + 1j
-    expected, conjugated = S @ x, S.conj() @ x
-    errors: list[BaseException] = []
-    stop = threading.Event()
-
-    def run(step: Any) -> None:
-        try:
-            while not stop.is_set():
-                step()
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
-    def multiply() -> None:
-        np.testing.assert_allclose(A @ x, expected)
-        np.testing.assert_allclose(V @ x, conjugated)
-        np.testing.assert_allclose(A.T.conj() @ (S @ x), S.T.conj() @ (S @ x))
-
-    def take_and_drop() -> None:
-        for M in (A, V):
-            held = M.data
-            held[0] += 0
-            indices = M.indices
-            del held, indices
-
-    def share_and_release() -> None:
-        B = A.copy()
-        B.data[:] = 0
-        A.conj().data[:] = 0
-        A.toarray()
-        A.release()
-
-    threads = [threading.Thread(target=run, args=(s,)) for s in (multiply, multiply, take_and_drop, share_and_release)]
-    for thread in threads:
-        thread.start()
-    stop.wait(0.6)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert_same(A, S)
 
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
@@ -772,29 +694,6 @@ def test_threads_that_change_the_structure_of_one_matrix_leave_it_whole(device: 
     for M in (A, other):
         M.check_format(full_check=True)
         np.testing.assert_allclose(M @ np.ones(S.shape[1]), M.toarray() @ np.ones(S.shape[1]))
-
-
-def test_a_write_through_a_loan_of_one_thread_reaches_products_of_others(device: Device) -> None:
-    A, S = make_pair(device)
-    steps = 20
-    ask, answer = threading.Semaphore(0), threading.Semaphore(0)
-
-    def writer() -> None:
-        held = A.data
-        for step in range(steps):
-            ask.acquire()
-            held[step] = step
-            answer.release()
-
-    thread = threading.Thread(target=writer)
-    thread.start()
-    for step in range(steps):
-        ask.release()
-        answer.acquire()
-        S.data[step] = step
-        np.testing.assert_allclose(A @ np.ones(SHAPE[1]), S @ np.ones(SHAPE[1]), atol=1e-12)
-    thread.join()
-    assert_same(A, S)
 
 
 # -------------------------------------------------------------------- what loans rely on: CPython, NumPy

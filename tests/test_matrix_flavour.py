@@ -383,18 +383,6 @@ def test_solvers_take_the_matrix_flavour(device: Device, name: str) -> None:
     np.testing.assert_allclose(SOLVERS[name](M, b), la.spsolve(line.tocsc(), b), rtol=1e-4, atol=1e-9)
 
 
-PRECONDITIONERS = ("jacobi", "block_jacobi", "chebyshev_polynomial", "isai", "ic0", "ilu0")
-
-
-@pytest.mark.parametrize("name", PRECONDITIONERS)
-def test_preconditioners_take_the_matrix_flavour(device: Device, name: str) -> None:
-    line = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(40, 40), format="csr")
-    make, b = getattr(gsparse.linalg, name), np.linspace(0, 1, 40)
-    sizes = (4,) if name == "block_jacobi" else ()
-    got, expected = (make(cls(line, device=device), *sizes) @ b for cls in (gsparse.sparse.csr_matrix, GpuSparseMatrix))
-    np.testing.assert_array_equal(got, expected)
-
-
 SCIPY_FUNCTIONS: dict[str, Any] = {
     "expm": lambda A: la.expm(A.astype(float) * 0.1).toarray(),
     "expm_multiply": lambda A: la.expm_multiply(A * 0.1, np.ones(6)),
@@ -428,11 +416,6 @@ def test_functions_of_scipy_return_the_same(S: Any, name: str) -> None:
     assert isinstance(got, np.matrix) is isinstance(expected, np.matrix)
     got, expected = (part.toarray() if sp.issparse(part) else np.asarray(part) for part in (got, expected))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("options", [{}, {"axis": 0}, {"axis": 1}, {"ord": 1}, {"ord": np.inf, "axis": 1}], ids=str)
-def test_norms_are_those_of_scipy(M: Any, S: Any, options: dict[str, Any]) -> None:
-    np.testing.assert_allclose(gsparse.linalg.norm(M, **options), la.norm(S, **options), rtol=1e-14)
 
 
 COPIES: dict[str, Any] = {

@@ -5,7 +5,6 @@ No test here runs on another system. A program removes from Python what the othe
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from gsparse.device import threads
 from gsparse.distributed.ranks import shared_memory
 from gsparse.distributed.ranks.communicator import Communicator
 from tests.ranks.groups import run_memory, run_sockets
-from tests.support import SOURCE_ROOT, run_python
+from tests.support import run_python
 
 # For each system: `platform.machine()`, names that `os` lacks there, and modules that do not exist there.
 SYSTEMS: dict[str, tuple[str, list[str], list[str]]] = {
@@ -137,58 +136,3 @@ def test_ranks_of_macos_share_a_file_of_the_temporary_folder(monkeypatch: pytest
     monkeypatch.setattr(shared_memory, "_folder", lambda: tmp_path)
     assert run_memory(rank_and_sum, 2) == [("MemoryCommunicator", 3.0)] * 2
     assert list(tmp_path.iterdir()) == []
-
-
-def reads_text_without_encoding(call: ast.Call) -> bool:
-    """Return whether a call may read or write text in the encoding of the system, which is not UTF-8 on Windows."""
-    is_method = isinstance(call.func, ast.Attribute)
-    name = call.func.attr if is_method else getattr(call.func, "id", "")
-    if any(keyword.arg in ("encoding", "force_zip64") for keyword in call.keywords):
-        return False
-    if name in ("read_text", "write_text"):
-        return len(call.args) < (1 if name == "read_text" else 2)
-    if name not in ("open", "fdopen", "NamedTemporaryFile", "TemporaryFile"):
-        return False
-    # The mode is an argument among others. `os.open` has none, and without one a method opens a member of an archive.
-    constants = [
-        part.value for part in (*call.args, *(k.value for k in call.keywords)) if isinstance(part, ast.Constant)
-    ]
-    modes = [c for c in constants if isinstance(c, str) and c and set(c) <= set("rwxatb+")]
-    if not modes:
-        return name in ("open", "fdopen") and not (is_method and name == "open" and call.args)
-    return not any("b" in mode for mode in modes)
-
-
-@pytest.mark.parametrize(
-    ("code", "is_text"),
-    [
-        ("open(path)", True),
-        ("path.open()", True),
-        ("open(path, 'w')", True),
-        ("path.open(mode='w')", True),
-        ("path.write_text(text)", True),
-        ("path.read_text(errors='replace')", True),
-        ("os.fdopen(handle)", True),
-        ("open(path, encoding='utf-8')", False),
-        ("path.write_text(text, 'utf-8')", False),
-        ("path.read_text('utf-8')", False),
-        ("path.open('rb')", False),
-        ("os.open(path, os.O_RDONLY)", False),
-        ("archive.open('data.npy')", False),
-        ("NamedTemporaryFile()", False),
-    ],
-)
-def test_planted_calls_without_an_encoding_are_found(code: str, is_text: bool) -> None:
-    (statement,) = ast.parse(code).body
-    assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    assert reads_text_without_encoding(statement.value) == is_text
-
-
-def test_text_is_read_and_written_with_a_named_encoding() -> None:
-    found = [
-        f"{path.relative_to(SOURCE_ROOT).as_posix()}: {ast.unparse(call)}"
-        for path in (SOURCE_ROOT / "gsparse").rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(call, ast.Call) and reads_text_without_encoding(call)
-    ]
-    assert found == []

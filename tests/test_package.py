@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -52,35 +51,6 @@ def test_functions_that_need_dask_name_the_remedy_without_it() -> None:
         "except ImportError as error: print(error)"
     )
     assert "distribute needs dask: pip install 'gsparse" in run(code)
-
-
-# The files that may tell somebody to install gsparse.
-TEXTS = (
-    *("*.md", "*.toml", ".ci/*", ".pre-commit-config.yaml", "asv_bench/*", "docs/*.rst", "docs/api/*", "docs/*.py"),
-    *("docs/developers/*", "examples/**/*.py", "gsparse/**/*.py", "tests/**/*.py"),
-)
-# A name with extras, such as "gsparse-gpu[plot]", also in a regular expression, or a name after "pip install".
-_INSTALLED = re.compile(r"(?<![\w./-])(gsparse[\w-]*)\\?\[[a-z{]|pip install [^\n;&|]*?(?<![\w./-])(gsparse[\w-]*)")
-
-
-def names_installed(text: str) -> set[str]:
-    return {name for pair in _INSTALLED.findall(text) for name in pair if name}
-
-
-def test_names_to_install_are_found_in_messages_pages_and_patterns() -> None:
-    assert names_installed("pip install 'gsparse[plot]' or gsparse-gpu[dask]") == {"gsparse", "gsparse-gpu"}
-    assert names_installed(r"match='gsparse\[progress\]'") == {"gsparse"}
-    assert names_installed("python -m pip install -U gsparse-cuda") == {"gsparse-cuda"}
-    assert names_installed("python -m pip install . && gsparse info; python -m gsparse demo") == set()
-
-
-def test_no_message_page_or_example_installs_a_package_of_another_name() -> None:
-    paths = {path for pattern in TEXTS for path in ROOT.glob(pattern) if path.is_file()} - {Path(__file__)}
-    names = {path.relative_to(ROOT).as_posix(): names_installed(path.read_text("utf-8")) for path in paths}
-    assert sum(bool(found) for found in names.values()) > 10
-    assert not {path for path, found in names.items() if found - {DISTRIBUTION}}
-    in_code = {path for path in names if path.startswith("gsparse/") and DISTRIBUTION in (ROOT / path).read_text()}
-    assert in_code == {"gsparse/_version.py"}  # messages take the name from there
 
 
 def test_the_package_is_built_and_frozen_under_the_name_that_messages_install() -> None:
@@ -158,8 +128,3 @@ def test_subpackages_are_imported_on_first_use() -> None:
         "assert not hasattr(gsparse, 'cg')\n"
     )
     run_python(code, ROOT)
-
-
-def test_layers_import_downwards_only() -> None:
-    linter = pytest.importorskip("importlinter.cli", reason="import-linter is in the dev extra")
-    assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == 0

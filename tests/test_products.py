@@ -161,42 +161,6 @@ def test_subnormal_numbers_are_kept(device: Device, dtype: Any, format: str) -> 
     np.testing.assert_array_equal(small @ ones, S.astype(ones.dtype) @ ones * np.float64(tiny))
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 31, 33, 70])
-def test_columns_match_scipy(device: Device, k: int, order: Any, rng: np.random.Generator) -> None:
-    S = STRUCTURES["ragged, 1001 rows"](rng)
-    A = GpuSparseMatrix(S, device=device)
-    X = np.asarray(random_values(rng, (S.shape[1], k), float), order=order)
-    Z = random_values(rng, (k, S.shape[0]), float)
-    assert_product(A @ X, S, X)
-    assert_product(A.matmat(X), S, X)
-    assert_product((Z @ A).T, S.T, Z.T)
-    assert_product(A.rmatmat(Z.T), S.T, Z.T)
-    out = np.full((S.shape[0], k), np.nan, order=order)
-    assert A.matmat(X, out=out) is out
-    assert_product(out, S, X)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(2)
-def test_columns_scale_and_add(device: Device, dtype: Any, rng: np.random.Generator) -> None:
-    S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int64, rng)
-    X, Y = random_values(rng, (S.shape[1], 5), dtype), random_values(rng, (S.shape[0], 5), dtype)
-    out = Y.copy()
-    gsparse.spmm(GpuSparseMatrix(S, device=device), X, alpha=-2, beta=0.5, out=out)
-    assert_product(out, S, X, alpha=-2, beta=0.5, y=Y)
-
-
-def test_the_same_input_gives_the_same_bits(device: Device, rng: np.random.Generator) -> None:
-    S = STRUCTURES["long rows"](rng)
-    x, z = random_values(rng, S.shape[1], float), random_values(rng, S.shape[0], float)
-    for format in KERNELS:
-        first, second = (GpuSparseMatrix(S, device=device, format=format) for _ in range(2))
-        for _ in range(5):
-            np.testing.assert_array_equal(first @ x, second @ x)
-            np.testing.assert_array_equal(first.T @ z, second.T @ z)
-
-
 @pytest.mark.parametrize("format", KERNELS)
 def test_device_vectors_stay_on_the_device(device: Device, format: str, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
@@ -231,13 +195,6 @@ def test_a_product_written_to_an_array_of_the_matrix_is_right(device: Device, rn
     x = random_values(rng, 3, float)
     expected = S @ x
     np.testing.assert_array_equal(A.matvec(x, out=A.data), expected)
-
-
-def test_interleaved_columns_do_not_overlap(device: Device, rng: np.random.Generator) -> None:
-    S = STRUCTURES["even"](rng)
-    both = random_values(rng, (64, 4), float)
-    X = both[:, ::2].copy()
-    assert_product(gsparse.spmm(GpuSparseMatrix(S, device=device), both[:, ::2], out=both[:, 1::2]), S, X)
 
 
 def test_factors_of_uint64_wrap_as_in_numpy(device: Device) -> None:

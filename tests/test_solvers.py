@@ -85,11 +85,6 @@ MATRICES: dict[str, Callable[[np.random.Generator, str], Any]] = {
     "definite": definite,
     "general": general,
     "tall": lambda rng, dtype: general(rng, dtype, 50),
-    # With distinct lengths, shortest paths and spanning trees are unique.
-    "graph": lambda rng, dtype: sp.csr_array(sp.random_array((SIZE, SIZE), density=0.04, rng=rng)) * 10,
-    "capacities": lambda rng, dtype: sp.csr_array(
-        sp.random_array((SIZE, SIZE), density=0.08, rng=rng, data_sampler=lambda size: rng.integers(1, 99, size))
-    ).astype(np.int32),
 }
 
 
@@ -177,30 +172,6 @@ CASES: dict[str, Case] = {
     "inv": Case(lambda A, p: la.inv(A), products=False),
     "matrix_power": Case(lambda A, p: la.matrix_power(A, 3), products=False),
     "operator algebra": Case(algebra),
-    "connected_components": Case(
-        lambda A, p: graph.connected_components(A, connection="strong"), "graph", False, False
-    ),
-    "shortest_path": Case(lambda A, p: graph.shortest_path(A), "graph", False, False),
-    "dijkstra": Case(lambda A, p: graph.dijkstra(A, indices=[0, 5]), "graph", False, False),
-    "bellman_ford": Case(lambda A, p: graph.bellman_ford(A, indices=3), "graph", False, False),
-    "minimum_spanning_tree": Case(lambda A, p: graph.minimum_spanning_tree(A), "graph", False, False),
-    "breadth_first_order": Case(lambda A, p: graph.breadth_first_order(A, 0), "graph", False, False),
-    "depth_first_tree": Case(lambda A, p: graph.depth_first_tree(A, 0), "graph", False, False),
-    "laplacian": Case(lambda A, p: graph.laplacian(A, normed=True), "graph", False, False),
-    "laplacian as operator": Case(lambda A, p: graph.laplacian(A, form="lo") @ p.X, "graph", False, False),
-    "maximum_flow": Case(lambda A, p: graph.maximum_flow(A, 0, 9).flow_value, "capacities", False, False),
-    "maximum_bipartite_matching": Case(lambda A, p: graph.maximum_bipartite_matching(A), "graph", False, False),
-    "reverse_cuthill_mckee": Case(lambda A, p: graph.reverse_cuthill_mckee(A), "graph", False, False),
-    "structural_rank": Case(lambda A, p: graph.structural_rank(A), "graph", False, False),
-    "kron": Case(lambda A, p: sp.kron(A, sp.eye_array(2)), products=False),
-    "kronsum": Case(lambda A, p: sp.kronsum(A, A), products=False),
-    "hstack": Case(lambda A, p: sp.hstack([A, 2 * A], format="csr"), products=False),
-    "vstack": Case(lambda A, p: sp.vstack([A, A.T.tocsr()], format="csr"), products=False),
-    "block_array": Case(lambda A, p: sp.block_array([[A, None], [A.T, A]]), products=False),
-    "block_diag": Case(lambda A, p: sp.block_diag([A, A]), products=False),
-    "tril": Case(lambda A, p: sp.tril(A), products=False),
-    "triu": Case(lambda A, p: sp.triu(A, 1), products=False),
-    "find": Case(lambda A, p: sp.find(A), products=False),
     "save_npz": Case(lambda A, p: saved(A), products=False),
 }
 

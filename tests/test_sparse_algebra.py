@@ -14,7 +14,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.kernels.algebra import UNION
-from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.arithmetic import CsrProduct, combine, multiply_broadcast, product
 from gsparse.sparse.canonical import canonical
 from gsparse.sparse.selection import select_columns, select_rows, triangle
@@ -216,23 +215,6 @@ def test_matrices_of_one_structure_share_it_with_the_result(
     assert_same(combine(device, operation, on(device, A), on(device, moved)), SCIPY[operation](A, moved))
 
 
-@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
-@pytest.mark.parametrize("dtype", [*COMPUTE_DTYPES, np.dtype(np.uint64), np.dtype(np.int8)], ids=str)
-@pytest.mark.parametrize("operation", sorted(UNION | {"times"}))
-def test_combinations_equal_scipys_for_every_dtype(
-    device: Device, operation: str, dtype: Any, index: Any, rng: np.random.Generator
-) -> None:
-    A, B = (with_types(from_lengths(rng.integers(0, 9, 60), 40, rng), dtype, index, rng) for _ in range(2))
-    if dtype.kind == "c":  # with fused multiply-add, NumPy rounds complex products less often
-        A, B = (whole_numbers(M, rng, dtype) for M in (A, B))
-    if dtype == np.uint64:
-        A.data[::2] += np.uint64(2**63)
-    A.sum_duplicates()
-    B.sum_duplicates()
-    want = SCIPY[operation](A, B)
-    assert_same(combine(device, operation, on(device, A), on(device, B)), want)
-
-
 def broadcast_pairs() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield the pairs of different shapes that can be broadcast, of 0, 1 and 3 rows and columns."""
     shapes = list(product_of((0, 1, 3), repeat=2))
@@ -260,18 +242,6 @@ def test_subnormal_values_are_not_treated_as_zero(device: Device) -> None:
             assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
 
 
-@pytest.mark.parametrize("dtype", [*COMPUTE_DTYPES, np.dtype(bool)], ids=str)
-def test_zeros_are_dropped_and_subnormal_values_are_not(device: Device, dtype: Any) -> None:
-    tiny = np.finfo(dtype).smallest_subnormal if dtype.kind in "fc" else 1
-    values = np.array([0, 1, 0, tiny, -0.0, tiny * (1j if dtype.kind == "c" else 1)]).astype(dtype)
-    S = sp.csr_array((values, np.array([0, 1, 2, 0, 1, 2]), np.array([0, 3, 3, 6])), shape=(3, 3))
-    dropped = kernels_of(device).drop_zeros(device, on(device, S))
-    S.eliminate_zeros()
-    assert_same(dropped, S)
-    again = kernels_of(device).drop_zeros(device, dropped)
-    assert again is dropped
-
-
 # ---------------------------------------------------------------------------- parts of one matrix
 
 
@@ -283,20 +253,6 @@ def test_the_canonical_form_equals_scipys(device: Device, structure: str, rng: n
         want = S.copy()
         want.sum_duplicates()
         assert_same(canonical(device, on(device, S)), want)
-
-
-@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
-@pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32, np.float64, np.complex128], ids=str)
-def test_rows_and_columns_are_selected_as_scipy_does(
-    device: Device, dtype: Any, index: Any, rng: np.random.Generator
-) -> None:
-    S = with_types(from_lengths(rng.integers(0, 9, 60), 40, rng), np.float64, index, rng)
-    S.sum_duplicates()
-    S = S.astype(dtype)
-    rows, columns = rng.integers(0, 60, 90), rng.integers(0, 40, 70)
-    assert_same(select_rows(device, on(device, S), on_device(device, rows)), S[rows])
-    for chosen in (columns, np.unique(columns), rng.permutation(40), columns[:0]):
-        assert_same_entries(select_columns(device, on(device, S), on_device(device, chosen)), S[:, chosen])
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -313,12 +269,3 @@ def test_rows_columns_and_triangles_of_difficult_structures_equal_scipys(
     for offset in (-3, 0, 2):
         assert_same(triangle(device, a, offset, upper=True), sp.triu(S, offset, format="csr"))
         assert_same(triangle(device, a, offset, upper=False), sp.tril(S, offset, format="csr"))
-
-
-@pytest.mark.parametrize("structure", [name for name in STRUCTURES if name not in ("nothing", "no rows", "no columns")])
-def test_diagonals_equal_scipys(device: Device, structure: str, rng: np.random.Generator) -> None:
-    S, kernels = STRUCTURES[structure](rng), kernels_of(device)
-    sizes = sp.csr_array((abs(S.data), S.indices, S.indptr), shape=S.shape)  # duplicates of both signs may cancel
-    for k in (0, 1, -2):
-        difference = host(kernels.diagonal_entries(device, on(device, S), k)) - S.diagonal(k)
-        assert (abs(difference) <= 1e-14 * sizes.diagonal(k)).all()

@@ -1,6 +1,6 @@
 """A repeated product calls few files, in the order of the layers, and the general path parses its input once.
 
-The subpackages are the top-level folders of the package, as listed in tests/import_graph.py.
+The subpackages are the top-level folders of the package, as listed in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import gsparse.device.dense
 import gsparse.products.multiply
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from tests.import_graph import LAYERS
 from tests.support import on_device
+from tests.test_architecture import LAYERS
 
 PACKAGE = Path(gsparse.__file__).parent
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}

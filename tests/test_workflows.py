@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gsparse._version import __version__
-
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -34,35 +32,6 @@ def test_workflows_have_no_finding_of_zizmor() -> None:
         pytest.skip("needs zizmor, which is in the dev extra")
     done = subprocess.run([zizmor, "--offline", ".github"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_says_that_it_has_never_run_and_has_few_permissions(path: Path) -> None:
-    text = path.read_text("utf-8")
-    assert text.startswith("# This workflow has never run: ")
-    assert re.search(r"^permissions:(?: \{\}|\n  contents: read)\n", text, re.MULTILINE)
-    assert set(re.findall(r"(\S+): write", text)) == ({"id-token"} if path.stem == "release" else set())
-    assert "secrets" not in text and "password" not in text
-    actions = re.findall(r"uses: (\S+)", text)
-    assert actions and all(re.search(r"@(?:v\d+|release/v1)$", action) for action in actions)
-
-
-def test_the_quick_tests_run_on_each_python_that_the_package_declares() -> None:
-    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"]))
-    (listed,) = re.findall(r"^ +python: \[(.*)\]$", (WORKFLOWS[-1]).read_text("utf-8"), re.MULTILINE)
-    assert WORKFLOWS[-1].name == "tests.yml"
-    assert re.findall(r"3\.\d+", listed) == declared
-
-
-def test_changelog_and_citation_name_this_version() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    sections = re.findall(r"^## (.*)$", changelog, re.MULTILINE)
-    released = [section for section in sections if section != "Unreleased"]
-    version, date = re.fullmatch(r"(\S+) \((\d{4}-\d\d-\d\d)\)", released[0]).groups()  # type: ignore[union-attr]
-    assert sections.index(released[0]) <= 1
-    citation = (ROOT / "CITATION.cff").read_text("utf-8")
-    assert f"version: {version}\ndate-released: {date}\n" in citation
-    assert __version__ == version or "Unreleased" in sections
 
 
 def test_the_page_on_an_index_has_no_link_that_leads_nowhere() -> None:

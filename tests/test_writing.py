@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import gsparse
 from gsparse.bench.records import Run
 from gsparse.cli.solve import write_solution
 from gsparse.files import WRITTEN, write_file
@@ -127,34 +125,3 @@ def test_a_new_file_does_not_overwrite_another(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError), new_file(tmp_path / "a"):
         pass
     assert (tmp_path / "a").read_bytes() == b"other"
-
-
-def writes_a_file(call: ast.Call) -> bool:
-    """Return whether a call opens a file for writing without `gsparse.writing`."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    modes = [a.value for a in [*call.args, *(k.value for k in call.keywords)] if isinstance(a, ast.Constant)]
-    is_for_writing = any(isinstance(mode, str) and set(mode) & set("wxa") and len(mode) <= 3 for mode in modes)
-    flags = {node.attr for part in call.args for node in ast.walk(part) if isinstance(node, ast.Attribute)}
-    is_for_writing = is_for_writing or bool(flags & {"O_WRONLY", "O_RDWR", "O_CREAT"})  # of os.open
-    return name in ("write_text", "write_bytes", "tofile") or (
-        name in ("open", "NamedTemporaryFile", "fdopen") and is_for_writing
-    )
-
-
-def test_only_gsparse_writing_opens_files_for_writing() -> None:
-    package = Path(gsparse.__file__).parent
-    writes = {
-        f"{path.relative_to(package).as_posix()}: {ast.unparse(call)}"
-        for path in package.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(call, ast.Call) and writes_a_file(call)
-    }
-    assert writes == {
-        "writing.py: path.open('wb')",  # a device or a pipe
-        "writing.py: path.open('x+b')",
-        "cli/entry.py: Path(os.devnull).open('w', encoding='utf-8')",
-        "cli/entry.py: os.open(os.devnull, os.O_WRONLY)",  # discards output
-        # Memory that processes share, of mode 0o600.
-        "distributed/ranks/shared_memory.py: os.open(path, os.O_RDWR | getattr(os, 'O_NOFOLLOW', 0) | flags, 384)",
-        "distributed/worker/checkpoint_tasks.py: archive.open(f'{name}.npy', 'w', force_zip64=True)",  # within a file
-    }

@@ -17,8 +17,6 @@ import scipy.sparse as sp
 
 from gsparse.errors import DeviceMemoryError, FileFormatError
 
-__all__ = ["DEFLATE_RATIO", "as_csr", "check_rows", "check_values", "reading", "scipy_matrices"]
-
 # Largest compression ratio of a deflate stream, according to the documentation of zlib.
 DEFLATE_RATIO = 1032
 

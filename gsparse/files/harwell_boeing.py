@@ -1,13 +1,11 @@
-"""Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader.
+"""Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width.
 
-SciPy reads real and integer matrices without a symmetry, whose numbers are in Fortran's formats I and E. This module
-changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle. It also changes the
-numbers of formats D, F and G, and exponents without a letter, to those that SciPy reads. SciPy needs blanks between
-numbers; this module inserts them where the fields of a line touch.
+SciPy's reader serves few of these files (no symmetry, formats I and E only), so this module reads them itself: real
+and integer assembled matrices, whose numbers are in Fortran's formats I, E, D, F or G.
 
 In Fortran, the width of the format alone says where a number is. Lines with the right number of words are read from
 blank to blank all the same, because the numbers that SciPy's writer writes are one character narrower than its header
-says. This also makes negative numbers touch where no reader can know it, so this module writes files itself.
+says. This also makes negative numbers touch where no reader can know it, so this module writes files itself, too.
 
 References
 ----------
@@ -17,20 +15,17 @@ I. S. Duff, R. G. Grimes, J. G. Lewis, "Users' guide for the Harwell-Boeing spar
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from functools import partial
-from io import StringIO, TextIOWrapper
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import scipy.io
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.files.checks import as_csr
-
-__all__ = ["READ_ONLY", "SUFFIXES", "read", "writer_of"]
 
 # The suffixes that collections use. Except for the first two, a suffix is the type of the matrix: its values (real,
 # pattern …), its symmetry, and whether it is assembled.
@@ -46,70 +41,6 @@ _NO_SYMMETRY = "UR"
 _FORMAT = re.compile(r"\(\s*(?:(-?\d+)P\s*,?\s*)?(\d*)[IEFDG](\d+)[^()]*\)", re.IGNORECASE)
 # What stands before the digits of an exponent: a letter of Fortran, or nothing before a sign (1.5-300).
 _EXPONENT = re.compile(r"[DdEe]|(?<=[0-9.])(?=[+-])")
-# Formats that SciPy reads, for whole numbers and for others. It takes numbers from blank to blank.
-_WHOLE, _REAL = "(1I20)", "(1E25.16)"
-# Text that NumPy reads as a wrong integer without an error: a sign alone as 0, and a number beyond int64 as the largest
-# int64.
-_SUSPECT_INTEGERS = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
-
-
-def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read a real or integer assembled matrix, symmetric, skew-symmetric or neither. Ignore its right-hand sides."""
-    lines = path.read_text(encoding="latin-1").splitlines()
-    if len(lines) < 4:
-        raise ValueError(f"its header has four lines, it has {len(lines)}")
-    symmetry = _simplify(lines)
-    with warnings.catch_warnings():
-        # NumPy warns of text that is not a number, and stops reading there. The count of entries shows that below.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        stored = as_csr(scipy.io.hb_read(StringIO("\n".join(lines) + "\n"), spmatrix=False), path.stat().st_size)
-    announced = int(lines[2][42:56])
-    if stored.nnz != announced:
-        raise ValueError(f"it says that it has {announced:,} entries, and has {stored.nnz:,}")
-    return stored if symmetry in _NO_SYMMETRY else _add_other_triangle(stored, symmetry)
-
-
-def _simplify(lines: list[str]) -> str:
-    """Remove the symmetry and right-hand sides, which SciPy refuses, from a header. Return the symmetry's letter."""
-    lines[0] = lines[0].ljust(80)
-    kind = lines[2][:3].upper()
-    if kind[1:2] not in (*_MIRRORED_VALUES, *_NO_SYMMETRY) or kind[:1] not in ("R", "I") or kind[2:] != "A":
-        raise NotImplementedError(
-            f"its type is {kind!r}; readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
-        )
-    lines[2] = (f"{kind[0]}U{kind[2]}" + lines[2][3:]).ljust(70)
-    if lines[1][56:70].strip() not in ("", "0"):
-        del lines[4]
-    lines[1] = lines[1][:56]
-    _join_sections(lines)
-    return kind[1]
-
-
-def _join_sections(lines: list[str]) -> None:
-    """Check the number and the lengths of the lines of each section, and join them to one line.
-
-    SciPy reads the last line of a section up to its end, but for each line before it the number of characters that the
-    format says. This number may exceed the size of the file by far. A section of one line has no line before it.
-    """
-    entries, begin, sections = int(lines[2][42:56]), 4, []
-    are_whole = True, True, lines[2][0] == "I"
-    counts = int(lines[2][28:42]) + 1, entries, entries
-    for section, (format, numbers) in enumerate(zip(_formats(lines[3]), counts, strict=True)):
-        announced, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(format.repeat, 1))
-        if announced != count or not 0 <= count <= len(lines) - begin:
-            raise ValueError(f"{numbers} numbers of {format.text} take {count} lines, it announces {announced}")
-        for number in range(begin, begin + count):
-            lines[number] = lines[number].rstrip()
-            if len(lines[number]) > format.repeat * format.width:
-                raise ValueError(f"line {number + 1} is longer than {format.text}: {len(lines[number])} characters")
-            left = numbers - format.repeat * (number - begin)
-            lines[number] = _separate(lines[number], min(format.repeat, left), format)
-            lines[number] = _plain_numbers(lines[number], format, are_whole[section])
-        sections.append(" ".join(lines[begin : begin + count]))
-        begin += count
-    lines[1] = f"{len(sections):14d}" + f"{1:14d}" * len(sections)
-    lines[3] = " ".join(_WHOLE if is_whole else _REAL for is_whole in are_whole)
-    lines[4:] = sections
 
 
 class _Format(NamedTuple):
@@ -118,7 +49,34 @@ class _Format(NamedTuple):
     text: str
     repeat: int
     width: int
-    scale: int
+    scale: int = 0
+
+
+def read(path: Path, name: str | None) -> sp.csr_array:
+    """Read a real or integer assembled matrix, symmetric, skew-symmetric or neither. Ignore its right-hand sides."""
+    lines = path.read_text(encoding="latin-1").splitlines()
+    if len(lines) < 4:
+        raise ValueError(f"its header has four lines, it has {len(lines)}")
+    kind = lines[2][:3].upper()
+    if kind[1:2] not in (*_MIRRORED_VALUES, *_NO_SYMMETRY) or kind[:1] not in ("R", "I") or kind[2:] != "A":
+        raise NotImplementedError(
+            f"its type is {kind!r}; readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
+        )
+    num_rows, num_cols, entries = (int(lines[2][begin : begin + 14]) for begin in (14, 28, 42))
+    begin = 4 if lines[1][56:70].strip() in ("", "0") else 5  # a line on right-hand sides
+    sections = []
+    dtypes = np.int64, np.int64, np.int64 if kind[0] == "I" else np.float64
+    for k, (format, size) in enumerate(zip(_formats(lines[3]), (num_cols + 1, entries, entries), strict=True), 1):
+        announced, count = int(lines[1][14 * k : 14 * k + 14]), -(-size // max(format.repeat, 1))
+        if announced != count or not 0 <= count <= len(lines) - begin:
+            raise ValueError(f"{size} numbers of {format.text} take {count} lines, it announces {announced}")
+        sections.append(_numbers(lines, begin, begin + count, size, format, dtypes[k - 1]))
+        begin += count
+    pointers, rows, values = sections
+    if pointers[-1] - 1 != entries:
+        raise ValueError(f"it says that it has {entries:,} entries, and its pointers end at {pointers[-1]:,}")
+    stored = as_csr(sp.csc_array((values, rows - 1, pointers - 1), shape=(num_rows, num_cols)), path.stat().st_size)
+    return stored if kind[1] in _NO_SYMMETRY else _add_other_triangle(stored, kind[1])
 
 
 def _formats(line: str) -> list[_Format]:
@@ -140,32 +98,32 @@ def _formats(line: str) -> list[_Format]:
     return formats
 
 
-def _plain_numbers(line: str, format: _Format, are_whole: bool) -> str:
-    """Return the numbers of a line as SciPy reads them."""
-    if are_whole:
-        _check_whole_numbers(line)
-        return line
-    line = _EXPONENT.sub("E", line)
-    if format.scale and line.count("E") != len(line.split()):  # Fortran divides such numbers by a power of 10.
-        raise NotImplementedError(f"its format {format.text} has a scale factor, and numbers without an exponent")
-    return line
-
-
-def _separate(line: str, count: int, format: _Format) -> str:
-    """Insert blanks between the `count` fields of a line if they touch."""
-    if len(line.split()) == count:
-        return line
-    fields = [line[k : k + format.width] for k in range(0, len(line), format.width)]
-    for field in fields:
-        if len(field.split()) != 1:
-            raise ValueError(f"{field!r} is not one number in the {format.width} characters of {format.text}")
-    return " ".join(fields)
-
-
-def _check_whole_numbers(line: str) -> None:
-    for text in _SUSPECT_INTEGERS.findall(line):
-        if text in ("+", "-") or not -(2**63) <= int(text) < 2**63:
-            raise ValueError(f"{text} is not a 64-bit integer")
+def _numbers(lines: list[str], begin: int, end: int, size: int, format: _Format, dtype: Any) -> npt.NDArray[Any]:
+    """Return the `size` numbers of a section, line by line."""
+    parts = []
+    for number, padded_line in enumerate(lines[begin:end]):
+        line = padded_line.rstrip()
+        if len(line) > format.repeat * format.width:
+            raise ValueError(f"line {begin + number + 1} is longer than {format.text}: {len(line)} characters")
+        words, left = line.split(), size - format.repeat * number
+        if len(words) != min(format.repeat, left):
+            words = [line[k : k + format.width] for k in range(0, len(line), format.width)]
+        if dtype is np.float64:
+            words = [_EXPONENT.sub("E", word.strip()) for word in words]
+            if format.scale and not all("E" in word for word in words):  # Fortran divides these by a power of 10.
+                raise NotImplementedError(
+                    f"its format {format.text} has a scale factor, and numbers without an exponent"
+                )
+        try:
+            parts.append(np.array(words, str).astype(dtype))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"line {begin + number + 1} must hold numbers of {format.text}, not {line!r:.99}"
+            ) from error
+    numbers = np.concatenate(parts) if parts else np.empty(0, dtype)
+    if numbers.size != size:
+        raise ValueError(f"it has {numbers.size} of {size} numbers of {format.text}")
+    return numbers
 
 
 def _add_other_triangle(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
@@ -215,6 +173,6 @@ def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> N
 def _format_for(numbers: Any) -> _Format:
     """Return a format whose fields hold each of these numbers and, for readers that split at blanks, one blank."""
     if numbers.dtype.kind == "f":
-        return _Format("(3E25.16)", 3, 25, 0)  # 17 digits determine a float64; the longest is -1.2345678901234567E-300
+        return _Format("(3E25.16)", 3, 25)  # 17 digits determine a float64; the longest is -1.2345678901234567E-300
     width = 1 + max(len(str(numbers.min())), len(str(numbers.max())))
-    return _Format(f"({80 // width}I{width})", 80 // width, width, 0)
+    return _Format(f"({80 // width}I{width})", 80 // width, width)

@@ -14,8 +14,6 @@ from gsparse.files import harwell_boeing, matlab, matrix_market, npz
 from gsparse.files.checks import reading
 from gsparse.writing import replacing
 
-__all__ = ["SUFFIXES", "WRITTEN", "read_file", "write_file"]
-
 
 class _Kind(NamedTuple):
     """How files of one kind are read and written.

@@ -2,18 +2,19 @@
 
 A file is a sequence of *elements*. An element is a tag (a type and a number of bytes), followed by these bytes. The
 element of a variable consists of further elements: flags, sizes, a name, and numbers or other variables. SciPy's reader
-allocates as much memory as the tags say, so all of them are checked first.
+trusts the tags: it crashes if a type is unknown, and allocates as much memory as they say. So all tags are checked
+first. This also lists the variables, which `scipy.io.whosmat` cannot do if one is an object of a class.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import scipy.io
@@ -21,9 +22,7 @@ import scipy.io.matlab
 import scipy.sparse as sp
 
 from gsparse.errors import FileFormatError
-from gsparse.files.checks import DEFLATE_RATIO, as_csr
-
-__all__ = ["DEFAULT_NAME", "read", "write"]
+from gsparse.files.checks import as_csr
 
 DEFAULT_NAME = "A"
 
@@ -40,20 +39,14 @@ _INTEGERS = [f"{u}int{n}" for n in (8, 16, 32, 64) for u in ("", "u")]
 _CLASSES = ("", "cell", "struct", "object", "char", "sparse", "double", "single", *_INTEGERS, "function", "opaque")
 _NUMBERS = ("sparse", "double", "single", *_INTEGERS)
 _CONTAINERS = ("cell", "struct", "object", "function", "opaque")
-# The bytes of the header, the last two of which are the byte order; the types of the element of a variable, plain and
-# compressed.
-_HEADER_BYTES = 128
+# The types of the element of a variable, plain and compressed.
 _MATRIX, _COMPRESSED = 14, 15
 # The bytes of one number, by the type of the element.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
-# Largest number of bytes for the sizes of a variable: SciPy reads up to 32 dimensions.
-_MAX_SIZES_BYTES = 4 * 32
-# Largest number of bytes of a name. MATLAB's names have up to 63.
-_MAX_NAME_BYTES = 1 << 10
-# Bytes of the file that are read at once. At most 17 MB are then decompressed at once.
+# Largest number of bytes of flags, of sizes (SciPy reads up to 32) and of a name (MATLAB's have up to 63).
+_MAX_HEAD_BYTES = 1 << 10
+# Bytes that are skipped at once.
 _PIECE = 1 << 14
-# The major version that SciPy returns for files that its reader for version 5 reads.
-_VERSION_5 = 1
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
@@ -64,8 +57,8 @@ def read(path: Path, name: str | None) -> sp.csr_array:
     """
     with path.open("rb") as file:
         version, _ = scipy.io.matlab.matfile_version(file)
-        if version != _VERSION_5:
-            number = "7.3, which is HDF5" if version > _VERSION_5 else "4"
+        if version != 1:
+            number = "7.3, which is HDF5" if version > 1 else "4"
             raise NotImplementedError(
                 f"MATLAB files of version 5 to 7 are read, this one is of {number}: save it with '-v7'"
             )
@@ -75,75 +68,90 @@ def read(path: Path, name: str | None) -> sp.csr_array:
         file.seek(0)
         matrix: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
         for field in fields:
-            matrix = _field(path.name, matrix, field, path_to_matrix)
+            names = getattr(matrix, "dtype", np.dtype(float)).names
+            if names is None or matrix.size != 1 or field not in names:
+                about = f"the fields of the structure are {', '.join(names)}" if names else "it is in no structure"
+                raise FileFormatError(f"{path.name} holds no {path_to_matrix}: {about}")
+            matrix = matrix[field].item()
         if not (isinstance(matrix, np.ndarray) or sp.issparse(matrix)):  # SciPy returns "Read error: …" as a string.
             raise ValueError(f"{path_to_matrix}: {matrix!s:.200}")
         return as_csr(matrix, num_bytes)
 
 
-def _field(file: str, structure: Any, field: str, path_to_field: str) -> Any:
-    """Return a field of a structure.
-
-    If there is none, the error is a FileFormatError already, because the file is valid, and `reading` must not call it
-    malformed.
-    """
-    fields = getattr(structure, "dtype", np.dtype(float)).names
-    if fields is None or structure.size != 1:
-        raise FileFormatError(f"{file} holds no {path_to_field}: what should have {field!r} is not a single structure")
-    if field not in fields:
-        raise FileFormatError(f"{file} holds no {path_to_field}: the fields of the structure are {', '.join(fields)}")
-    return structure[field].item()
-
-
 def _variables(file: IO[bytes], num_bytes: int) -> list[_Variable]:
-    """Return the variables that have a name. The function `scipy.io.whosmat` fails if one is an object of a class.
+    """Return the variables that have a name.
 
     Raises
     ------
     ValueError
-        If an element has an impossible size or type, both of which SciPy would trust.
+        If an element has an impossible size or type.
     """
     variables = []
-    file.seek(_HEADER_BYTES - 2)
+    file.seek(126)  # the last two of the 128 bytes of the header
     order = "<" if file.read(2) == b"IM" else ">"
     while file.tell() < num_bytes:
-        kind, count = struct.unpack(f"{order}II", file.read(8))
-        begin = file.tell()
-        if count > num_bytes - begin:
-            raise ValueError(f"an element says that it has {count:,} bytes, {num_bytes - begin:,} are left")
+        stream = file
+        kind, count = struct.unpack(f"{order}II", _read(file, 8))
+        end = file.tell() + count
+        if end > num_bytes:
+            raise ValueError(f"an element says that it has {count:,} bytes, {num_bytes - file.tell():,} are left")
         if kind == _COMPRESSED:
-            inflated = _Stream(_inflated(_pieces(file, count)))
-            for inner, size in _elements(inflated, DEFLATE_RATIO * count, order):
-                variables.append(_variable(inflated, inner, size, order))
-        else:
-            variables.append(_variable(_Stream(_pieces(file, count)), kind, count, order))
-        file.seek(begin + count)
+            stream = io.BufferedReader(cast("io.RawIOBase", _Inflated(file.read(count))))
+            kind, count = struct.unpack(f"{order}II", _read(stream, 8))
+        if kind != _MATRIX:
+            raise ValueError(f"a variable is of type {kind}, not {_MATRIX}")
+        variables.append(_variable(stream, count, order))
+        if stream is not file and stream.read(1):
+            raise ValueError("a compressed variable has bytes behind its end")
+        file.seek(end)
     return [variable for variable in variables if variable[0]]
 
 
-def _variable(stream: _Stream, element: int, count: int, order: str) -> _Variable:
+def _variable(stream: IO[bytes], left: int, order: str) -> _Variable:
     """Check the elements of a variable: flags, sizes, a name, and then numbers, or variables in a container."""
-    if element != _MATRIX:
-        raise ValueError(f"a variable is of type {element}, not {_MATRIX}")
     allowed, matlab_class = set(_ITEM_BYTES), ""
     sizes: tuple[int, ...] = ()
-    name = ""
-    for place, (kind, size) in enumerate(_elements(stream, stream.position + count, order)):
-        if place == 0 and size >= 4:
-            number = stream.read(4)[0 if order == "<" else 3]
-            matlab_class = _CLASSES[number] if number < len(_CLASSES) else ""
-            allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
+    name, place = "", 0
+    while left > 0:
+        kind, size, body = _read_tag(stream, left, order)
+        left -= 8
+        padding = 0 if body is not None else min(-size % 8, left - size)
         if kind not in allowed:
             raise ValueError(f"an element of a variable is of type {kind}, but can only be one of {sorted(allowed)}")
-        if place == (1 if matlab_class == "opaque" else 2) and size <= _MAX_NAME_BYTES:  # An object has no sizes.
-            name = stream.read(size).decode("latin-1")
-        elif place == 1 and size <= _MAX_SIZES_BYTES:
-            sizes = struct.unpack(f"{order}{size // 4}i", stream.read(size // 4 * 4))
         if kind == _MATRIX:
-            _variable(stream, kind, size, order)
-        elif not _fits(matlab_class, place, sizes, size // _ITEM_BYTES[kind]):
-            raise ValueError(f"an element of a variable of shape {sizes} says that it has {size:,} bytes")
+            _variable(stream, size, order)
+        elif place > 2:
+            if not _fits(matlab_class, place, sizes, size // _ITEM_BYTES[kind]):
+                raise ValueError(f"an element of a variable of shape {sizes} says that it has {size:,} bytes")
+            for begin in range(0, size if body is None else 0, _PIECE):
+                _read(stream, min(size - begin, _PIECE))
+        else:
+            if size > _MAX_HEAD_BYTES:
+                raise ValueError(f"the flags, the sizes or the name of a variable say that they have {size:,} bytes")
+            head = _read(stream, size) if body is None else body
+            if place == 0 and size >= 4:
+                matlab_class = dict(enumerate(_CLASSES)).get(head[0 if order == "<" else 3], "")
+                allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
+            elif place == (1 if matlab_class == "opaque" else 2):  # An object has no sizes.
+                name = head.decode("latin-1")
+            elif place == 1:
+                sizes = struct.unpack(f"{order}{size // 4}i", head[: size // 4 * 4])
+        stream.read(padding)
+        left -= 0 if body is not None else size + padding
+        place += 1
     return name, sizes, matlab_class
+
+
+def _read_tag(stream: IO[bytes], left: int, order: str) -> tuple[int, int, bytes | None]:
+    """Return the type and the size of an element, and its bytes if they are stored within the tag."""
+    tag, available, body = _read(stream, 8), left - 8, None
+    kind, size = struct.unpack(f"{order}II", tag)
+    if kind >> 16:
+        kind, size, available = kind & 0xFFFF, kind >> 16, 4
+        body = tag[4 : 4 + size]
+    if size > available:
+        raise ValueError(f"an element says that it has {size:,} bytes, {available:,} are left")
+    return kind, size, body
 
 
 def _fits(matlab_class: str, place: int, sizes: tuple[int, ...], count: int) -> bool:
@@ -153,88 +161,27 @@ def _fits(matlab_class: str, place: int, sizes: tuple[int, ...], count: int) -> 
     return matlab_class not in _NUMBERS or place not in (3, 4) or count == math.prod(sizes)
 
 
-def _elements(stream: _Stream, end: int, order: str) -> Iterator[tuple[int, int]]:
-    """Yield the type and the number of bytes of each element. Its bytes come next in the stream."""
-    begin = stream.position
-    while stream.position < end and not stream.is_at_end():
-        (kind,) = struct.unpack(f"{order}I", stream.read(4))
-        if kind >> 16:  # A small element is stored within its tag.
-            kind, count, available = kind & 0xFFFF, kind >> 16, 4
-        else:
-            (count,) = struct.unpack(f"{order}I", stream.read(4))
-            available = end - stream.position
-        if count > available:
-            raise ValueError(f"an element says that it has {count:,} bytes, {available:,} are left")
-        last = stream.position + count
-        yield kind, count
-        padded = begin + -(-(last - begin) // 8) * 8
-        stream.skip(last - stream.position)
-        stream.skip(min(padded, end) - last, may_end=True)
+def _read(stream: IO[bytes], count: int) -> bytes:
+    content = stream.read(count)
+    if len(content) < count:
+        raise ValueError(f"it ends {count - len(content):,} bytes before the end of an element")
+    return content
 
 
-class _Stream:
-    """A sequential stream of bytes, of which only one piece is in memory at a time.
+class _Inflated(io.RawIOBase):
+    """A stream that decompresses as much as is asked for, so that null bytes do not fill the memory."""
 
-    Parameters
-    ----------
-    pieces : iterator of bytes
+    def __init__(self, compressed: bytes) -> None:
+        self._rest, self._inflate = compressed, zlib.decompressobj()
 
-    Attributes
-    ----------
-    position : int
-        Number of bytes that have been read or skipped.
-    """
+    def readable(self) -> bool:
+        return True
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._piece, self.position = pieces, memoryview(b""), 0
-
-    def is_at_end(self) -> bool:
-        """Return whether no byte is left."""
-        while not self._piece:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return True
-            self._piece = memoryview(piece)
-        return False
-
-    def read(self, count: int) -> bytes:
-        """Return the next `count` bytes. Raise ValueError if there are fewer."""
-        return b"".join(self._parts(count, may_end=False))
-
-    def skip(self, count: int, *, may_end: bool = False) -> None:
-        """Skip the next `count` bytes. Raise ValueError if there are fewer, unless the stream `may_end` there."""
-        for _ in self._parts(count, may_end):
-            pass
-
-    def _parts(self, count: int, may_end: bool) -> Iterator[memoryview]:
-        while count:
-            if self.is_at_end():
-                if may_end:
-                    return
-                raise ValueError(f"it ends {count:,} bytes before the end of an element")
-            part, self._piece = self._piece[:count], self._piece[count:]
-            count -= len(part)
-            self.position += len(part)
-            yield part
-
-
-def _pieces(file: IO[bytes], count: int) -> Iterator[bytes]:
-    while count:
-        piece = file.read(min(count, _PIECE))
-        if not piece:
-            return
-        count -= len(piece)
-        yield piece
-
-
-def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress one piece at a time."""
-    inflate = zlib.decompressobj()
-    for piece in pieces:
-        yield inflate.decompress(piece)
-        if inflate.eof:
-            return
-    raise ValueError("its compressed bytes end early")
+    def readinto(self, buffer: Any) -> int:
+        piece = self._inflate.decompress(self._rest, len(buffer))
+        self._rest = self._inflate.unconsumed_tail
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 def _choose(file: str, variables: list[_Variable], name: str | None) -> str:

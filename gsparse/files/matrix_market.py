@@ -18,18 +18,6 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
-__all__ = [
-    "WRITER",
-    "MatrixMarketHeader",
-    "compressed_writer",
-    "opened",
-    "parse",
-    "read",
-    "rest_of_line",
-    "without_entries",
-    "write",
-]
-
 # Another function that writes such files, for error messages.
 WRITER = "scipy.io.mmwrite"
 

@@ -13,8 +13,6 @@ import scipy.sparse as sp
 from gsparse.errors import FileFormatError
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows, scipy_matrices
 
-__all__ = ["WRITER", "array_header", "headers", "read", "write"]
-
 # Another function that writes such files, for error messages.
 WRITER = "scipy.sparse.save_npz"
 

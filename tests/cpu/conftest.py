@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,38 +71,6 @@ def random_values(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
     return values.astype(dtype)
 
 
-def exact_product(csr: Csr, x: Any, conjugate: bool = False) -> tuple[Any, Any]:
-    """Return A @ x in extended precision (modulo 2**64 for integers), and |A| @ |x|."""
-    wide = np.dtype({"f": np.longdouble, "c": np.clongdouble, "i": np.int64}[x.dtype.kind])
-    rows = np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr))
-    data = csr.data.conj() if conjugate else csr.data
-    exact = np.zeros((csr.num_rows, *x.shape[1:]), wide)
-    bound = np.zeros(exact.shape, np.longdouble)
-    values = data.astype(wide).reshape(-1, *[1] * (x.ndim - 1))
-    terms = values * x.astype(wide)[csr.indices]
-    np.add.at(exact, rows, terms)
-    np.add.at(bound, rows, np.abs(terms).astype(np.longdouble))
-    return exact, bound
-
-
-@pytest.fixture
-def assert_row_by_row() -> Callable[..., None]:
-    """Compare with an exact result: |computed - exact| <= c * eps * (|A| |x|) in each row, where c is about twice its
-    length."""
-
-    def check(csr: Csr, computed: Any, exact: Any, bound: Any) -> None:
-        if computed.dtype.kind == "i":
-            np.testing.assert_array_equal(computed, exact)
-            return
-        real = np.finfo(computed.dtype)
-        length = np.diff(csr.indptr).astype(np.longdouble).reshape(-1, *[1] * (computed.ndim - 1)) + 4
-        # Each term may also be rounded to a subnormal number.
-        allowed = 2 * length * (real.eps * bound + real.smallest_subnormal)
-        assert (np.abs(computed - exact) <= allowed).all()
-
-    return check
-
-
 @pytest.fixture(autouse=True)
 def _restored_threads() -> Any:
     num_threads = threads.get_num_threads()
@@ -118,7 +85,7 @@ def cases() -> Any:
     class Cases:
         structures = STRUCTURES
 
-    for helper in (make_csr, make_stencil, random_values, exact_product):
+    for helper in (make_csr, make_stencil):
         setattr(Cases, helper.__name__, staticmethod(helper))
     return Cases
 

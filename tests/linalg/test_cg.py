@@ -48,27 +48,6 @@ def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Devic
     np.testing.assert_allclose(result.x, x, rtol=0, atol=1e-8)
 
 
-def test_cg_solves_right_hand_sides_side_by_side(device: Device) -> None:
-    b = right_hand_side(S, 3)
-    b[:, 1] = 0
-    x, info = cg(matrix(device, S), b, rtol=1e-9)
-    assert info == 0
-    assert x.shape == b.shape
-    np.testing.assert_array_equal(x[:, 1], 0)
-    assert np.all(residual(S, x[:, ::2], b[:, ::2]) < 1e-8)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(2)
-def test_cg_computes_in_the_dtype_of_the_system(real_device: Device, dtype: np.dtype[Any]) -> None:
-    T = laplacian(7, dtype)
-    b = right_hand_side(T)
-    x, info = cg(matrix(real_device, T), b, rtol=1e-4)
-    assert info == 0
-    assert x.dtype == dtype
-    assert residual(T, x, b) < 2e-4
-
-
 def test_cg_promotes_integers(real_device: Device) -> None:
     x, info = cg(matrix(real_device, S.astype(int)), np.ones(S.shape[0], int))
     assert info == 0
@@ -108,31 +87,12 @@ def test_cg_accepts_all_kinds_of_operators(real_device: Device) -> None:
         np.testing.assert_allclose(host(x), expected, rtol=0, atol=1e-8)
 
 
-def test_cg_begins_at_x0_and_does_not_change_it(real_device: Device) -> None:
-    A, guess = matrix(real_device, S), right_hand_side(S, seed=1)
-    original = guess.copy()
-    x, info = cg(A, B, guess, rtol=1e-10)
-    assert info == 0
-    assert residual(S, x, B) < 1e-9
-    np.testing.assert_array_equal(guess, original)
-    again = cg(A, B, x, rtol=1e-8, full_output=True)
-    assert (again.iterations, again.info) == (0, 0)
-    np.testing.assert_array_equal(again.x, x)
-
-
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
 def test_cg_begins_at_the_preconditioned_right_hand_side(real_device: Device, M: Any) -> None:
     first = cg(matrix(real_device, S), B, "Mb", M=M, maxiter=0, full_output=True)
     np.testing.assert_allclose(first.x, B if M is None else M @ B, rtol=1e-15)
     with pytest.raises(ValueError, match="'Mb'"):
         cg(matrix(real_device, S), B, "b")
-
-
-def test_cg_returns_zero_for_a_zero_right_hand_side(device: Device) -> None:
-    for guess in (None, B):
-        result = cg(matrix(device, S), np.zeros_like(B), guess, full_output=True)
-        assert (result.info, result.iterations) == (0, 0)
-        np.testing.assert_array_equal(result.x, 0)
 
 
 def test_cg_stops_at_maxiter(device: Device) -> None:
@@ -145,24 +105,6 @@ def test_cg_stops_at_maxiter(device: Device) -> None:
         assert "maxiter" in result.advice
         assert len(result.residuals) == maxiter + 1
         np.testing.assert_allclose(result.x, x, rtol=1e-12, atol=1e-12)
-
-
-def test_cg_calls_back_after_each_iteration(real_device: Device) -> None:
-    counter, scipy_counter = Count(), Count()
-    x, _ = cg(matrix(real_device, S), B, rtol=1e-8, callback=counter)
-    la.cg(S, B, rtol=1e-8, callback=scipy_counter)
-    assert abs(counter.calls - scipy_counter.calls) <= 1
-    np.testing.assert_array_equal(counter.last, x)
-
-
-@pytest.mark.parametrize("where", ["matrix", "right-hand side"])
-def test_cg_stops_within_one_iteration_on_nan(device: Device, where: str) -> None:
-    T, b = S.copy(), B.copy()
-    (T.data if where == "matrix" else b)[3] = np.nan
-    result = cg(matrix(device, T), b, full_output=True, maxiter=50)
-    assert result.info < 0
-    assert result.iterations <= 1
-    assert "not a number" in result.reason
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -214,13 +156,6 @@ def test_a_breakdown_of_cg_names_what_helps_with_an_indefinite_matrix(real_devic
     assert gsparse.linalg.minres(A, np.ones(3))[1] == 0
 
 
-@pytest.mark.parametrize("scale", [1e-140, 1e140])
-def test_the_cubes_of_a_right_hand_side_may_be_out_of_range(real_device: Device, scale: float) -> None:
-    expected = cg(matrix(real_device, S), B, rtol=1e-9, full_output=True)
-    result = cg(matrix(real_device, S), B * scale, rtol=1e-9, full_output=True)
-    assert (result.info, result.iterations) == (0, expected.iterations)
-
-
 def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
     T = sp.csr_array(
         S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel())
@@ -229,19 +164,6 @@ def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
     x, info = cg(matrix(device, T), b, rtol=1e-8)
     assert info == 0
     assert residual(T, x, b) < 1e-7
-
-
-def test_cg_solves_small_systems(device: Device) -> None:
-    x, info = cg(matrix(device, sp.csr_array([[4.0]])), np.array([2.0]))
-    assert (x.tolist(), info) == ([0.5], 0)
-    for b in (np.zeros((3, 0)), np.zeros((0, 0))):
-        x, info = cg(matrix(device, sp.csr_array(np.eye(len(b)))), b)
-        assert (x.shape, info) == (b.shape, 0)
-    x, info = cg(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
-    assert (x.shape, info) == ((0,), 0)
-    x, info = cg(matrix(device, S), B[:, None], rtol=1e-9)
-    assert info == 0
-    assert residual(S, x.ravel(), B) < 1e-8
 
 
 def test_cg_refuses_incompatible_arguments(real_device: Device) -> None:

@@ -313,16 +313,6 @@ def test_several_columns_are_preconditioned_as_single_vectors_are(device: Device
         M @ X.T
 
 
-@pytest.mark.filterwarnings("ignore:Exited")
-def test_scipys_lobpcg_accepts_the_matrix_and_a_preconditioner(real_device: Device) -> None:
-    S = positive(12, "float64")
-    A, X = matrix(real_device, S), np.random.default_rng(2).standard_normal((144, 5))
-    expected = np.linalg.eigvalsh(S.toarray())[:3]
-    for M in (ic0(A), jacobi(A), la.aslinearoperator(ic0(A))):
-        values, _ = la.lobpcg(A, X, M=M, largest=False, tol=1e-8, maxiter=300)
-        np.testing.assert_allclose(np.sort(values)[:3], expected, rtol=1e-8)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", FOR_CG)
 def test_every_dtype_gives_the_result_of_the_wide_one(real_device: Device, name: str, dtype: np.dtype[Any]) -> None:

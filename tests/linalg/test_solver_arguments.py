@@ -1,20 +1,23 @@
-"""Arguments that all solvers share: limits, tolerances, right-hand sides without columns, and complex guesses."""
+"""What all solvers share: limits, tolerances, right-hand sides without columns, guesses, dtypes, ends on NaN."""
 
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix, linalg
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError, ShapeError
 from gsparse.linalg.registry import METHODS, names_of
 from gsparse.linalg.result import SolveResult
-from tests.support import on_device
+from tests.linalg.problems import Count, laplacian, matrix, residual, right_hand_side
+from tests.support import DTYPES, on_device
 
 N = 30
 S = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(N, N)).tocsr()
@@ -173,8 +176,8 @@ def test_info_is_negative_after_a_breakdown(A: GpuSparseMatrix, name: str) -> No
 @pytest.mark.few(2)
 def test_solvers_round_extended_precision_to_double(name: str) -> None:
     solver, wide = getattr(linalg, name), S.astype(np.longdouble)
-    for matrix, b in ((S, np.ones(N, np.longdouble)), (wide, np.ones(N)), (wide, np.ones(N, np.clongdouble))):
-        x, *_ = solver(GpuSparseMatrix(matrix, device="cpu"), b)
+    for operator, b in ((S, np.ones(N, np.longdouble)), (wide, np.ones(N)), (wide, np.ones(N, np.clongdouble))):
+        x, *_ = solver(GpuSparseMatrix(operator, device="cpu"), b)
         assert x.dtype == (np.complex128 if b.dtype.kind == "c" else np.float64)
         np.testing.assert_allclose(S @ x, 1, rtol=1e-3)
 
@@ -206,3 +209,96 @@ def test_a_guess_without_dimensions_is_refused(device: Device) -> None:
         ShapeError, match=r"shapes of A \(1, 1\) and x0 \(\) are incompatible: x0 must have shape \(1,\)"
     ):
         linalg.cg(A, np.ones(1), x0=np.array(1.0))
+
+
+# ------------------------------------------------------------------------ what every solver of square systems promises
+
+SQUARE: dict[str, Any] = {
+    **{name: getattr(linalg, name) for name in ("cg", "minres", "bicgstab", "gmres", "fgmres", "chebyshev")},
+    "cg, single reduction": partial(linalg.cg, single_reduction=True),
+}
+T = sp.csr_array(laplacian(7) + sp.eye_array(49))
+B = right_hand_side(T)
+square = pytest.mark.parametrize("name", SQUARE)
+
+
+@square
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
+def test_right_hand_sides_are_solved_side_by_side_in_the_dtype_of_the_system(
+    device: Device, name: str, dtype: np.dtype[Any]
+) -> None:
+    system = sp.csr_array(laplacian(7, dtype) + sp.eye_array(49, dtype=dtype))
+    b = right_hand_side(system, 3)
+    b[:, 1] = 0
+    x, info = SQUARE[name](matrix(device, system), b, rtol=1e-4)
+    assert (info, x.dtype, x.shape) == (0, dtype, b.shape)
+    np.testing.assert_array_equal(x[:, 1], 0)
+    assert np.all(residual(system, x[:, ::2], b[:, ::2]) < 1e-3)
+    alone, _ = SQUARE[name](matrix(device, system), b[:, 2], rtol=1e-4)
+    np.testing.assert_allclose(x[:, 2], alone, atol=1e-4 * np.linalg.norm(b[:, 2]))
+
+
+@square
+def test_a_solve_begins_at_x0_and_does_not_change_it(real_device: Device, name: str) -> None:
+    guess = right_hand_side(T, seed=1)
+    original = guess.copy()
+    x, info = SQUARE[name](matrix(real_device, T), B, guess, rtol=1e-10)
+    assert info == 0
+    assert residual(T, x, B) < 1e-8
+    np.testing.assert_array_equal(guess, original)
+    again = SQUARE[name](matrix(real_device, T), B, x, rtol=1e-7, full_output=True)
+    assert again.info == 0
+    assert again.iterations <= (name == "minres")  # whose test also asks for the norm of A
+    np.testing.assert_allclose(again.x, x, rtol=1e-6)
+
+
+@square
+def test_the_solution_for_zero_is_zero(device: Device, name: str) -> None:
+    for guess in (None, B):
+        result = SQUARE[name](matrix(device, T), np.zeros_like(B), guess, full_output=True)
+        assert (result.info, result.iterations) == (0, 0)
+        np.testing.assert_array_equal(result.x, 0)
+
+
+@square
+@pytest.mark.parametrize("where", ["matrix", "right-hand side"])
+@pytest.mark.few(1)
+def test_a_solve_stops_within_one_iteration_on_nan(device: Device, name: str, where: str) -> None:
+    system, b = T.copy(), B.copy()
+    (system.data if where == "matrix" else b)[3] = np.nan
+    result = SQUARE[name](matrix(device, system), b, full_output=True, maxiter=50)
+    assert result.info != 0
+    assert result.iterations <= 1
+    assert result.advice == f"{'A' if where == 'matrix' else 'b'} holds NaN or inf."
+
+
+@square
+def test_operators_of_scipy_are_accepted(real_device: Device, name: str) -> None:
+    M = la.LinearOperator(T.shape, matvec=lambda x: x / T.diagonal(), dtype=float)
+    x, info = SQUARE[name](la.aslinearoperator(matrix(real_device, T)), B, rtol=1e-9, M=M)
+    assert info == 0
+    assert residual(T, x, B) < 1e-7
+
+
+@square
+def test_tiny_systems_are_solved_and_rectangular_ones_refused(device: Device, name: str) -> None:
+    solver = SQUARE[name]
+    x, info = solver(matrix(device, sp.csr_array([[4.0]])), np.array([2.0]))
+    assert (x.tolist(), info) == ([0.5], 0)
+    x, info = solver(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
+    assert (x.shape, info) == ((0,), 0)
+    with pytest.raises(ShapeError, match="square"):
+        solver(matrix(device, T[:, 1:]), B)
+
+
+@pytest.mark.parametrize("name", [name for name in SQUARE if "gmres" not in name])  # that counts cycles
+def test_a_callback_sees_each_iteration_and_maxiter_limits_them(real_device: Device, name: str) -> None:
+    for maxiter in (0, 1, 3, None):
+        count = Count()
+        result = SQUARE[name](matrix(real_device, T), B, rtol=1e-8, maxiter=maxiter, callback=count, full_output=True)
+        assert count.calls == result.iterations
+        if maxiter != 0:
+            np.testing.assert_array_equal(count.last, result.x)
+        if maxiter is not None:
+            assert (result.iterations, result.info, result.reason) == (maxiter, max(maxiter, 1), "reached maxiter")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,20 +68,6 @@ def test_products_match_scipy(client: Any, workers: list[str], world_size: int, 
             ):  # fmt: skip
                 np.testing.assert_allclose(got, expected, atol=1e-12)
                 assert got.dtype == expected.dtype
-
-
-def test_nested_transposes_and_adjoints_match_scipy(client: Any, workers: list[str]) -> None:
-    S = matrices("complex128")["square"]
-    x = random_values(np.random.default_rng(3), 101, "complex128")
-    X = np.stack([x, 2 * x], axis=1)
-    with distribute(S, client=client, workers=workers[:2]) as A:
-        assert A.T.T is A
-        assert A.H.H is A
-        for got, expected in ((A.T, S.T), (A.H, S.conj().T)):
-            np.testing.assert_allclose(got.rmatvec(x), expected.conj().T @ x, atol=1e-12)
-            np.testing.assert_allclose(got.rmatmat(X), expected.conj().T @ X, atol=1e-12)
-            np.testing.assert_allclose(got.H @ x, expected.conj().T @ x, atol=1e-12)
-            np.testing.assert_allclose(got.T @ X, expected.T @ X, atol=1e-12)
 
 
 def test_products_with_dask_arrays_are_dask_arrays_chunked_by_rows(client: Any, workers: list[str]) -> None:
@@ -197,19 +182,6 @@ def test_a_solve_that_has_not_converged_warns_once_in_the_words_of_a_local_one(
         assert result.advice in str(issued[0].message)
 
 
-def test_cg_solves_complex_systems_and_systems_smaller_than_the_cluster(client: Any, workers: list[str]) -> None:
-    S = laplacian(9, complex)
-    b = right_hand_side(S, 3)
-    with distribute(S, client=client, workers=workers) as A:
-        X, info = gla.cg(A, b, rtol=1e-10)
-        assert (X.shape, info) == (b.shape, 0)
-        assert residual(S, X, b).max() < 1e-9
-    tiny = laplacian(2)[:3, :3]
-    with distribute(tiny, client=client, workers=workers, partition="rows") as A:
-        assert min(np.diff(A.row_bounds)) == 0
-        np.testing.assert_allclose(gla.cg(A, np.ones(3), rtol=1e-12)[0], np.linalg.solve(tiny.toarray(), np.ones(3)))
-
-
 def test_preconditioners_but_multigrid_are_made_of_each_ranks_block(client: Any, workers: list[str]) -> None:
     S = laplacian(20)
     b = right_hand_side(S)
@@ -276,20 +248,6 @@ def test_lobpcg_runs_on_the_client_with_operators_that_workers_lack(
         options = {"B": mass, "tol": 1e-8, "maxiter": 100}
         expected = gla.lobpcg(single, X, M=gla.jacobi(single), **options)[0]
         np.testing.assert_allclose(gla.lobpcg(A, X, M=gla.jacobi(A), **options)[0], expected, rtol=1e-12)
-
-
-def test_scipys_eigensolvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
-    S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
-    X = np.random.default_rng(0).standard_normal((100, 3))
-    exact = np.linalg.eigvalsh(S.toarray())[::-1][:3]
-    with distribute(S, client=client, workers=workers[:3]) as A:
-        np.testing.assert_allclose(la.lobpcg(A, X, tol=1e-8, maxiter=100)[0], exact, rtol=1e-10)
-        np.testing.assert_allclose(la.eigsh(A, 3, return_eigenvectors=False)[::-1], exact, rtol=1e-10)
-    tall = rectangular(60, 25)
-    with distribute(tall, client=client, workers=workers[:3]) as A:
-        values = np.linalg.svd(tall.toarray(), compute_uv=False)[:3]
-        for options in ({"solver": "arpack"}, {"solver": "lobpcg", "tol": 1e-5, "maxiter": 200}):
-            np.testing.assert_allclose(np.sort(la.svds(A, 3, **options)[1])[::-1], values, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("partition", "reorder"), [("rows", None), ("nnz", "rcm"), ("metis", None), ("metis", "rcm")])
@@ -552,19 +510,6 @@ def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
         assert norms[-1] < norms[0]
         with pytest.raises(ZeroDivisionError):
             gla.cg(A, b, callback=lambda x: 1 / 0)
-
-
-def test_progress_without_tqdm_is_refused_before_any_work(
-    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S = laplacian(8)
-    with distribute(S, client=client, workers=workers[:2]) as A:
-        with monkeypatch.context() as context:
-            context.setitem(sys.modules, "tqdm", None)
-            context.delitem(sys.modules, "tqdm.auto", raising=False)
-            with nothing_is_sent(), pytest.raises(ModuleNotFoundError, match=r"pip install 'gsparse-gpu\[progress\]'"):
-                gla.cg(A, right_hand_side(S), progress=True)
-        assert gla.cg(A, right_hand_side(S))[1] == 0
 
 
 def test_progress_bars_of_short_solves_end_at_the_last_iteration(

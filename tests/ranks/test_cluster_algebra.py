@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 import gsparse.linalg as gla
 from gsparse.bench.elliptic_problems import poisson
-from gsparse.errors import CommunicationError, DtypeError, ShapeError, WorkerLostError
+from gsparse.errors import CommunicationError, ShapeError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import wait_until
 from tests.ranks.test_rank_rows import random_matrix
@@ -108,41 +108,6 @@ def test_entries_match_scipy(
             check(A[selected], S[selected])
         if "reorder" in options:
             assert A.permutation is not None
-
-
-def unsorted_matrix(seed: int, size: int = 30) -> sp.csr_array:
-    """Return a matrix with unsorted rows, in which entries are stored several times."""
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.integers(0, size, (2, 200))
-    order = np.argsort(rows, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
-    return sp.csr_array((rng.standard_normal(200), columns[order], indptr), shape=(size, size))
-
-
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_repeated_and_unsorted_entries_match_scipy(client: Any, workers: list[str], world_size: int) -> None:
-    S, T = unsorted_matrix(0), unsorted_matrix(1)
-    canonical = S.copy()
-    canonical.sum_duplicates()
-    assert canonical.nnz < S.nnz
-    placement: dict[str, Any] = {"client": client, "workers": workers[:world_size], "partition": "rows"}
-    with distribute(S, **placement) as A, distribute(T, **placement) as B:
-        assert A.nnz == S.nnz
-        for result, expected in ((A @ B, S @ T), (A + B, S + T), (3 * A, 3 * S), (A.T.tomatrix(), S.T)):
-            with result:
-                check(result, sp.csr_array(expected))
-        check(A.diagonal(), S.diagonal())
-        check(A.sum(0), S.sum(0))
-        check(A[4:20], canonical[4:20])
-        values = np.random.default_rng(2).standard_normal(canonical.nnz).astype(np.float32)
-        expected = sp.csr_array((values, canonical.indices, canonical.indptr), shape=S.shape)
-        with A.with_data(values) as changed, changed.with_data(2 * values) as again:
-            check(changed, expected)
-            check(again, 2 * expected)
-        with pytest.raises(ShapeError, match=f"{canonical.nnz} entries"):
-            A.with_data(np.ones(S.nnz))
-        with pytest.raises(DtypeError, match="with_data needs numbers"):
-            A.with_data(values.astype(object))
 
 
 @pytest.mark.parametrize("world_size", [1, 3])

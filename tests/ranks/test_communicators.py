@@ -363,36 +363,6 @@ def join_alone(listener: socket.socket, address: Any) -> None:
 NOISE = b"0123456789abcdef\xff" * 12
 
 
-@pytest.mark.parametrize(
-    "greeting",
-    [b"", b"\x09\x00\x00\x00", b"\x01\x00\x00\x00" + bytes(64), NOISE],
-    ids=["nothing", "a rank", "zeros", "noise"],
-)
-def test_noise_on_the_port_is_refused_and_does_not_stop_the_ranks(greeting: bytes) -> None:
-    listeners = [listen("127.0.0.1") for _ in range(2)]
-    addresses = [listener.getsockname() for listener in listeners]
-    strangers = [socket.create_connection(address) for address in addresses]
-    for stranger in strangers:
-        stranger.sendall(greeting)
-        stranger.shutdown(socket.SHUT_WR)
-    found = []
-
-    def add(rank: int) -> None:
-        with SocketCommunicator(rank, addresses, listeners[rank], SECRET, LONG) as communicator:
-            values = np.ones(1)
-            communicator.allreduce(values)
-            found.append(values[0])
-
-    threads = [threading.Thread(target=add, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-    assert found == [2, 2]
-    for stranger in strangers:
-        stranger.close()
-
-
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Make TLS contexts that trust one certificate, which is made for this test."""

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 
 from gsparse.distributed.io import readers
-from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from tests.ranks.test_loaders import BANNER, assert_same, load_rows, rewrite
-from tests.test_readers import CHILD, EXAMPLES, arrays_of, damaged, same, written
+from tests.test_readers import CHILD, EXAMPLES, damaged, same, written
 from tests.test_readers import Reader as Child
 
 # The child process of tests/test_readers.py, changed to read a file in two halves, a line or two at a time. Of a matrix
@@ -62,50 +57,6 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, 
         child.close()
 
 
-def npz_with_pointers_that_fall(layout: str) -> bytes:
-    arrays, file = arrays_of(layout), io.BytesIO()
-    arrays["indptr"][-1] = 0
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-CRASHING_FILES = {
-    "a null byte": (".mtx", BANNER.encode() + b"2 2 2\n1 1 3\0\0\0\n2 2 1\n", "null bytes"),
-    "a line of null bytes": (".mtx", BANNER.encode() + b"2 2 2\n1 1 3\n\0\n2 2 1\n", "more than the 2"),
-    "the same, compressed": (".mtx.gz", gzip.compress(BANNER.encode() + b"2 2 1\n1 1 \0\n"), "null bytes"),
-    "CSC whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csc"), "non-decreasing"),
-    "BSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("bsr"), "non-decreasing"),
-    "CSR whose pointers fall to 0": (".npz", npz_with_pointers_that_fall("csr"), "never decrease"),
-    "a petabyte of entries": (".mtx", BANNER.encode() + b"2 3 1000000000000000\n1 3 4\n", "too short for more than"),
-    "a petabyte of values": (
-        ".mtx",
-        b"%%MatrixMarket matrix array real general\n9000 900000000000\n1\n",
-        "too short for more than",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CRASHING_FILES)
-def test_a_file_that_could_crash_the_process_is_an_error(children: tuple[Child, Child], name: str) -> None:
-    ending, content, words = CRASHING_FILES[name]
-    outcome, answer = children[0](ending, content)
-    assert outcome == "refused", answer
-    assert re.match(f"A{ending} is truncated or malformed: .*{words}.*{REMEDY}", answer)
-
-
-def test_the_last_line_may_lack_a_newline(children: tuple[Child, Child]) -> None:
-    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n2 2 2".encode())
-    assert outcome == "matrix", answer
-    assert answer[1].tolist() == [3, 2]
-
-
-@pytest.mark.parametrize("last", ["2 2 2e", "2 2 2 words"])
-def test_a_line_that_is_not_read_to_its_end_is_refused(children: tuple[Child, Child], last: str) -> None:
-    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n{last}".encode())
-    assert outcome == "refused", answer
-    assert "entry 2: it must hold a row, a column and a number" in answer
-
-
 def test_a_few_rows_are_read_of_a_matrix_that_exceeds_memory(tmp_path: Path) -> None:
     path, n = tmp_path / "huge.mtx", 10**12
     path.write_text(f"{BANNER}{n} 3 2\n{n} 3 5\n1 1 4\n")
@@ -123,15 +74,6 @@ def test_the_error_without_memory_advises_fewer_rows(tmp_path: Path, monkeypatch
     monkeypatch.setattr(readers, "_read_range", raise_memory_error)
     with pytest.raises(DeviceMemoryError, match=r"eye\.npz does not fit.*1 TiB.*fewer rows"):
         load_rows(path, 0, 4, (4, 4))
-
-
-@pytest.mark.parametrize("values", ["datetime64[s]", "float16", "U3"])
-def test_values_that_are_not_numbers_are_errors(tmp_path: Path, values: str) -> None:
-    path = tmp_path / "bad.npz"
-    sp.save_npz(path, sp.eye_array(3, format="csr"))
-    rewrite(path, data=np.zeros(3, values))
-    with pytest.raises(FileFormatError, match=r"bad\.npz .*values must be numbers"):
-        RowLoader([path], (3, 3))
 
 
 def test_values_of_the_other_byte_order_are_read(tmp_path: Path) -> None:

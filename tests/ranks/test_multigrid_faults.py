@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import gsparse.linalg as gla
@@ -23,17 +20,10 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 
 from gsparse.distributed import distribute  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
-    ERROR_DEADLINE,
-    TIMEOUT,
     B,
     S,
-    is_alive,
-    is_solving,
-    kill_client_in_solve,
     pids,
-    scheduler_process,
     start_solve,
-    worker_process,
 )
 
 pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
@@ -83,67 +73,6 @@ def test_a_solve_resumes_with_multigrid_on_the_workers_that_are_left(client: Any
         assert len(A.workers) == 2
         check(A, M)
         assert "Ranks:                 2" in str(M)
-
-
-def test_a_stopped_worker_is_an_error_and_the_next_solve_makes_multigrid_again(client: Any) -> None:
-    with distribute(S, client=client, timeout=TIMEOUT) as A:
-        M = gla.amg(A, **COARSE)
-        solve = start_slow_solve(client, A, M)
-        pid = pids(client)[A.workers[2]]
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            error = solve.wait(TIMEOUT + ERROR_DEADLINE)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert isinstance(error, CommunicationError)
-        assert "silent" in str(error)
-        wait_until(lambda: not any(client.run(is_solving).values()))
-        check(A, M)
-        assert np.allclose(M @ B, M.H @ B)
-
-
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
-def test_a_callback_that_raises_leaves_multigrid_usable(client: Any, error: type[BaseException]) -> None:
-    def stop(x: Any) -> None:
-        raise error("enough")
-
-    with distribute(S, client=client) as A:
-        M = gla.amg(A, **COARSE)
-        with pytest.raises(error, match="enough"):
-            gla.cg(A, B, M=M, callback=stop)
-        wait_until(lambda: not any(client.run(is_solving).values()))
-        check(A, M)
-
-
-def test_a_client_killed_in_a_solve_with_multigrid_leaves_nothing_on_the_workers(client: Any) -> None:
-    before = client.run(count_states)
-    kill_client_in_solve(client, "{'M': amg(A, max_coarse=20), 'callback': lambda x: time.sleep(0.05)}")
-    wait_until(lambda: not any(client.run(is_solving).values()))
-    wait_until(lambda: client.run(count_states) == before)
-    with distribute(S, client=client) as A:
-        check(A, gla.amg(A, **COARSE))
-
-
-def test_a_scheduler_killed_in_a_solve_with_multigrid_is_an_error(tmp_path: Path) -> None:
-    with scheduler_process(tmp_path) as scheduler:
-        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
-        with worker_process(address), worker_process(address):
-            client = distributed.Client(address)
-            try:
-                client.wait_for_workers(2, timeout=ERROR_DEADLINE)
-                A = distribute(S, client=client)
-                M, ranks = gla.amg(A, **COARSE), list(pids(client).values())
-                solve = start_slow_solve(client, A, M)
-                scheduler.kill()
-                error = solve.wait()
-                assert isinstance(error, CommunicationError), repr(error)
-                with pytest.raises(CommunicationError):
-                    M @ B
-                # The workers end with their scheduler, and so do the solves that run on them.
-                wait_until(lambda: not any(is_alive(pid) for pid in ranks))
-            finally:
-                with suppress(Exception):
-                    client.close(timeout=5)
 
 
 def test_many_set_ups_leave_threads_files_and_matrices_as_they_were(client: Any) -> None:

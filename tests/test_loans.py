@@ -24,10 +24,10 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import HostLoanWarning
 from gsparse.kernels.backends import kernels_of
-from gsparse.matrix.matrix_like import initialize as initialize_matrix
 from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from gsparse.matrix.loans import ArrayPair, held_elsewhere
+from gsparse.matrix.matrix_like import initialize as initialize_matrix
 from tests.conftest import make_device
 from tests.seeds import num_examples
 from tests.support import assert_product, from_lengths, host, on_device, random_values, with_types

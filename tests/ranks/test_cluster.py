@@ -29,7 +29,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import products, solves  # noqa: E402
+from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
@@ -226,28 +226,6 @@ def test_lobpcg_runs_on_the_workers(
             gla.lobpcg(A, X, tol=1e-12, maxiter=2)
         with pytest.raises(ShapeError, match="does not fit"):
             gla.lobpcg(A, X[1:])
-
-
-def test_lobpcg_runs_on_the_client_with_operators_that_workers_lack(
-    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise AssertionError("a solve was sent to the workers")
-
-    monkeypatch.setattr(solves, "run", fail)
-    S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
-    mass, X = sp.csr_array(sp.diags_array(np.linspace(1, 2, 100))), np.random.default_rng(0).standard_normal((100, 3))
-    single = GpuSparseMatrix(S, device="cpu")
-    with distribute(S, client=client, workers=workers[:2]) as A:
-        for scipy_options in ({"B": mass}, {"M": sp.csr_array(sp.diags_array(1 / S.diagonal()))}):
-            options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, **scipy_options}
-            np.testing.assert_allclose(gla.lobpcg(A, X, **options)[0], gla.lobpcg(single, X, **options)[0], rtol=1e-12)
-        with pytest.warns(UserWarning, match="dense eigensolver"):
-            values = gla.lobpcg(A, np.eye(100, 30), M=gla.jacobi(A))[0]
-        np.testing.assert_allclose(values, np.linalg.eigvalsh(S.toarray())[:-31:-1], rtol=1e-12)
-        options = {"B": mass, "tol": 1e-8, "maxiter": 100}
-        expected = gla.lobpcg(single, X, M=gla.jacobi(single), **options)[0]
-        np.testing.assert_allclose(gla.lobpcg(A, X, M=gla.jacobi(A), **options)[0], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("partition", "reorder"), [("rows", None), ("nnz", "rcm"), ("metis", None), ("metis", "rcm")])

@@ -20,8 +20,8 @@ import dask  # noqa: E402
 import dask.array as da  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
-from gsparse.distributed.client import products, task_arguments  # noqa: E402
-from gsparse.errors import CommunicationError, ConvergenceWarning, DtypeError, ShapeError  # noqa: E402
+from gsparse.distributed.client import task_arguments  # noqa: E402
+from gsparse.errors import CommunicationError, DtypeError, ShapeError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -78,21 +78,6 @@ def test_dask_does_not_warn_in_normal_use(client: Any, tmp_path: Path, reorder: 
         A.checkpoint(tmp_path)
         gla.lobpcg(A, np.stack([B, B**2], axis=1), maxiter=2, tol=10)
         gla.eigsh(A, k=1, v0=B, tol=0.1)
-        check_nothing_is_stored(client)
-
-
-def test_dask_does_not_warn_if_the_client_cannot_reach_the_workers(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any) -> Any:
-        raise CommunicationError("unreachable")
-
-    monkeypatch.setattr(products, "ProductClient", refuse)
-    with distribute(S, client=client) as A:
-        with pytest.warns(UserWarning, match="products and solves go through the scheduler"):
-            np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
-        with pytest.warns(ConvergenceWarning):
-            gla.cg(A, B, maxiter=2)
         check_nothing_is_stored(client)
 
 

@@ -71,7 +71,7 @@ def test_names_to_install_are_found_in_messages_pages_and_patterns() -> None:
     assert names_installed("pip install 'gsparse[plot]' or gsparse-gpu[dask]") == {"gsparse", "gsparse-gpu"}
     assert names_installed(r"match='gsparse\[progress\]'") == {"gsparse"}
     assert names_installed("python -m pip install -U gsparse-cuda") == {"gsparse-cuda"}
-    assert names_installed("python -m pip install . && gsparse info; python -m gsparse demo") == set()
+    assert names_installed("python -m pip install . && gsparse info; python -m gsparse doctor") == set()
 
 
 def test_no_message_page_or_example_installs_a_package_of_another_name() -> None:

@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 import product_phases
 import scipy.sparse as sp
+from tetrahedra import tetrahedral_elasticity
 
 import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import rmat, stencil
 from gsparse.bench.summary import geometric_mean
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr

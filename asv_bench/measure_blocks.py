@@ -34,12 +34,12 @@ from unittest.mock import patch
 import numpy as np
 import scipy.sparse as sp
 from measure_smoothers import seconds
+from tetrahedra import tetrahedral_elasticity
 
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import BLOCK_ALGORITHMS, COLUMN_ALGORITHMS, CusparseProduct, to_sliced_ell
 from gsparse.bench.problems import matrix_folder, shuffled_blocks, stencil
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device

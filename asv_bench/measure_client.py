@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
+from elliptic_problems import poisson
 from measure_rank_multigrid import timed
 from measure_ranks import first_of, on_ranks
 from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import poisson
 from gsparse.device.select import get_device
 from gsparse.distributed import LocalGpuCluster, distribute
 from gsparse.distributed.ranks.messages import receive_array, send_array

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from distributed import Client
+from elliptic_problems import poisson
 
-from gsparse.bench.elliptic_problems import poisson
 from gsparse.distributed import LocalGpuCluster, distribute
 from gsparse.errors import CommunicationError
 from gsparse.linalg import amg, cg

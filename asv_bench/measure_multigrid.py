@@ -40,9 +40,7 @@ from unittest.mock import patch
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
-
-from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import (
+from elliptic_problems import (
     EllipticProblem,
     checkerboard,
     diffusion,
@@ -50,8 +48,10 @@ from gsparse.bench.elliptic_problems import (
     elliptic_problems,
     poisson,
 )
+from tetrahedra import tetrahedral_elasticity
+
+from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import stencil
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import CoarseningWarning, DeviceError

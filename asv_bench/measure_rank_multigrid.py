@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from elliptic_problems import checkerboard, diffusion, elasticity, poisson
 from measure_ranks import STRONG_ROWS, WEAK_ROWS, first_of, on_ranks, report, verdict
 from rank_problems import matrix
 
-from gsparse.bench.elliptic_problems import checkerboard, diffusion, elasticity, poisson
 from gsparse.device.select import get_device
 from gsparse.distributed import RankMatrix, RowPartition
 from gsparse.linalg import amg, cg, rigid_body_modes

@@ -14,7 +14,7 @@ Sections that use all GPUs of the machine, with a process for each, which commun
 - `killed`: ``kill -9`` of a rank while the others are in an all-reduce.
 
 ``--goals`` prints beside the figures what the project aims at, and whether it is met. ``--json FILE`` writes all
-figures in the form that `gsparse.bench.scaling_model` reads, of the rank with the most ghosts.
+figures in the form that examples/thousand_gpus.py reads, of the rank with the most ghosts.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg as la
+from elliptic_problems import poisson
 
 from gsparse import GpuSparseMatrix, linalg
-from gsparse.bench.elliptic_problems import poisson
 from gsparse.bench.timing import call_sampler, medians
 
 SIDES, METHODS = (10, 20, 30, 50), ("cg", "bicgstab", "gmres")

@@ -32,10 +32,10 @@ from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
+from elliptic_problems import poisson
+from tetrahedra import tetrahedral_elasticity
 
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import poisson
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.host_counts import HostCounts
 from gsparse.device.select import get_device

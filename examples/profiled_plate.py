@@ -1,4 +1,4 @@
-"""Profile a slow program, follow the advice of the profile, and compare the times.
+"""Profile a slow program, change what the profile shows, and compare the times.
 
 The program follows the temperature u of a plate in implicit Euler steps, of which each solves
 
@@ -75,26 +75,12 @@ def solved(A: Any, b: Any, M: Any = None) -> Any:
     return x
 
 
-def plot(profiles: list[Any], file: str) -> None:
-    """Draw where the time of both versions goes."""
-    from matplotlib.figure import Figure
-
-    from gsparse.plot import profile
-
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    for axes, recorded, name in zip(figure.subplots(2, 1), profiles, ("slow", "fast"), strict=True):
-        profile(recorded, axes)
-        axes.set_title(name)
-    figure.savefig(file, dpi=130)
-
-
 def main() -> None:
-    """Profile both versions, and print the tables, the advice and the difference."""
+    """Profile both versions, and print the tables and the difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=300, help="points along each side")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu or gpu:N")
-    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     K, u = stiffness(options.n), np.random.default_rng(0).random(options.n**2)
@@ -105,14 +91,9 @@ def main() -> None:
             results.append(program(K, u, options.steps, options.device))
         profiles.append(p)
         print(f"{name}: {p.seconds:.3f} s\n{p.table('line')}\n")
-        for sentence in p.advice:
-            print(f"- {sentence}\n")
     difference = abs(results[0] - results[1]).max() / abs(results[0]).max()
     times = profiles[0].seconds / profiles[1].seconds
     print(f"the fast version is {times:.1f} times as fast, and the temperatures differ by {difference:.1e}")
-
-    if options.plot:
-        plot(profiles, options.plot)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +21,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli
 from gsparse._interrupt import is_command
-from gsparse.cli import common, demo, doctor, entry, solve, warmup
+from gsparse.cli import common, doctor, entry, solve, warmup
 from gsparse.device import threads
 from gsparse.device.cache import UntrustedFolderError
 from gsparse.device.compile_notice import COMPILE_NOTICE
@@ -31,8 +29,7 @@ from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.kernels.cpu.compiling import HandOut
 from gsparse.linalg.automatic import direct, plan
-from gsparse.linalg.registry import METHODS
-from tests.support import assert_product, closed_pipe
+from tests.support import closed_pipe
 
 ROOT = Path(__file__).parents[1]
 N = 20
@@ -135,33 +132,13 @@ def test_solve_chooses_a_method_by_the_matrix_and_says_why(
     assert report["history"][-1] < 1e-6 * max(report["history"])
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "why"),
-    [
-        ("line", "cg", "symmetric with a positive diagonal"),
-        ("saddle", "minres", "symmetric, not positive definite"),
-        ("upwind", "bicgstab", "square, not symmetric"),
-    ],
-)
-def test_solve_chooses_a_method_for_a_named_preconditioner(
-    files: Path, capsys: Any, name: str, method: str, why: str
-) -> None:
-    report = call_json(capsys, "solve", files / f"{name}.mtx", "--device", "cpu", "--precond", "none")
-    assert (report["method"], report["converged"], report["tried"]) == (method, True, [method])
-    assert why in report["why"]
-    assert len(report["history"]) == report["iterations"] + 1
-    code, text, _ = call(capsys, "solve", files / f"{name}.mtx", "--device", "cpu")
-    assert code == 0
-    assert "direct (20 rows: a factorization takes milliseconds): converged" in text
-
-
-@pytest.mark.parametrize("method", [*solve.SQUARE, *solve.LEAST_SQUARES])
+@pytest.mark.parametrize("method", solve.SOLVERS)
 def test_every_method_solves_for_a_right_hand_side_of_a_file(files: Path, capsys: Any, method: str) -> None:
     options = ["--rhs", files / "b.npy", "--method", method, "--rtol", "1e-11", "-o", files / "x.mtx"]
     options += ["--maxiter", "200"]
     code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", *options)
     assert code == 0
-    assert f"{method}, preconditioner none" in text
+    assert f"\n{method}, preconditioner none: " in text
     x = scipy.io.mmread(files / "x.mtx").ravel()
     np.testing.assert_allclose(x, np.linalg.solve(LINE.toarray(), np.load(files / "b.npy")), rtol=1e-6)
 
@@ -171,92 +148,6 @@ def test_solve_accepts_every_preconditioner(files: Path, capsys: Any, precond: s
     report = call_json(capsys, "solve", files / "line.mtx", "--device", "cpu", "--precond", precond, "--method", "cg")
     assert (report["precond"], report["converged"]) == (precond, True)
     assert report["relative_residual"] < 1e-6
-
-
-@pytest.mark.parametrize("precond", ["block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0", "amg"])
-def test_block_size_sets_the_rows_per_block_of_preconditioners(files: Path, capsys: Any, precond: str) -> None:
-    options = ["--device", "cpu", "--precond", precond, "--method", "cg", "--block-size", str(N)]
-    assert (
-        call_json(capsys, "solve", files / "line.mtx", *options)["iterations"] == 1
-    )  # the only block is the whole matrix, so the inverse is exact
-
-
-@pytest.mark.parametrize("method", ["minres", "lsqr", "lsmr"])
-def test_a_converged_residual_above_rtol_names_the_test_that_ended_the_solve(
-    tmp_path: Path, capsys: Any, method: str
-) -> None:
-    line, one = (sp.kron(a, b) for a, b in ((LINE, sp.eye_array(N)), (sp.eye_array(N), LINE)))
-    write_file(tmp_path / "A.npz", line + one)
-    np.save(tmp_path / "b.npy", np.random.default_rng(3).standard_normal(N * N))
-    command = ["solve", tmp_path / "A.npz", "--device", "cpu", "--rhs", tmp_path / "b.npy", "--maxiter", "2000"]
-    report = call_json(capsys, *command, "--method", method)
-    assert (report["converged"], report["relative_residual"] > 1e-8) == (True, True)
-    assert report["reason"].startswith("passed the test norm(r) <= ")
-    why = f"is above --rtol 1e-08: {method} stops by SciPy's test, relative to |A| |x|: give a smaller --rtol"
-    assert why in call(capsys, *command, "--method", method)[1]
-    assert "above --rtol" not in call(capsys, *command, "--method", "cg", "--rtol", "1e-6")[1]
-
-
-def test_a_residual_above_rtol_from_rounding_or_least_squares_is_explained(
-    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["solve", files / "tall.mtx", "--device", "cpu", "--rhs", files / "b.npy"]
-    np.save(files / "b.npy", np.arange(N) % 2)
-    assert "x minimizes norm(b - A·x)" in call(capsys, *command)[1]
-    _, text, _ = call(capsys, *command, "--method", "lsmr")
-    assert "found a least-squares solution" in text and "above --rtol" not in text
-    exact = METHODS["cg"].function
-
-    def rounded(*arguments: Any, **options: Any) -> Any:
-        solution = exact(*arguments, **{**options, "full_output": True})
-        return replace(solution, relative_residual=1e-6)
-
-    monkeypatch.setitem(METHODS, "cg", replace(METHODS["cg"], function=rounded))
-    code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", "--method", "cg")
-    assert code == 0
-    assert "above --rtol 1e-08: cg computes its residual by updates, which rounding errors separate" in text
-
-
-def test_the_help_says_what_rtol_is_relative_to(capsys: Any) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["solve", "--help"])
-    assert "lsmr, lsqr, minres: SciPy's test, relative to |A| |x|" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("method", [*solve.SQUARE, *solve.LEAST_SQUARES])
-def test_solve_seconds_exclude_compilation(
-    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    compiled: list[None] = []
-    exact = METHODS[method].function
-
-    def compiling_first(*arguments: Any, **options: Any) -> Any:
-        begin = time.perf_counter()
-        if not compiled:
-            time.sleep(0.5)
-            compiled.append(None)
-        solution = exact(*arguments, **options)
-        return replace(solution, seconds=time.perf_counter() - begin)
-
-    monkeypatch.setitem(METHODS, method, replace(METHODS[method], function=compiling_first))
-    command = ["solve", files / "line.mtx", "--device", "cpu", "--method", method]
-    report = call_json(capsys, *command)
-    assert report["seconds"] < 0.5 <= report["warm_up_seconds"]
-    compiled.clear()
-    ready = re.search(r"compiled or loaded kernels in (\S+) s", call(capsys, *command)[1])
-    assert ready and float(ready[1]) >= 0.5
-
-
-def test_solve_tries_the_next_method_when_the_first_fails(tmp_path: Path, capsys: Any) -> None:
-    indefinite = sp.csr_array(np.array([[1.0, -2.0, 0.5], [-2.0, 3.0, -0.5], [0.5, -0.5, 1.0]]))
-    write_file(tmp_path / "A.mtx", indefinite)
-    np.save(tmp_path / "b.npy", [1.0, 1.0, 0.0])  # <b, A·b> = 0, so that cg breaks down in its first iteration
-    command = ["solve", tmp_path / "A.mtx", "--device", "cpu", "--rhs", tmp_path / "b.npy", "--maxiter", "40"]
-    command += ["--precond", "none"]
-    report = call_json(capsys, *command)
-    assert (report["tried"], report["converged"]) == (["cg", "minres"], True)
-    assert "cg: did not converge, next one tried" in call(capsys, *command)[1]
 
 
 @pytest.mark.parametrize("method", ["gmres", "fgmres", "cg", "lsqr"])
@@ -299,7 +190,7 @@ def test_a_solve_that_does_not_converge_exits_with_1_and_advice(files: Path, cap
     assert (report["converged"], report["iterations"], report["reason"]) == (False, 2, "reached maxiter")
     code, text, _ = call(capsys, *command)
     assert code == 1
-    assert "Allow more iterations (--maxiter), or give a preconditioner: --precond jacobi, ic0, amg." in text
+    assert report["advice"] in text and "Allow more iterations (maxiter), or give a preconditioner" in text
 
 
 def test_an_automatic_solve_that_does_not_converge_lists_what_was_tried(
@@ -312,51 +203,7 @@ def test_an_automatic_solve_that_does_not_converge_lists_what_was_tried(
     report = call_json(capsys, *command, "--rhs", files / "b.npy", code=1)
     assert report["converged"] is False
     assert len(report["tried"]) == len(report["outcomes"]) > 3
-    assert "Increase --rtol or --maxiter" in report["advice"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            "--method bicgstab --precond jacobi",
-            "(--maxiter), or give another preconditioner: --precond jacobi, ilu0, amg.",
-        ),
-        ("--method lsmr", "(--maxiter)."),
-    ],
-)
-def test_advice_names_options_of_the_command_not_arguments_of_python(
-    files: Path, capsys: Any, options: str, words: str
-) -> None:
-    arguments = ["--device", "cpu", "--maxiter", "1", "--rtol", "1e-12", "--rhs", files / "b.npy", *options.split()]
-    report = call_json(capsys, "solve", files / "upwind.mtx", *arguments, code=1)
-    assert report["advice"] == f"Allow more iterations {words}"
-
-
-@pytest.mark.parametrize(
-    ("method", "S", "advice"),
-    [
-        ("bicgstab", np.array([[0.0, 1.0], [-1.0, 0.0]]), "Use --method gmres."),
-        (
-            "cg",
-            np.array([[0.0, 1.0], [1.0, 0.0]]),
-            "A is singular or not positive definite: use --method minres, or leave",
-        ),
-        ("gmres", np.array([[1.0, -1.0], [1.0, -1.0]]), "The Krylov space ended before a solution was found: A or the"),
-        (
-            "lsmr",
-            np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20),
-            "Scale the columns of A, or regularize: --damp",
-        ),
-    ],
-)
-def test_advice_after_a_breakdown_names_only_options_of_the_command(
-    tmp_path: Path, capsys: Any, method: str, S: Any, advice: str
-) -> None:
-    scipy.io.mmwrite(tmp_path / "A.mtx", sp.coo_array(S))
-    np.save(tmp_path / "b.npy", np.arange(len(S)) % 2 - 1.0)
-    options = ["--device", "cpu", "--method", method, "--rtol", "1e-15", "--rhs", tmp_path / "b.npy"]
-    assert call_json(capsys, "solve", tmp_path / "A.mtx", *options, code=1)["advice"].startswith(advice)
+    assert "Increase rtol or maxiter" in report["advice"]
 
 
 def test_a_solution_replaces_an_existing_file_only_with_force(files: Path, capsys: Any) -> None:
@@ -376,24 +223,10 @@ def test_solve_takes_several_integer_right_hand_sides_from_a_matlab_file(files: 
     np.testing.assert_allclose(LINE @ np.load(files / "x.npy"), B, atol=1e-5)
 
 
-@pytest.mark.whole
-def test_workers_solve_as_a_single_process_does(files: Path) -> None:
-    pytest.importorskip("distributed", reason="needs dask")
-    command = [sys.executable, "-m", "gsparse", "solve", str(files / "line.mtx"), "--workers", "2", "--device", "cpu"]
-    command += ["--precond", "jacobi", "--json", "-o", str(files / "x.npy")]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert completed.returncode == 0, completed.stderr
-    report = json.loads(completed.stdout)
-    assert (report["device"], report["method"], report["converged"]) == ("2 workers (cpu)", "cg", True)
-    np.testing.assert_allclose(np.load(files / "x.npy"), 1.0, rtol=1e-6)
-
-
 @pytest.mark.few(4)
-@pytest.mark.parametrize("options", [(), ("--method", "lsqr"), ("--method", "lsmr"), ("--workers", "1")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), ("--method", "lsqr"), ("--method", "lsmr")], ids=" ".join)
 @pytest.mark.parametrize("name", ["line", "tall"])
 def test_damping_is_that_of_ridge_regression(files: Path, capsys: Any, name: str, options: tuple[str, ...]) -> None:
-    if "--workers" in options:
-        pytest.importorskip("distributed", reason="needs dask")
     command = ["solve", files / f"{name}.mtx", "--damp", "1.5", "--rtol", "1e-12", "--device", "cpu", *options]
     report = call_json(capsys, *command, "-o", files / "x.npy")
     assert report["converged"]
@@ -403,61 +236,58 @@ def test_damping_is_that_of_ridge_regression(files: Path, capsys: Any, name: str
     np.testing.assert_allclose(np.load(files / "x.npy"), expected, rtol=0, atol=1e-8)
 
 
-def test_workers_use_the_device_of_the_environment(files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="needs dask")
-
-    def refuse(n_workers: int, device: str) -> None:
-        raise DeviceError(f"{n_workers} workers on {device}")
-
-    monkeypatch.setenv("GSPARSE_DEVICE", "cpu")
-    monkeypatch.setattr("gsparse.distributed.LocalGpuCluster", refuse)
-    assert call(capsys, "solve", files / "line.mtx", "--workers", 2)[2] == "gsparse solve: 2 workers on cpu\n"
-
-
 MISUSES: dict[str, tuple[str, str]] = {
-    "cg of a rectangle": ("solve tall.mtx --method cg", "cg needs a square matrix.*use lsqr or lsmr"),
-    "a preconditioner of a rectangle": ("solve tall.mtx --precond ilu0", "--precond goes with square matrices"),
+    "cg of a rectangle": ("solve tall.mtx --method cg", "expected square matrix.*use lsqr or lsmr"),
     "damping with cg": ("solve line.mtx --method cg --damp 1", "--damp goes with --method lsmr or lsqr, or without"),
-    "damping with a preconditioner": ("solve line.mtx --precond jacobi --damp 1", "solved without --precond$"),
-    "negative damping": ("solve line.mtx --damp -1", "--damp: a finite number that is not negative, got -1.0$"),
-    "a preconditioner of lsqr": ("solve line.mtx --method lsqr --precond ilu0", "lsqr takes no --precond"),
-    "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
+    "damping with a preconditioner": ("solve line.mtx --method cg --precond jacobi --damp 1", "--damp goes with"),
+    "negative damping": ("solve line.mtx --damp -1", "damp must be a finite number that is not negative, got -1.0$"),
+    "a preconditioner without a method": (
+        "solve line.mtx --precond ilu0",
+        "--precond goes with a --method",
+    ),
+    "a preconditioner of lsqr": (
+        "solve line.mtx --method lsqr --precond ilu0",
+        "--precond goes with a --method",
+    ),
+    "a right-hand side of other rows": (
+        "solve line.mtx --rhs short.npy",
+        r"shapes \(20, 20\) and \(3,\): b must have shape",
+    ),
     "a right-hand side that is not an array": ("solve line.mtx --rhs text.npy", "text.npy is not an array.*numpy.save"),
     "a right-hand side in an archive with the name of an array": (
         "solve line.mtx --rhs zip.npy",
-        r"zip.npy is an archive of arrays: write one array with numpy.save$",
+        r"zip.npy is not an array: write one with numpy.save$",
     ),
     "a damaged archive with the name of an array": ("solve line.mtx --rhs cut.npy", "cut.npy is not an array: "),
-    "NaN in the matrix": ("solve nan.mtx", "nan.mtx holds NaN or infinity: replace these values$"),
+    "NaN in the matrix": ("solve nan.mtx", "needs finite values: .*A hold NaN or infinity"),
     "infinity in the right-hand side": (
-        "solve line.mtx --method cg --rhs inf.npy",
-        "the right-hand side holds NaN or infinity: replace these values$",
+        "solve line.mtx --rhs inf.npy",
+        "needs finite values: b holds NaN or infinity",
     ),
-    "a right-hand side of one row": ("solve line.mtx --rhs row.npy", r"row.npy has shape \(1, 3\): 20 rows are"),
-    "a missing right-hand side": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
+    "a right-hand side of one row": ("solve line.mtx --rhs row.npy", r"shapes \(20, 20\) and \(3,\): b must have"),
+    "a missing right-hand side": ("solve line.mtx --rhs none.npy", "none.npy"),
     "a right-hand side of text": (
         "solve line.mtx --rhs b.txt",
-        r"b is read from \.npy, which numpy.save writes, or from",
+        "b.txt: unknown kind of file, gsparse reads",
     ),
     "a right-hand side of strings": (
         "solve line.mtx --rhs words.npy",
-        r"words.npy must hold numbers, its dtype is <U1: convert it with astype\(float\)$",
+        r"must consist of numbers, got <U.*: use astype\(float\)$",
     ),
     "an array of one dimension": (
         "info vector.npz",
         r"vector.npz holds an array of one dimension, of shape \(20,\), .* needed: save A.reshape\(1, -1\)",
     ),
     "an array of one dimension to solve with": ("solve vector.npz", "of one dimension"),
-    "an array of one dimension to convert": ("convert vector.npz v.mtx", "of one dimension"),
     "a right-hand side in an archive": (
         "solve line.mtx --rhs b.npz",
-        "it holds b, c; write it with numpy.save, as .npy$",
+        "b.npz does not contain a sparse matrix: it holds b, c",
     ),
     "an archive without a matrix": (
         "info b.npz",
         "b.npz does not contain a sparse matrix: it holds b, c; .* scipy.sparse.save_npz$",
     ),
-    "a right-hand side among others": ("solve line.mtx --rhs two.mat", r"holds several matrices.*\(--rhs-name\)$"),
+    "a right-hand side among others": ("solve line.mtx --rhs two.mat", "holds several matrices"),
     "the matrix itself as a right-hand side": (
         "solve line.mtx --rhs case.mat",
         r"has the shape of the matrix, \(20, 20\); .* --rhs-name$",
@@ -465,13 +295,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a solution file that exists": ("solve line.mtx -o short.npy", "exists already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
     "an output in a missing folder": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
-    "no iterations": ("solve line.mtx --maxiter 0", "--maxiter: at least 1, got 0"),
-    "no workers": ("solve line.mtx --workers 0", "--workers: at least 1"),
-    "too many workers": (
-        "solve line.mtx --workers 1000000 --device cpu",
-        r"1000000 workers for \d+ CPUs: ask for at most \d",
-    ),
-    "a tolerance": ("solve line.mtx --rtol 2", "--rtol: at least 0 and less than 1"),
+    "a tolerance": ("solve line.mtx --rtol 2", "rtol must be at least 0 and less than 1"),
     "no file": ("info none.mtx", "no file at .*none.mtx"),
     "a file of another kind": ("info text.npy", "unknown kind of file, gsparse reads .npz, .mtx"),
     "a folder": ("info .", r"^gsparse info: \.: unknown kind of file"),
@@ -480,30 +304,10 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a missing banner": ("info banner.mtx", r"[^.]\. Fetch it again"),
     "a missing device": ("info line.mtx --device gpu:77", "GPU"),
     "an unknown device": ("info line.mtx --device tpu", "unknown device 'tpu'"),
-    "an output file that exists": ("convert line.mtx tall.mtx", "exists already: give another name, or --force"),
-    "a kind that is not written": ("convert line.mtx x.csv", "unknown kind of file, gsparse writes .npz"),
-    "a converted file in a missing folder": ("convert line.mtx nowhere/x.npz", "OUT nowhere/x.npz: there is no folder"),
-    "values that a file cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
-    "a block size without blocks": (
-        "solve line.mtx --block-size 7",
-        "--block-size goes with --precond block_jacobi, gauss_seidel, sor, ic0, ilu0, amg$",
-    ),
-    "a variable name for an array file": (
-        "solve line.mtx --rhs short.npy --rhs-name B",
-        "--rhs-name goes with --rhs FILE.mat",
-    ),
-    "a variable name without a right-hand side": ("solve line.mtx --rhs-name B", "--rhs-name goes with --rhs FILE.mat"),
     "a variable name for a file of one matrix": (
         "info line.mtx --name B",
         "line.mtx: its kind of file holds one .* leave 'B' out$",
     ),
-    "an output name for a file of one matrix": ("convert line.mtx o.npz --out-name B", "o.npz: .*leave 'B' out$"),
-    "half a symmetric matrix": ("convert line.mtx o.rsa", "written with all its entries, type RUA: name it .rua$"),
-    "an invalid name": (
-        "convert line.mtx u.mat --out-name _x",
-        "'_x' is no name of a MATLAB variable: a letter",
-    ),
-    "a demo without unknowns": ("demo -n 1", "-n: at least 2, got 1"),
     "a benchmark without a matrix": ("bench", "name a file or a problem"),
 }
 
@@ -518,10 +322,22 @@ def test_the_right_hand_side_of_a_laplacian_is_not_zero(tmp_path: Path, capsys: 
     assert np.linalg.norm(S @ x - b) < 1e-6 * np.linalg.norm(b)
 
 
+def test_solve_says_which_right_hand_side_it_used_and_draws_the_residuals(files: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    command = ["solve", files / "line.mtx", "--device", "cpu"]
+    for options, words in (
+        ((), "\nb is A times a vector of ones (--rhs FILE reads another)\n"),
+        (("--rhs", files / "b.npy"), f"\nb is read from {files / 'b.npy'}\n"),
+    ):
+        for method in ((), ("--method", "cg", "--plot", files / "residuals.png")):
+            assert words in call(capsys, *command, *options, *method)[1]
+    assert (files / "residuals.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_options_are_not_abbreviated(files: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
-        call(capsys, "solve", files / "line.mtx", "--b", "b.npy")  # not --block-size
-    assert "unrecognized arguments: --b b.npy" in capsys.readouterr().err
+        call(capsys, "solve", files / "line.mtx", "--rh", "b.npy")  # not --rhs
+    assert "unrecognized arguments: --rh b.npy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", MISUSES)
@@ -554,20 +370,6 @@ def test_misuse_prints_one_line_that_says_what_to_do(
     assert "Traceback" not in error and error.count("\n") == 1
     assert re.search(words, error), error
     assert sorted(path.name for path in files.iterdir()) == before
-
-
-def test_a_right_hand_side_without_its_option_is_named_in_the_error(files: Path, capsys: Any) -> None:
-    for line, words in (
-        (
-            f"solve {files / 'line.mtx'} {files / 'b.npy'}",
-            r"arguments: .*b.npy \(--rhs FILE reads the right-hand side\)$",
-        ),
-        (f"solve {files / 'line.mtx'} --right b.npy", "arguments: --right b.npy$"),
-        (f"info {files / 'line.mtx'} b.npy", "arguments: b.npy$"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(line.split())
-        assert re.search(rf"error: unrecognized {words}", capsys.readouterr().err.strip())
 
 
 def test_an_array_of_one_dimension_is_a_right_hand_side(files: Path, capsys: Any) -> None:
@@ -625,9 +427,8 @@ def test_an_invalid_environment_variable_ends_the_command_as_misuse(
 ) -> None:
     monkeypatch.setattr(threads, "_pool", threads._Pool())
     monkeypatch.setenv(name, "abc")
-    for options in ((), ("--workers", 1)):
-        code, _, error = call(capsys, "solve", files / "line.mtx", *options)
-        assert (code, error.startswith(f"gsparse solve: {message}")) == (2, True)
+    code, _, error = call(capsys, "solve", files / "line.mtx")
+    assert (code, error.startswith(f"gsparse solve: {message}")) == (2, True)
     code, _, error = call(capsys, "doctor")
     assert (code, error.startswith(f"gsparse doctor: {message}")) == (2, True)
 
@@ -698,23 +499,6 @@ def test_exit_codes_are_in_the_help_of_every_command(capsys: Any) -> None:
         assert "exit code: 0" in capsys.readouterr().out
 
 
-# --------------------------------------------------------------------------------------------------------- convert
-
-
-@pytest.mark.parametrize("ending", [".npz", ".mtx.gz", ".mtx.bz2", ".mat", ".hb", ".rua"])
-def test_a_matrix_comes_back_from_every_kind_of_file(files: Path, capsys: Any, ending: str) -> None:
-    converted, back = files / f"there{ending}", files / "back.mtx"
-    report = call_json(
-        capsys, "convert", files / "upwind.mtx", converted, *(["--out-name", "U"] if ending == ".mat" else [])
-    )
-    assert (report["entries"], report["bytes"]) == (UPWIND.nnz, converted.stat().st_size)
-    assert call(capsys, "convert", converted, back, *(["--name", "U"] if ending == ".mat" else []))[0] == 0
-    assert (read_file(back) != UPWIND).nnz == 0
-    code, text, _ = call(capsys, "convert", converted, back, "--force")
-    assert code == 0
-    assert f"wrote {back}: 20 x 20, 58 entries of float64" in text
-
-
 # ---------------------------------------------------------------------------------------------------------- warmup
 
 
@@ -779,31 +563,7 @@ def test_after_a_warmup_a_new_process_compiles_nothing(tmp_path: Path) -> None:
     assert counts[2] == "0", [line for line in done.stdout.splitlines() if "saved" in line]
 
 
-# ---------------------------------------------------------------------------------------------------- demo, doctor
-
-
-def test_demo_agrees_with_scipy(capsys: Any) -> None:
-    report = call_json(capsys, "demo", "--n", "12", "--device", "cpu")
-    assert report["agree"] is True
-    assert report["relative_difference"] < 1e-6
-    assert abs(report["iterations"]["gsparse"] - report["iterations"]["scipy"]) <= 1
-    assert min(report["solve_seconds"].values()) > 0
-    code, text, _ = call(capsys, "demo", "-n", "12", "--device", "cpu")
-    assert code == 0
-    assert "conjugate gradients" in text and "solutions differ by" in text
-
-
-def test_demo_fails_when_the_solutions_disagree(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_AGREEMENT", 0.0)
-    code, text, _ = call(capsys, "demo", "-n", "5", "--device", "cpu")
-    assert code == 1
-    assert "; THE SOLUTIONS DISAGREE" in text
-
-
-def test_demo_says_that_a_solve_has_not_converged(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = demo.cg
-    monkeypatch.setattr(demo, "cg", lambda *arguments, **options: replace(exact(*arguments, **options), info=1))
-    assert call_json(capsys, "demo", "-n", "5", "--device", "cpu", code=1)["faults"] == ["a solve has not converged"]
+# ---------------------------------------------------------------------------------------------------------- doctor
 
 
 def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:
@@ -812,7 +572,7 @@ def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:
     assert report["works"] is True
     assert by_name["a product on cpu"]["found"] == "its result is correct"
     assert by_name["scipy"]["found"] == scipy.__version__
-    assert {"GPU", "CuPy", "CPU threads", "g++", "cache: CPU kernels", "cache: gsparse", "tqdm"} <= set(by_name)
+    assert {"GPU", "CuPy", "CPU threads", "cache: CPU kernels", "cache: gsparse", "tqdm"} <= set(by_name)
     code, text, _ = call(capsys, "doctor")
     assert (code, text.splitlines()[-1]) == (0, "products work on this machine")
 
@@ -836,14 +596,6 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
         assert f"pip install '{command}'" in remedies
 
 
-@pytest.mark.whole
-def test_doctor_gives_no_remedy_for_compilers_that_only_tests_use(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    findings = {finding["what"]: finding for finding in call_json(capsys, "doctor")["findings"]}
-    for name in ("g++", "clang"):
-        assert (findings[name]["status"], findings[name]["remedy"]) == ("missing", "")
-
-
 @pytest.mark.parametrize(
     ("driver", "extra"),
     [("H200, 580.0; CUDA 13.0", "cuda13"), ("T4, 535; CUDA 12.2", "cuda12"), ("AMD, by its kernel driver", "rocm")],
@@ -860,7 +612,8 @@ def graphics_card(is_hip: bool) -> Any:
         runtimeGetVersion=lambda: 13050,
         is_hip=is_hip,
     )
-    return SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=NVRTC)))
+    cuda = SimpleNamespace(runtime=runtime, nvrtc=NVRTC)
+    return SimpleNamespace(xp=SimpleNamespace(cuda=cuda, __version__="14.0"))
 
 
 NVRTC = SimpleNamespace(getVersion=lambda: (13, 5))
@@ -885,8 +638,8 @@ def test_doctor_lists_each_gpu_and_its_libraries(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("printed", "code", "status", "words"),
     [
-        ("NVIDIA H200, 580.1\n", 0, "ok", "NVIDIA H200, 580.1; CUDA 13.0"),
-        ("H200, 580.1\nT4, 580.1\nH200, 580.1\n", 0, "ok", "2 x H200, 580.1; T4, 580.1; CUDA 13.0"),
+        ("NVIDIA H200, 580.1\n", 0, "ok", "1 x NVIDIA H200, 580.1; CUDA 13.0"),
+        ("H200, 580.1\nT4, 580.1\nH200, 580.1\n", 0, "ok", "2 x H200, 580.1; 1 x T4, 580.1; CUDA 13.0"),
         ("couldn't communicate with the NVIDIA driver", 9, "broken", "nvidia-smi fails: couldn't communicate"),
     ],
 )
@@ -895,6 +648,8 @@ def test_doctor_reports_what_nvidia_smi_prints(
 ) -> None:
     def smi(command: list[str], **_: Any) -> Any:
         head = "| Driver Version: 580.1    CUDA Version: 13.0 |"
+        if code:
+            raise subprocess.CalledProcessError(code, command, printed)
         return SimpleNamespace(returncode=code, stdout=printed if len(command) > 1 else head, stderr="")
 
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -946,32 +701,7 @@ def test_doctor_fails_when_no_product_works(capsys: Any, monkeypatch: pytest.Mon
     assert call(capsys, "doctor")[1].splitlines()[-1].startswith("NO PRODUCT WORKS HERE")
 
 
-# --------------------------------------------------------------------------------------------------- progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.timed
-def test_a_terminal_shows_progress_after_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tqdm", reason="bars are tqdm's")
-    for delay, expected in ((1.1, True), (60.0, False)):
-        terminal = Terminal()
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setattr(common, "_DISPLAY_DELAY", delay)
-        monkeypatch.setattr(common, "_UPDATE_INTERVAL", 0.01)
-        with common.show_elapsed("reading"):
-            time.sleep(1.5)
-        assert ("reading: 00:01" in terminal.getvalue()) is expected
-
-
-def test_no_progress_is_shown_without_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "_DISPLAY_DELAY", 0.0)
-    with common.show_elapsed("reading"):
-        time.sleep(0.05)
-    assert capsys.readouterr().err == ""
+# ---------------------------------------------------------------------------------------------------------- output
 
 
 @pytest.mark.parametrize("options", ["", "--json"])
@@ -1038,12 +768,3 @@ def test_python_m_gsparse_runs_the_command(files: Path) -> None:
     completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert completed.returncode == 0, completed.stderr
     assert "line.mtx: 20 x 20" in completed.stdout
-
-
-def test_a_converted_matrix_has_the_products_of_the_original(
-    files: Path, capsys: Any, rng: np.random.Generator
-) -> None:
-    assert call(capsys, "convert", files / "tall.mtx", files / "tall.mat")[0] == 0
-    A = gsparse.GpuSparseMatrix.from_file(files / "tall.mat", device="cpu")
-    x = rng.standard_normal(3)
-    assert_product(A @ x, TALL, x)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.measure_columns import products
 from gsparse import GpuSparseMatrix
 from gsparse.bench.check import ExactProduct
-from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
-from gsparse.bench.columns import column_peers, with_columns
+from gsparse.bench.columns import with_columns
 from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
 from gsparse.device.base import Device
@@ -286,11 +286,10 @@ def test_a_repeated_product_takes_the_short_path(
 def test_every_launch_that_the_benchmark_tries_is_right(gpu: Device, columns: int, dtype: str) -> None:
     loaded = with_columns(load(Problem("stencil", lambda xp: stencil(5, 27, xp=xp)), gpu, dtype), columns)
     exact = ExactProduct(loaded)
-    peers = list(column_peers(loaded, LAYOUTS_OF_X))
-    assert len({peer.what for peer in peers}) == len(peers) > 8
-    for peer in peers:
-        prepared = peer.prepare()
-        assert exact.compare(prepared.result and prepared.result())[1], peer.what
+    tried = list(products(loaded))
+    assert len(tried) > 8
+    for layout, launch, multiply in tried:
+        assert exact.compare(multiply())[1], (layout, launch)
 
 
 # ------------------------------------------------------------------- the choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -390,8 +389,6 @@ def test_a_span_on_a_gpu_has_the_time_between_its_events(stand_in: tuple[Any, St
     found = {row.name: row for row in p.rows()}
     assert found["inner"].device_seconds == pytest.approx(2.0)
     assert found["outer"].device_seconds == pytest.approx(3.0)  # five seconds, less the two inside
-    on_device = [e for e in json.loads(p.to_chrome_trace())["traceEvents"] if e["ph"] == "X" and e["pid"] != 1]
-    assert sorted(round(e["dur"] / 1e6) for e in on_device) == [1, 1, 5]
 
 
 @pytest.mark.gpu

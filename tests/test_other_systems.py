@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gsparse.bench import scaling
 from gsparse.device import threads
 from gsparse.distributed.ranks import shared_memory
 from gsparse.distributed.ranks.communicator import Communicator
@@ -108,11 +107,6 @@ def test_the_number_of_cpus_is_known_without_an_affinity(monkeypatch: pytest.Mon
     assert threads.available_cpus() == 5
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert threads.available_cpus() == 1
-
-
-def test_sizes_of_a_benchmark_fit_into_an_assumed_memory_where_none_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sysconf", raising=False)
-    assert scaling.fitting([1000, 10**8]) == ([1000], [10**8])
 
 
 def rank_and_sum(communicator: Communicator) -> tuple[str, float]:

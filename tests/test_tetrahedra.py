@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.tetrahedra import tetrahedral_elasticity
 from gsparse import GpuSparseMatrix
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.linalg import amg, cg, rigid_body_modes
 
 

@@ -16,8 +16,7 @@ from gsparse.bench.records import Run
 from gsparse.cli.solve import write_solution
 from gsparse.files import WRITTEN, write_file
 from gsparse.kernels.cpu import steps
-from gsparse.plot import runs
-from gsparse.plot.axes import new_figure
+from gsparse.plot.axes import save_picture
 from gsparse.writing import new_file, replacing
 
 resource = pytest.importorskip("resource", reason="limits on file sizes need POSIX")
@@ -26,12 +25,6 @@ resource = pytest.importorskip("resource", reason="limits on file sizes need POS
 RNG = np.random.default_rng(0)
 MATRIX = sp.random_array((400, 400), density=0.1, rng=RNG, format="csr")
 LIMIT = 4096
-
-
-def draw(path: Path) -> None:
-    figure = new_figure((6, 6))
-    figure.subplots().plot(RNG.standard_normal(1000))
-    runs._write(figure, path)
 
 
 WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -44,7 +37,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     },
     "solution .npy": ("x.npy", lambda path: write_solution(path, RNG.standard_normal(9999))),
     "solution .mtx": ("x.mtx", lambda path: write_solution(path, RNG.standard_normal(9999))),
-    "figure": ("figure.png", draw),
+    "figure": ("figure.png", lambda path: save_picture(path, lambda ax: ax.plot(RNG.standard_normal(1000)))),
     "benchmark": ("run.json", lambda path: Run({"name": "x" * 9999}, {}, ()).write(path)),
     "loops of a solver": ("steps.py", lambda path: steps._write_once(path, f"# {'x' * 9999}")),
 }

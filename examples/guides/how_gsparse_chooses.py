@@ -24,7 +24,7 @@ import scipy.sparse.linalg as sla
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.plot import roofline, row_lengths, sparsity
+from gsparse.plot import row_lengths, sparsity
 
 rng = np.random.default_rng(1)
 n = 40
@@ -136,13 +136,6 @@ print(tuned.plan)
 timed = [candidate for candidate in tuned.plan.candidates if candidate.measured is not None]
 assert 2 <= len(timed) <= 4
 assert tuned.plan.chosen.measured == min(candidate.measured for candidate in timed)
-
-# %%
-# A roofline shows the predicted and the measured speed of each format, and the limit that the memory bandwidth of this
-# machine sets. Formats that read fewer bytes are further right. A mark above the line means that data came from a
-# cache.
-
-axes = roofline(tuned)
 
 # %%
 # To override the choice, name the format, and for CSR its schedule. ``format="csr"`` alone chooses among the schedules.

@@ -3,8 +3,7 @@ Where the time goes
 ===================
 
 A program is slow, and you do not know why. `gsparse.profile` says which operations take the time, with which matrix and
-on which line, and what would save some of it. This page profiles a slow program, and changes it until it is several
-times as fast. It needs matplotlib: ``pip install '.[plot]'``.
+on which line. This page profiles a slow program, and changes it until it is several times as fast.
 """
 
 # %%
@@ -69,21 +68,11 @@ print(p.table("line"))
 #   much faster, and one above 100 % reads from a cache. With a small matrix, most of the time is the cost of the call.
 #
 # ``p.table("matrix")`` has a row for each operation with each matrix. A matrix is named by ``A.name = "..."``, or by
-# its shape. Here, the steps of CG take most of the time, and the next rows prepare matrices. This picture shows the
-# time of each line:
+# its shape. Here, the steps of CG take most of the time, and the next rows prepare matrices and copy ``A.data`` to the
+# host.
 
-gsparse.plot.profile(p, by="line")
-
-# %%
-# What to change
-# --------------
-# The profile computes advice from what it has measured:
-
-for sentence in p.advice:
-    print(f"- {sentence}\n")
-
-assert any("without a preconditioner" in sentence for sentence in p.advice)
-assert any("asks for A.data" in sentence for sentence in p.advice)
+names = {row.name for row in p.rows("line")}
+assert any(name.startswith("A.data") for name in names)
 
 # %%
 # A fast program
@@ -118,15 +107,11 @@ assert abs(u_slow - u_fast).max() < 1e-6 * abs(u_slow).max()
 assert sum(row.iterations for row in p.rows()) > 20 * sum(row.iterations for row in q.rows())
 
 # %%
-gsparse.plot.profile(q)
-
-# %%
 # Profile a program without changing it
 # -------------------------------------
-# ``gsparse profile program.py arguments`` runs a program and prints the table and the advice, also if the program ends
-# with an error or with Ctrl-C. The options ``--json``, ``--trace`` and ``--picture`` write files.
+# ``gsparse profile program.py arguments`` runs a program and prints the table, also if the program ends with an error
+# or with Ctrl-C. ``--json`` and ``p.to_json`` write the figures to a file.
 #
-# ``p.to_chrome_trace("trace.json")`` writes a trace that https://ui.perfetto.dev shows: threads and streams are rows.
 # If the package ``nvtx`` is installed, the operations are also ranges in NVIDIA's tools.
 #
 # What it costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 
 import gsparse
 from gsparse._version import install_command
-from gsparse.bench import report, scaling
+from gsparse.bench import report
 from gsparse.bench.assembled import assembled_names
-from gsparse.bench.columns import LAYOUTS
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem, with_distinct_names
 from gsparse.bench.records import Run
 from gsparse.bench.runner import RunListener, Settings
@@ -22,11 +21,12 @@ from gsparse.bench.runner import run as run_all
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
 from gsparse.errors import GsparseError
-from gsparse.formats.launch import THREADS_PER_BLOCK
 
-__all__ = ["UsageError", "add_arguments", "execute", "problems_of", "require_folder"]
+__all__ = ["PICTURES", "UsageError", "add_arguments", "execute", "exit_code", "require_folder", "require_picture"]
 
 DTYPES = ("float64", "float32")
+THREADS = (1, 2, 4, 8, 16)
+PICTURES = (".png", ".pdf", ".svg")
 
 # What `--quick` measures in about a minute, by the kind of device. A GPU needs larger matrices, because a launch takes
 # as long as the product of a small one.
@@ -44,14 +44,11 @@ _QUICK_REPEATS = 7
 
 EPILOG = """\
 examples:
-  python -m gsparse bench --quick --plot out        six model problems in a minute, with pictures
+  python -m gsparse bench --quick --plot out.png    six model problems in a minute, with a picture
   python -m gsparse bench matrix.mtx.gz             one file, of any kind that gsparse info reads
   python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
-  python -m gsparse bench --all --json all.json     all problems, with the published claims beside the figures
-  python -m gsparse bench --cpu-scaling --plot out  the CPU for several sizes and numbers of threads, with pictures
-  python -m gsparse bench "R-MAT 21" --threads-per-block 128,256,512
-  python -m gsparse bench --all --columns 1,2,4,8,16,32,64,128,256 --dtype float32 --dtype float64
-  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every launch for a row-major X
+  python -m gsparse bench --all --json all.json     all problems
+  python -m gsparse bench --all --columns 1,8,64    products with dense columns
 
 The environment variable GSPARSE_MATRICES names a folder of .npz files, which can be given by their names too.
 
@@ -88,18 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     problems.add_argument("--assembled", action="store_true", help="finite-element matrices (needs scikit-fem)")
     problems.add_argument("--list", action="store_true", help="print the names of the problems, and stop")
-    problems.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both dtypes")
-    problems.add_argument("--sizes", type=_counts, metavar="N,N", help="nonzeros for --cpu-scaling (1e3,...,1e8)")
     method = parser.add_argument_group("measurement")
     method.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
     method.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
     method.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
-    method.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="on a GPU: such as 128,256,512")
     method.add_argument(
         "--columns", type=_counts, metavar="N,N", help="of a dense X, such as 1,8,64: A @ X (default: A @ x)"
-    )
-    method.add_argument(
-        "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
     method.add_argument(
         "--threads",
@@ -117,11 +108,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument("--check", action="store_true", help="compare each product with extended precision, by row")
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write the records")
-    output.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the figures (needs matplotlib)")
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the times: .png, .pdf or .svg (needs matplotlib)"
+    )
 
 
-def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
-    """Measure, print and write. Return the run and its problems, or None for `--list`, which measures nothing.
+def execute(options: argparse.Namespace) -> Run | None:
+    """Measure, print and write. Return the run, or None for `--list`, which measures nothing.
 
     Raises
     ------
@@ -139,20 +132,18 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
     progress = Progress(len(problems) * len(settings.dtypes) * max(1, len(settings.columns)))
     results = run_all(problems, settings, progress)
     progress.close()
-    print("\n" + report.summary(results, claims=options.all and not settings.columns))
+    print("\n" + report.summary(results))
     if options.json:
         results.write(options.json)
-    return results, problems
+    return results
 
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Refuse outputs that could not be written, before an hour is spent on measuring."""
     if options.json:
         require_folder("--json", options.json)
-    if options.plot and not find_spec("matplotlib"):
-        raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
-    if options.plot and options.plot.exists() and not options.plot.is_dir():
-        raise UsageError(f"--plot {options.plot} is a file: name a folder")
+    if options.plot:
+        require_picture(options.plot)
 
 
 def require_folder(option: str, path: Path) -> None:
@@ -163,13 +154,17 @@ def require_folder(option: str, path: Path) -> None:
         raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}")
 
 
+def require_picture(path: Path) -> None:
+    """Raise an error if a picture cannot be drawn into this file."""
+    if path.suffix.lower() not in PICTURES:
+        raise UsageError(f"--plot {path}: name a file that ends with {', '.join(PICTURES)}")
+    require_folder("--plot", path)
+    if not find_spec("matplotlib"):
+        raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
+
+
 def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
     """Yield the problems that the command names. All names are looked up before the first matrix is made."""
-    if options.cpu_scaling:
-        fit, too_large = scaling.fitting(options.sizes or scaling.SIZES)
-        for size in too_large:
-            print(f"skipped {size:,} nonzeros: too large for this machine's memory", file=sys.stderr)
-        yield from scaling.scaling_problems(fit)
     if options.quick:
         yield from map(find_problem, QUICK_PROBLEMS[get_device(options.device).kind])
     if options.all:
@@ -177,10 +172,8 @@ def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
     if options.assembled:
         yield from map(find_problem, assembled_names())
     yield from [find_problem(name, options.name) for name in options.names]
-    if not (options.cpu_scaling or options.quick or options.all or options.assembled or options.names):
-        raise UsageError(
-            "name a file or a problem, or give --quick, --all, --assembled or --cpu-scaling; --list prints the names"
-        )
+    if not (options.quick or options.all or options.assembled or options.names):
+        raise UsageError("name a file or a problem, or give --quick, --all or --assembled; --list prints the names")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -189,38 +182,20 @@ def settings_of(options: argparse.Namespace) -> Settings:
     unknown = [name for name in formats if name not in gsparse.FORMATS]
     if unknown:
         raise UsageError(f"--formats: no format {', '.join(unknown)}; there are {', '.join(gsparse.FORMATS)}")
-    block_sizes = options.threads_per_block or ()
-    if not set(block_sizes) <= set(THREADS_PER_BLOCK):
-        raise UsageError(f"--threads-per-block: out of {', '.join(map(str, THREADS_PER_BLOCK))}, got {block_sizes}")
-    if options.columns and (formats or block_sizes or options.plot):
-        raise UsageError("--columns goes with none of --formats, --threads-per-block and --plot")
-    if options.launches and not options.columns:
-        raise UsageError("--launches goes with --columns")
-    if options.sizes and not options.cpu_scaling:
-        raise UsageError("--sizes goes with --cpu-scaling")
-    if options.cpu_scaling and options.device and get_device(options.device).kind != "cpu":
-        raise UsageError("--cpu-scaling measures the CPU: leave --device out")
+    if options.columns and formats:
+        raise UsageError("--columns measures gsparse's own choice: leave --formats out")
     if options.repeats is not None and options.repeats < 1:
         raise UsageError(f"--repeats: at least 1, got {options.repeats}")
-    only_chosen = options.cpu_scaling or (options.quick and not options.columns)
-    device = get_device("cpu" if options.cpu_scaling else options.device)
+    most = available_cpus()
     return Settings(
-        device=device,
-        dtypes=tuple(dict.fromkeys(options.dtype or (DTYPES if options.cpu_scaling else DTYPES[:1]))),
-        formats=formats or (("auto",) if only_chosen else ()),
-        threads_per_block=block_sizes if device.kind == "gpu" else (),
-        threads=options.threads or ((available_cpus(),) if options.quick else default_threads(scaling.THREADS)),
+        device=get_device(options.device),
+        dtypes=tuple(dict.fromkeys(options.dtype or DTYPES[:1])),
+        formats=formats or (("auto",) if options.quick else ()),
+        threads=options.threads or ((most,) if options.quick else tuple(n for n in THREADS if n <= most)),
         repeats=options.repeats or (_QUICK_REPEATS if options.quick else Settings.repeats),
         check=options.check,
         columns=options.columns or (),
-        launches=tuple(options.launches or ()),
     )
-
-
-def default_threads(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return the thread counts that do not exceed the number of CPUs that this process may use."""
-    most = available_cpus()
-    return tuple(count for count in counts if count <= most)
 
 
 class Progress(RunListener):

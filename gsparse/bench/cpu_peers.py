@@ -10,8 +10,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import scipy.sparse as sp
-
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError
 
 __all__ = ["library_column_peers", "library_peers", "torch_csr"]
@@ -35,12 +33,6 @@ def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     yield from (replace(peer, label={"columns": loaded.columns}) for peer in library_peers(loaded))
 
 
-def scipy_matrix(loaded: LoadedMatrix) -> Any:
-    """Return a SciPy matrix that shares the loaded arrays."""
-    data, indices, indptr, shape = loaded.arrays
-    return sp.csr_array((data, indices, indptr), shape=shape)
-
-
 def torch_csr(loaded: LoadedMatrix) -> tuple[Any, Any, Any]:
     """Return PyTorch, its matrix that shares the loaded arrays, and x as a tensor."""
     torch = import_module("torch")
@@ -55,7 +47,7 @@ def torch_csr(loaded: LoadedMatrix) -> tuple[Any, Any, Any]:
 
 
 def _prepare_scipy(loaded: LoadedMatrix) -> Prepared:
-    S = scipy_matrix(loaded)
+    S = loaded.arrays.to_scipy()
     return Prepared(lambda: S @ loaded.x, loaded.csr_bytes)
 
 
@@ -64,7 +56,7 @@ def _prepare_mkl(loaded: LoadedMatrix) -> Prepared:
         mkl = import_module("sparse_dot_mkl")
     except ImportError as error:  # The package is installed, but MKL itself is not.
         raise SkippedError(str(error)) from error
-    S = scipy_matrix(loaded)
+    S = loaded.arrays.to_scipy()
     return Prepared(lambda: mkl.dot_product_mkl(S, loaded.x), loaded.csr_bytes, pause=OPENMP_PAUSE)
 
 

@@ -5,7 +5,6 @@ This file has gsparse's formats and its plan's choice; other libraries are in `c
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -167,58 +166,31 @@ def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
     return LoadedMatrix(problem.name, arrays, x.astype(dtype), device, int(lengths.max()) if lengths.size else 0)
 
 
-def format_peers(
-    loaded: LoadedMatrix, formats: Sequence[str] = (), threads_per_block: Sequence[int] = ()
-) -> Iterator[Peer]:
+def format_peers(loaded: LoadedMatrix, formats: Sequence[str] = ()) -> Iterator[Peer]:
     """Yield a peer for each format of gsparse, requested by name, and one for the plan's own choice ("auto").
 
     Parameters
     ----------
     loaded : LoadedMatrix
     formats : sequence of str
-        Names out of `gsparse.FORMATS`. An empty sequence means all of them.
-    threads_per_block : sequence of int
-        Launch shapes to try. An empty sequence means only the default.
+        Names out of `gsparse.FORMATS`. An empty sequence means all of them. Each has a second peer without compression.
     """
     base = _matrix(loaded, None)
-    fastest = min((c.seconds for c in base.plan.candidates), default=0.0)
-    limit = MAX_PREDICTED_RATIO * fastest
+    limit = MAX_PREDICTED_RATIO * min((c.seconds for c in base.plan.candidates), default=0.0)
     names = formats or gsparse.FORMATS
     for name in names:
-        if name == "auto":
-            continue
-        for threads in threads_per_block or (None,):
-            for compress in _compressions():
-                yield _format_peer(loaded, base, "format", _options(name, threads, compress), limit)
+        for compress in (True, False) if name != "auto" else ():
+            what = name if compress else f"{name} plain"
+            prepare = partial(_prepare_format, loaded, base, {"format": name, "compress": compress}, limit)
+            yield Peer(what, "format", prepare, {"compressed": compress, "format": name}, set_threads)
     if "auto" in names:
-        yield _format_peer(loaded, base, "plan", {"format": "auto"}, np.inf)
-
-
-def _compressions() -> tuple[bool | None, ...]:
-    """Return the values of the constructor's option `compress`, or only None if it has no such option."""
-    known = "compress" in inspect.signature(gsparse.GpuSparseMatrix.__init__).parameters
-    return (True, False) if known else (None,)
-
-
-def _options(name: str, threads: int | None, compress: bool | None) -> dict[str, Any]:
-    options = {"format": name, "threads_per_block": threads, "compress": compress}
-    return {k: v for k, v in options.items() if v is not None}
+        yield Peer("plan", "plan", partial(_prepare_format, loaded, base, {"format": "auto"}, np.inf), {}, set_threads)
 
 
 def _matrix(loaded: LoadedMatrix, base: Any, **options: Any) -> Any:
     """Make a matrix of the loaded arrays, or one that shares the arrays of `base` if that is not None."""
     source = loaded.arrays[:3] if base is None else base
     return gsparse.GpuSparseMatrix(source, shape=loaded.shape, device=loaded.device, **options)
-
-
-def _format_peer(loaded: LoadedMatrix, base: Any, kind: str, options: dict[str, Any], limit: float) -> Peer:
-    compress, threads = options.get("compress"), options.get("threads_per_block")
-    what = "plan" if kind == "plan" else options["format"] + (f"/{threads}" if threads else "")
-    what += " plain" if compress is False else ""
-    label = {"threads_per_block": threads, "compressed": compress}
-    label |= {"format": options["format"]} if kind == "format" else {}
-    prepare = partial(_prepare_format, loaded, base, options, limit)
-    return Peer(what, kind, prepare, label, set_threads)
 
 
 def _prepare_format(loaded: LoadedMatrix, base: Any, options: dict[str, Any], limit: float) -> Prepared:

@@ -58,6 +58,10 @@ class Arrays(NamedTuple):
     indptr: Array
     shape: tuple[int, int]
 
+    def to_scipy(self) -> sp.csr_array:
+        """Return SciPy's matrix that shares these arrays, which are NumPy's."""
+        return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -68,15 +72,12 @@ class Problem:
     name : str
     make : callable
         Takes the array module (NumPy or CuPy) and returns the arrays.
-    pictured : bool
-        Whether ``--plot`` draws its pattern.
     path : Path or None
         The file that it is read from.
     """
 
     name: str
     make: Callable[[Any], Arrays]
-    pictured: bool = True
     path: Path | None = None
 
 
@@ -188,8 +189,8 @@ def counts(shape: tuple[int, int], entries: int, *, spread: float = 0.5, used: f
 
 
 def _transposed_counts(shape: tuple[int, int], entries: int, *, spread: float, used: float, xp: Any) -> Arrays:
-    data, indices, indptr, _ = counts(shape, entries, spread=spread, used=used)
-    return _from_host(sp.csr_array(sp.csr_array((data, indices, indptr), shape=shape).T.tocsr()), xp)
+    S = counts(shape, entries, spread=spread, used=used).to_scipy()
+    return _from_host(sp.csr_array(S.T.tocsr()), xp)
 
 
 def shuffled_blocks(n: int, size: int, *, xp: Any = np) -> Arrays:

@@ -26,15 +26,14 @@ class Record:
     what : str
         The name of the way of multiplying in the table.
     kind : {"format", "plan", "layout", "vendor", "library"}
-        "format": a format (for several columns, a launch) that was requested by name. "plan": the plan's own choice.
-        "layout": a choice or a launch for a column-major X. "vendor": the vendor's library. "library": another library.
+        "format": a format that was requested by name. "plan": the plan's own choice.
+        "layout": the choice for a column-major X. "vendor": the vendor's library. "library": another library.
     format : str
-        The format or launch of gsparse. Empty for other libraries.
+        The format of gsparse. Empty for other libraries.
     columns : int or None
         The number of columns of X, or None if x is a vector.
     threads : int or None
         The number of CPU threads, or None on a GPU.
-    threads_per_block : int or None
     compressed : bool or None
     kernel_us : float or None
         Microseconds of a product on the device, without the overhead of the call.
@@ -74,7 +73,6 @@ class Record:
     format: str = ""
     columns: int | None = None
     threads: int | None = None
-    threads_per_block: int | None = None
     compressed: bool | None = None
     kernel_us: float | None = None
     call_us: float | None = None

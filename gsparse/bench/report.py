@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gsparse.bench.claims import claim_lines
 from gsparse.bench.records import Record, Run
 from gsparse.bench.summary import summary_lines
 
@@ -94,10 +93,7 @@ def matrix_table(records: Sequence[Record], run: Run) -> str:
     return "\n".join(lines)
 
 
-def summary(run: Run, *, claims: bool) -> str:
-    """Return the end of the output of a run: means, choices, failures, and the published claims."""
+def summary(run: Run) -> str:
+    """Return the end of the output of a run: means, choices and failures."""
     lines = [WORDS, "", "Summary", *summary_lines(run.records)]
-    lines += [f"not measured: {name}: {why}" for name, why in run.errors.items()]
-    if claims:
-        lines += ["", "Published claims, and this machine", *claim_lines(run.records)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"not measured: {name}: {why}" for name, why in run.errors.items())])

@@ -22,7 +22,14 @@ from gsparse.bench.cusparse import CusparseError, loaded_version
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError, format_peers, load
 from gsparse.bench.problems import Problem, with_distinct_names
 from gsparse.bench.records import Record, Run, with_reference
-from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
+from gsparse.bench.timing import (
+    GpuClock,
+    Sampler,
+    call_sampler,
+    cpu_copy_bandwidth,
+    medians,
+    threads_from_the_first_call,
+)
 from gsparse.device.base import Device
 
 __all__ = ["RunListener", "Settings", "measure", "run"]
@@ -42,8 +49,6 @@ class Settings:
     dtypes : tuple of str
     formats : tuple of str
         Names out of `gsparse.FORMATS`. An empty tuple means all of them.
-    threads_per_block : tuple of int
-        Launch shapes to try. An empty tuple means only the default.
     threads : tuple of int
         The numbers of CPU threads to measure with.
     repeats : int
@@ -52,19 +57,15 @@ class Settings:
         Whether to compare each product with one in extended precision.
     columns : tuple of int
         The numbers of columns of X to measure with. With an empty tuple, x is a vector.
-    launches : tuple of str
-        With columns on a GPU, the layouts of X for which every launch that the plan chooses from is timed.
     """
 
     device: Device
     dtypes: tuple[str, ...] = ("float64",)
     formats: tuple[str, ...] = ()
-    threads_per_block: tuple[int, ...] = ()
     threads: tuple[int, ...] = (1,)
     repeats: int = 15
     check: bool = False
     columns: tuple[int, ...] = ()
-    launches: tuple[str, ...] = ()
 
 
 class RunListener:
@@ -162,10 +163,9 @@ def measure(
     exact = ExactProduct(loaded) if settings.check else None
     libraries = gpu_peers if loaded.device.kind == "gpu" else cpu_peers
     if settings.columns:
-        peers = [*column_peers(loaded, settings.launches), *libraries.library_column_peers(loaded)]
+        peers = [*column_peers(loaded), *libraries.library_column_peers(loaded)]
     else:
-        formats = format_peers(loaded, settings.formats, settings.threads_per_block)
-        peers = [*formats, *libraries.library_peers(loaded)]
+        peers = [*format_peers(loaded, settings.formats), *libraries.library_peers(loaded)]
     together = loaded.nnz + (loaded.columns - 1) * sum(loaded.shape) <= MAX_ENTRIES_TOGETHER[loaded.device.kind]
     records: list[Record] = []
     for group in [peers] if together else [[peer] for peer in peers]:
@@ -249,12 +249,9 @@ def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Setti
 
 def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
     """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
-    from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
-
     active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
     with ExitStack() as restored:
-        restored.callback(setattr, HandOut, "num_first", HandOut.num_first)
-        HandOut.num_first = 0  # The code for several threads is otherwise compiled after a hundred products.
+        restored.enter_context(threads_from_the_first_call())
         for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
             restored.callback(set_threads, set_threads(threads))
         samplers, failed = _call_samplers([prepared for _, prepared, _ in active], lambda: None, threads)

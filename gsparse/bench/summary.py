@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gsparse.bench.records import Record, by_matrix, geometric_mean
 
-__all__ = ["SIZE_CLASSES", "Choice", "RatioSummary", "choices", "speedups_over", "summarize_ratios", "summary_lines"]
+__all__ = ["RatioSummary", "summarize_ratios", "summary_lines"]
 
 # The classes of matrices over which means are taken: name, least and greatest number of nonzeros.
 SIZE_CLASSES = (
@@ -34,24 +34,6 @@ class RatioSummary:
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f}, {self.count} figures)"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The plan's choice for one matrix, dtype and number of threads, compared with the best measured format.
-
-    Attributes
-    ----------
-    matrix : str
-    factor : float
-        Time of the plan's choice over the best time of gsparse.
-    better_of_two : float or None
-        Of the two formats with the best predictions, the better measured time over the best time of gsparse.
-    """
-
-    matrix: str
-    factor: float
-    better_of_two: float | None
-
-
 def summarize_ratios(values: Iterable[float]) -> RatioSummary | None:
     """Summarize ratios. Return None if there are none."""
     ratios = list(values)
@@ -59,23 +41,7 @@ def summarize_ratios(values: Iterable[float]) -> RatioSummary | None:
     return None if mean is None else RatioSummary(mean, min(ratios), max(ratios), len(ratios))
 
 
-def choices(records: Sequence[Record]) -> list[Choice]:
-    """Return the plan's choices for the matrices whose formats were measured too, with the default launch shape."""
-    compared = []
-    for (matrix, _, _), rows in by_matrix(records).items():
-        plan = next((r for r in rows if r.kind == "plan" and r.us), None)
-        formats = [r for r in rows if r.kind == "format" and r.us and r.threads_per_block in (None, 256)]
-        if plan is None or not plan.us or not formats:
-            continue
-        best = min(r.us or math.inf for r in (plan, *formats))
-        candidates = (r for r in formats if r.predicted_us and r.compressed is not False)  # as the plan has them
-        predicted = sorted(candidates, key=lambda r: r.predicted_us or math.inf)[:2]
-        better = min((r.us or math.inf for r in predicted), default=None)
-        compared.append(Choice(matrix, plan.us / best, None if better is None else better / best))
-    return compared
-
-
-def speedups_over(records: Sequence[Record], prefix: str) -> list[tuple[Record, float]]:
+def _speedups_over(records: Sequence[Record], prefix: str) -> list[tuple[Record, float]]:
     """Return each plan record with its speed-up over a library's eager call.
 
     The library is the first way of multiplying whose name begins with `prefix`.
@@ -96,50 +62,33 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
         for reference in sorted({r.reference for r in inside}):
             over = summarize_ratios(r.speedup or 1.0 for r in inside if r.reference == reference)
             lines.append(f"{name}: the plan's speed over {reference}: {over}")
-        calls = summarize_ratios(ratio for r, ratio in speedups_over(records, "CuPy") if least <= r.nnz < most)
+        calls = summarize_ratios(ratio for r, ratio in _speedups_over(records, "CuPy") if least <= r.nnz < most)
         if calls is not None:
             lines.append(f"{name}: the speed of a call over CuPy's: {calls}")
     if plans:
         worst = min(plans, key=lambda r: r.speedup or math.inf)
         chosen = f", as {worst.format}" if worst.format else ""
         lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}{chosen}")
-    lines += column_lines(records)
-    return lines + setup_lines(records) + choice_lines(choices(records)) + _failure_lines(records)
+    lines += _column_lines(records)
+    return lines + _setup_lines(records) + _choice_lines(records) + _failure_lines(records)
 
 
-def column_lines(records: Sequence[Record]) -> list[str]:
+def _column_lines(records: Sequence[Record]) -> list[str]:
     """Report, for each number of columns and dtype, the plan's speed-up over the reference and over CuPy's call."""
     lines = []
     for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
         inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]
         over = summarize_ratios(r.speedup for r in inside if r.kind == "plan" and r.speedup)
-        calls = summarize_ratios(ratio for _, ratio in speedups_over(inside, "CuPy"))
+        calls = summarize_ratios(ratio for _, ratio in _speedups_over(inside, "CuPy"))
         if over is not None:
             reference = next(r.reference for r in inside if r.reference)
             lines.append(f"{columns} columns, {dtype}: the plan's speed over {reference}: {over}")
         if calls is not None:
             lines.append(f"{columns} columns, {dtype}: the speed of a call over CuPy's: {calls}")
-    return lines + _launch_lines(records)
-
-
-def _launch_lines(records: Sequence[Record]) -> list[str]:
-    """Name the best launch for each matrix for which the plan chose a slower one."""
-    lines = []
-    for (matrix, dtype, _), rows in by_matrix(r for r in records if r.columns is not None).items():
-        for chosen, tried in (("plan", "format"), ("plan by columns", "layout")):
-            plan = next((r for r in rows if r.what == chosen and r.us), None)
-            launches = [r for r in rows if r.kind == tried and r.what != chosen and r.us]
-            best = min(launches, key=lambda r: r.us or math.inf, default=None)
-            if plan is None or best is None or not plan.us or not best.us or plan.us <= NEAR_BEST * best.us:
-                continue
-            lines.append(
-                f"{matrix}, {dtype}: {chosen} {plan.us:.1f} µs ({plan.format}), {best.what} {best.us:.1f}: "
-                f"{plan.us / best.us:.2f} times as long"
-            )
     return lines
 
 
-def setup_lines(records: Sequence[Record]) -> list[str]:
+def _setup_lines(records: Sequence[Record]) -> list[str]:
     """Report the set-up time in units of one product, and the peak of the memory that set-up needs."""
     kinds = {
         "formats without compression": [r for r in records if r.kind == "format" and r.compressed is False],
@@ -157,15 +106,21 @@ def setup_lines(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def choice_lines(compared: Sequence[Choice]) -> list[str]:
-    """Report how often the plan's choice is as good as the best candidate, and its worst case."""
-    if not compared:
+def _choice_lines(records: Sequence[Record]) -> list[str]:
+    """Report how often the plan's choice is as good as the best format, and its worst case."""
+    factors: list[tuple[float, str]] = []
+    for (matrix, _, _), rows in by_matrix(records).items():
+        plan_us = next((r.us for r in rows if r.kind == "plan" and r.us), None)
+        format_us = [r.us for r in rows if r.kind == "format" and r.us]
+        if plan_us is not None and format_us:
+            factors.append((plan_us / min(plan_us, *format_us), matrix))
+    if not factors:
         return []
-    near = sum(choice.factor <= NEAR_BEST for choice in compared)
-    worst = max(compared, key=lambda choice: choice.factor)
+    near = sum(factor <= NEAR_BEST for factor, _ in factors)
+    worst, matrix = max(factors)
     return [
-        f"choice: within {100 * (NEAR_BEST - 1):.0f} % of the best candidate on {near} of {len(compared)}; "
-        f"worst factor {worst.factor:.2f} on {worst.matrix}"
+        f"choice: within {100 * (NEAR_BEST - 1):.0f} % of the best candidate on {near} of {len(factors)}; "
+        f"worst factor {worst:.2f} on {matrix}"
     ]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,16 @@ import numpy as np
 
 from gsparse.device.gpu_streams import on_stream
 
-__all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "peak_bytes", "seconds_of_call"]
+__all__ = [
+    "GpuClock",
+    "Sampler",
+    "call_sampler",
+    "cpu_copy_bandwidth",
+    "medians",
+    "peak_bytes",
+    "seconds_of_call",
+    "threads_from_the_first_call",
+]
 
 # Products captured in one CUDA graph: enough to make the time to start the graph negligible.
 PRODUCTS_PER_GRAPH = 10
@@ -77,6 +87,18 @@ def medians(samplers: Mapping[Any, Sampler], repeats: int) -> dict[Any, float | 
             except Exception as error:  # The other peers are still measured.
                 failed[key] = error
     return {key: failed.get(key) or statistics.median(samples) for key, samples in times.items()}
+
+
+@contextmanager
+def threads_from_the_first_call() -> Iterator[None]:
+    """Compile the code for several threads at the first call on the CPU, not after a hundred, within the block."""
+    from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
+
+    previous, HandOut.num_first = HandOut.num_first, 0
+    try:
+        yield
+    finally:
+        HandOut.num_first = previous
 
 
 def seconds_of_call(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:

@@ -8,28 +8,25 @@ import shutil
 import subprocess
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 import gsparse
 from gsparse._version import install_command
-from gsparse.cli.common import Command, add_json, print_result, show_elapsed
+from gsparse.cli.common import Command, add_json, print_result
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of, gpu_code_folder
 from gsparse.device.select import default_device_name, get_device
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-
-__all__ = ["COMMAND"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,6 @@ OPTIONAL = {
     "nvmath": ("direct solves on the GPU with cuDSS", install_command("direct")),
 }
 
-# A driver that supports only older versions of CUDA needs CuPy for CUDA 12.
-_CUDA_13 = 13
 # Seconds within which nvidia-smi must answer. It may hang if the driver is broken.
 _SECONDS = 60
 
@@ -76,13 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check everything, and print the results. Return 0 if a product works on at least one device."""
-    with show_elapsed("checking the installation, and compiling a product"):
-        results = [
-            *_check_versions(), *_check_gpu(), *_check_optional_packages(), *_check_compilers(), *_check_caches()
-        ]  # fmt: skip
-        products = [_check_product(name) for name in ("cpu", "gpu")]
-    results += [result for result in products if result is not None]
-    works = any(result is not None and result.status == "ok" for result in products)
+    results = [*_check_versions(), *_check_gpu(), *_check_optional_packages(), *_check_caches()]
+    products = [result for name in ("cpu", "gpu") if (result := _check_product(name)) is not None]
+    works = any(result.status == "ok" for result in products)
+    results += products
     print_result({"works": works, "findings": [asdict(result) for result in results]}, _text(results, works), options)
     return 0 if works else 1
 
@@ -91,21 +83,9 @@ def _check_versions() -> Iterator[CheckResult]:
     yield CheckResult("gsparse", f"{gsparse.__version__}, in {Path(gsparse.__file__).parent}")
     yield CheckResult("Python", f"{platform.python_version()}, {platform.platform()}")
     for name in ("numpy", "scipy", "numba"):
-        yield CheckResult(name, _version(name))
+        yield CheckResult(name, version(name))
     yield CheckResult("CPU threads", f"{get_num_threads()} of {available_cpus()} (GSPARSE_NUM_THREADS sets them)")
     yield CheckResult("default device", f"{default_device_name()} (GSPARSE_DEVICE sets it)")
-
-
-@cache
-def _packages_by_module() -> Mapping[str, list[str]]:
-    """Return the names of the packages that provide each module. Looking at all packages takes half a second."""
-    return packages_distributions()
-
-
-def _version(module: str) -> str:
-    """Return the version of the package that provides a module."""
-    packages = _packages_by_module().get(module, [])
-    return ", ".join(version(name) if name == module else f"{name} {version(name)}" for name in packages)
 
 
 # ------------------------------------------------------------------------------------------------------------- GPU
@@ -114,28 +94,25 @@ def _version(module: str) -> str:
 def _check_gpu() -> Iterator[CheckResult]:
     driver = _check_driver()
     yield driver
-    if not find_spec("cupy"):
-        why = "not installed" + ("" if driver.status == "ok" else "; it is useful only with a GPU")
-        yield CheckResult("CuPy", why, "missing", _cupy_remedy(driver.found) if driver.status == "ok" else "")
-        return
     try:
         device = get_device("gpu")
     except gsparse.GsparseError as error:
-        yield CheckResult("CuPy", f"{_version('cupy')}: {error}", "broken" if driver.status == "ok" else "missing")
+        has_gpu = driver.status == "ok"
+        status = "broken" if has_gpu and find_spec("cupy") else "missing"
+        yield CheckResult("CuPy", str(error), status, _cupy_remedy(driver.found) if has_gpu else "")
         return
-    yield CheckResult("CuPy", _version("cupy"))
-    yield from _list_gpus(device)
-    compiler, collective = _install_commands(device.xp.cuda.runtime)
-    yield _check("NVRTC or hipRTC", lambda: ".".join(map(str, device.xp.cuda.nvrtc.getVersion())), compiler)
-    yield _check("NCCL or RCCL", _nccl_version, collective)
-
-
-def _install_commands(runtime: Any) -> tuple[str, str]:
-    """Return the commands that install the run-time compiler and the library of collectives."""
-    if runtime.is_hip:
-        return "apt-get install hip-runtime-amd", "apt-get install rccl"
+    cupy, runtime = device.xp, device.xp.cuda.runtime
+    yield CheckResult("CuPy", cupy.__version__)
+    for number in range(runtime.getDeviceCount()):
+        properties = runtime.getDeviceProperties(number)
+        memory = properties["totalGlobalMem"] / 2**30
+        yield CheckResult(f"gpu:{number}", f"{properties['name'].decode()}, {memory:.0f} GiB")
     major = runtime.runtimeGetVersion() // 1000
-    return f"pip install 'cupy-cuda{major}x[ctk]'", f"pip install nvidia-nccl-cu{major}"
+    nvidias = f"pip install 'cupy-cuda{major}x[ctk]'", f"pip install nvidia-nccl-cu{major}"
+    amds = "apt-get install hip-runtime-amd", "apt-get install rccl"
+    compiler, collective = amds if runtime.is_hip else nvidias
+    yield _check("NVRTC or hipRTC", lambda: ".".join(map(str, cupy.cuda.nvrtc.getVersion())), compiler)
+    yield _check("NCCL or RCCL", _nccl_version, collective)
 
 
 def _nccl_version() -> str:
@@ -145,15 +122,6 @@ def _nccl_version() -> str:
     if not nccl.available:
         raise ImportError("CuPy does not find the library")
     return str(nccl.get_version())
-
-
-def _list_gpus(device: Any) -> Iterator[CheckResult]:
-    """Name each GPU and the size of its memory."""
-    runtime = device.xp.cuda.runtime
-    for number in range(runtime.getDeviceCount()):
-        properties = runtime.getDeviceProperties(number)
-        memory = properties["totalGlobalMem"] / 2**30
-        yield CheckResult(f"gpu:{number}", f"{properties['name'].decode()}, {memory:.0f} GiB")
 
 
 def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "missing") -> CheckResult:
@@ -166,31 +134,19 @@ def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "
 
 def _check_driver() -> CheckResult:
     """Look for a GPU without using CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
-    if shutil.which("nvidia-smi"):
-        return _ask_nvidia_smi()
-    if Path("/dev/kfd").exists():
-        return CheckResult("GPU", "AMD, by its kernel driver")
-    return CheckResult("GPU", "none found (no nvidia-smi, no /dev/kfd): the CPU is used", "missing")
-
-
-def _ask_nvidia_smi() -> CheckResult:
-    """Return the names of NVIDIA's GPUs, their driver and its version of CUDA."""
+    if not shutil.which("nvidia-smi"):
+        if Path("/dev/kfd").exists():
+            return CheckResult("GPU", "AMD, by its kernel driver")
+        return CheckResult("GPU", "none found (no nvidia-smi, no /dev/kfd): the CPU is used", "missing")
+    run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=_SECONDS)
     try:
-        answer = _run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-        _, _, cuda = _run("nvidia-smi").stdout.partition("CUDA Version: ")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckResult("GPU", f"nvidia-smi fails: {error}", "broken", "repair the driver")
-    gpus = "; ".join(
-        f"{count} x {gpu}" if count > 1 else gpu for gpu, count in Counter(answer.stdout.splitlines()).items()
-    )
-    if answer.returncode == 0 and gpus:
-        return CheckResult("GPU", f"{gpus}; CUDA {cuda.split()[0] if cuda else '?'}")
-    fault = (answer.stdout or answer.stderr).strip()
-    return CheckResult("GPU", f"nvidia-smi fails: {fault}", "broken", "repair the driver")
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        answer = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).stdout
+        _, _, cuda = run(["nvidia-smi"]).stdout.partition("CUDA Version: ")
+    except (OSError, subprocess.SubprocessError) as error:
+        fault = getattr(error, "stdout", "") or error
+        return CheckResult("GPU", f"nvidia-smi fails: {fault}", "broken", "repair the driver")
+    found = "; ".join(f"{count} x {gpu}" for gpu, count in Counter(answer.splitlines()).items())
+    return CheckResult("GPU", f"{found}; CUDA {cuda.split()[0] if cuda else '?'}")
 
 
 def _cupy_remedy(driver: str) -> str:
@@ -198,29 +154,21 @@ def _cupy_remedy(driver: str) -> str:
     if driver.startswith("AMD"):
         return install_command("rocm")
     _, _, cuda = driver.rpartition("CUDA ")
-    major = cuda.partition(".")[0]
-    return install_command("cuda12" if major.isdecimal() and int(major) < _CUDA_13 else "cuda13")
+    return install_command("cuda12" if cuda.startswith("12.") else "cuda13")
 
 
-# ----------------------------------------------------------------------------- packages, compilers, caches, products
+# ---------------------------------------------------------------------------------------- packages, caches, products
 
 
 def _check_optional_packages() -> Iterator[CheckResult]:
     for module, (purpose, remedy) in OPTIONAL.items():
         try:
-            import_module(module)
+            found = getattr(import_module(module), "__version__", "installed")
         except Exception as error:  # A package whose own dependencies do not fit may raise any exception.
             absent = isinstance(error, ModuleNotFoundError) and error.name == module
             yield CheckResult(module, f"{purpose}: {error}", "missing" if absent else "broken", remedy)
         else:
-            yield CheckResult(module, f"{_version(module)}: {purpose}")
-
-
-def _check_compilers() -> Iterator[CheckResult]:
-    """Look for the compilers of the GPU kernels' emulator, which only tests use: g++, and clang for AMD's 64 lanes."""
-    for name in ("g++", "clang"):  # There is no remedy, because users of gsparse do not need them.
-        path = shutil.which(name)
-        yield CheckResult(name, path or "not found; only gsparse's own tests use it", "ok" if path else "missing")
+            yield CheckResult(module, f"{found}: {purpose}")
 
 
 def _check_caches() -> Iterator[CheckResult]:

@@ -10,23 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import gsparse
 from gsparse._interrupt import restore
-from gsparse.cli import bench, convert, demo, doctor, info, profile, solve, warmup
+from gsparse.cli import bench, doctor, info, profile, solve, warmup
 from gsparse.errors import CommunicationError, DeviceMemoryError, FactorizationError, GsparseError
 
-__all__ = ["main"]
-
 COMMANDS = {
-    "demo": demo.COMMAND,
-    "info": info.COMMAND,
-    "solve": solve.COMMAND,
-    "convert": convert.COMMAND,
-    "doctor": doctor.COMMAND,
-    "warmup": warmup.COMMAND,
-    "bench": bench.COMMAND,
-    "profile": profile.COMMAND,
+    module.__name__.rpartition(".")[2]: module.COMMAND for module in (doctor, info, solve, bench, profile, warmup)
 }
 
 SUCCESS, FAILURE, MISUSE, INTERRUPTED = 0, 1, 2, 130
@@ -46,21 +38,12 @@ _MISUSES = (GsparseError, OSError, ImportError)
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="gsparse", description=gsparse.__doc__, epilog=EXIT_CODES, formatter_class=plain, allow_abbrev=False
-    )
+    shared: Any = {"epilog": EXIT_CODES, "formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = argparse.ArgumentParser(prog="gsparse", description=gsparse.__doc__, **shared)
     parser.add_argument("--version", action="version", version=f"gsparse {gsparse.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=command.help,
-            description=command.help,
-            epilog=EXIT_CODES,
-            formatter_class=plain,
-            allow_abbrev=False,
-        )
+        subparser = subparsers.add_parser(name, help=command.help, description=command.help, **shared)
         command.add_arguments(subparser)
         subparser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
@@ -100,13 +83,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_hint(options.command, unknown)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None:
         parser.print_help(sys.stderr)
         return MISUSE
     code = SUCCESS
     try:
-        code = COMMANDS[options.command].run(options)
+        code = int(COMMANDS[options.command].run(options))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -125,17 +108,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _print_error(error: Exception, options: argparse.Namespace) -> None:
     if options.debug:
         traceback.print_exc()
-    elif isinstance(error, _FAILURES + _MISUSES):
-        print(f"gsparse {options.command}: {error}", file=sys.stderr)
-    else:
-        message = f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
-        print(f"gsparse {options.command}: {message}", file=sys.stderr)
-
-
-def _hint(command: str | None, unknown: Sequence[str]) -> str:
-    """Return the end of an error message that says which option takes a file, if one was given without an option."""
-    hint = COMMANDS[command].other_files if command else ""
-    return f" ({hint})" if hint and not any(argument.startswith("-") for argument in unknown) else ""
+        return
+    is_expected = isinstance(error, _FAILURES + _MISUSES)
+    text = error if is_expected else f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
+    print(f"gsparse {options.command}: {text}", file=sys.stderr)
 
 
 @contextmanager

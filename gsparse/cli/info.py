@@ -8,20 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.cli.common import (
-    Command,
-    add_device,
-    add_json,
-    add_matrix,
-    describe,
-    print_result,
-    read_matrix,
-    show_elapsed,
-)
+from gsparse.bench.problems import read_matrix
+from gsparse.cli.common import Command, add_device, add_json, add_matrix, describe, print_result
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.plan.choice import Plan
-
-__all__ = ["COMMAND"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the matrix, choose its plan, and print both."""
-    S = read_matrix(options)
-    with show_elapsed("choosing a format"):
-        A = GpuSparseMatrix(S, device=options.device, tune=options.tune)
-        if options.tune:  # The first product times the candidates for its dtypes.
-            A @ np.zeros(A.shape[1], A.dtype)
-        plan = A.plan
-    result = {"file": options.file, **statistics(S), "plan": plan_as_dict(plan), "memory": memory(S, plan)}
+    S = read_matrix(options.file, options.name)
+    A = GpuSparseMatrix(S, device=options.device, tune=options.tune)
+    if options.tune:  # The first product times the candidates for its dtypes.
+        A @ np.zeros(A.shape[1], A.dtype)
+    plan = A.plan
+    csr_bytes = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
+    memory = {"scipy csr": csr_bytes, **{c.format: c.storage.nbytes for c in plan.candidates}}
+    result = {"file": options.file, **statistics(S), "plan": _plan_as_dict(plan), "memory": memory}
     print_result(result, _text(result, plan, S), options)
     return 0
 
@@ -48,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 def statistics(S: sp.csr_array) -> dict[str, Any]:
     """Return statistics of the matrix: shape, row lengths, bandwidth, diagonal, stored zeros and symmetry.
 
-    The bandwidth is the largest distance of an entry from the diagonal.
+    The bandwidth is the largest distance of an entry from the diagonal. Symmetry is exact equality.
     """
     row_lengths = np.diff(S.indptr)
     entries = S.tocoo()
@@ -68,16 +59,11 @@ def statistics(S: sp.csr_array) -> dict[str, Any]:
         "bandwidth": int(distance.max(initial=0)),
         "stored zeros": int((S.data == 0).sum()),
         "diagonal entries": int(np.unique(entries.row[distance == 0]).size),
-        "hermitian": _is_hermitian(S),
+        "hermitian": bool(S.shape[0] == S.shape[1] and (S != S.conj().T).nnz == 0),
     }
 
 
-def _is_hermitian(S: sp.csr_array) -> bool:
-    """Return whether a matrix is square and equals its conjugate transpose exactly."""
-    return bool(S.shape[0] == S.shape[1] and (S != S.conj().T).nnz == 0)
-
-
-def plan_as_dict(plan: Plan) -> dict[str, Any]:
+def _plan_as_dict(plan: Plan) -> dict[str, Any]:
     """Return a plan as a dict for JSON. Times are in seconds, and "bytes" are those that one product moves."""
     return {
         "device": plan.device,
@@ -97,12 +83,6 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
             for c in plan.candidates
         ],
     }
-
-
-def memory(S: sp.csr_array, plan: Plan) -> dict[str, int]:
-    """Return the bytes of the matrix as SciPy's CSR arrays and in each format that is a candidate of the plan."""
-    scipy_csr = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
-    return {"scipy csr": scipy_csr, **{c.format: c.storage.nbytes for c in plan.candidates}}
 
 
 def _text(result: dict[str, Any], plan: Plan, S: sp.csr_array) -> str:

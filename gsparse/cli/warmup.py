@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from gsparse import linalg
-from gsparse.bench.problems import Arrays, stencil, uniform
-from gsparse.cli.common import Command, add_device, add_json, print_result, show_elapsed
+from gsparse.bench.problems import stencil, uniform
+from gsparse.bench.timing import threads_from_the_first_call
+from gsparse.cli.common import Command, add_device, add_json, print_result
 from gsparse.device.base import Device
 from gsparse.device.cache import gpu_code_folder, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
@@ -23,8 +25,6 @@ from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 from gsparse.formats import FORMATS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-
-__all__ = ["COMMAND"]
 
 # Grid points per side, rows and entries per row of the matrices. Of smaller ones, one thread would do all the work, and
 # the code that hands it out to several threads would not be compiled.
@@ -64,20 +64,13 @@ def _multiply_vectors(A: GpuSparseMatrix) -> None:
     A.T @ _ones(A)
 
 
-def _multiply_columns(A: GpuSparseMatrix) -> None:
-    A @ _ones(A, _COLUMNS)
-
-
 def _multiply_matrices(A: GpuSparseMatrix) -> None:
     A @ A
     A + A.T
 
 
-def _solver(name: str) -> Callable[[GpuSparseMatrix], None]:
-    def solve(A: GpuSparseMatrix) -> None:
-        getattr(linalg, name)(A, _ones(A), maxiter=_ITERATIONS, full_output=True)
-
-    return solve
+def _run_solver(name: str, A: GpuSparseMatrix) -> None:
+    getattr(linalg, name)(A, _ones(A), maxiter=_ITERATIONS, full_output=True)
 
 
 def _run_multigrid(A: GpuSparseMatrix) -> None:
@@ -85,11 +78,11 @@ def _run_multigrid(A: GpuSparseMatrix) -> None:
 
 
 # What is run with each matrix, by what the user sees.
-STEPS: dict[str, Callable[[GpuSparseMatrix], None]] = {
+STEPS: dict[str, Callable[[GpuSparseMatrix], object]] = {
     "A @ x in every storage format": _multiply_vectors,
-    "A @ X with dense columns": _multiply_columns,
+    "A @ X with dense columns": lambda A: A @ _ones(A, _COLUMNS),
     "A @ B and A + B of sparse matrices": _multiply_matrices,
-    **{name: _solver(name) for name in ("cg", "gmres", "bicgstab")},
+    **{name: partial(_run_solver, name) for name in ("cg", "gmres", "bicgstab")},
     "amg, and cg with it": _run_multigrid,
 }
 
@@ -107,49 +100,28 @@ def run(options: argparse.Namespace) -> int:
     """Run every step for every dtype, and print what was compiled."""
     device = get_device(options.device)
     steps = []
-    with _threads_from_the_first_call(device):
+    with threads_from_the_first_call() if device.is_host else nullcontext():
         for dtype in dict.fromkeys(options.dtype or ["float64"]):
             matrices = [GpuSparseMatrix(S, dtype=dtype, device=device) for S in _matrices()]
             for what in STEPS:
                 steps.append(_run_step(what, dtype, matrices))
                 if not options.json:
                     print(_line(steps[-1], device), flush=True)
-    folder, where = _code_folder(device)
+    try:
+        folder = str(make_private_code_folder() if device.kind == "cpu" else gpu_code_folder())
+        where = f"the kernels are kept in {folder}"
+    except OSError as error:
+        folder, where = None, f"the cache folder cannot be used: {error}"
     result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
     total = WarmupStep("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
     print_result(result, f"{_line(total, device)}\non {device.name}; {where}", options)
     return 0
 
 
-def _code_folder(device: Device) -> tuple[str | None, str]:
-    """Return the folder in which compiled kernels are kept, None if it cannot be used, and a sentence about it."""
-    try:
-        folder = str(make_private_code_folder() if device.kind == "cpu" else gpu_code_folder())
-    except OSError as error:
-        return None, f"the cache folder cannot be used: {error}"
-    return folder, f"the kernels are kept in {folder}"
-
-
-@contextmanager
-def _threads_from_the_first_call(device: Device) -> Iterator[None]:
-    """Compile the code for several threads at the first call on the CPU, not after many, within the block."""
-    if not device.is_host:
-        yield
-        return
-    from gsparse.kernels.cpu.compiling import HandOut  # imports numba
-
-    previous, HandOut.num_first = HandOut.num_first, 0
-    try:
-        yield
-    finally:
-        HandOut.num_first = previous
-
-
 def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> WarmupStep:
     begin, compiled_before = time.perf_counter(), COMPILE_NOTICE.compilations
-    with show_elapsed(f"{what}, {dtype}"):
-        for A in matrices:
-            STEPS[what](A)
+    for A in matrices:
+        STEPS[what](A)
     return WarmupStep(what, dtype, COMPILE_NOTICE.compilations - compiled_before, time.perf_counter() - begin)
 
 
@@ -161,13 +133,9 @@ def _line(step: WarmupStep, device: Device) -> str:
 
 def _matrices() -> list[sp.csr_array]:
     """Return a grid's matrix, one of the same structure without symmetry, and one with random columns."""
-    dominant = _matrix(uniform(_ROWS, _PER_ROW)) + sp.diags_array(np.full(_ROWS, 2.0 * _PER_ROW))
-    return [_matrix(stencil(_SIDE, 7)), _matrix(stencil(_SIDE, 7, variable=True)), sp.csr_array(dominant)]
-
-
-def _matrix(arrays: Arrays) -> sp.csr_array:
-    data, indices, indptr, shape = arrays
-    return sp.csr_array((data, indices, indptr), shape=shape)
+    dominant = uniform(_ROWS, _PER_ROW).to_scipy() + sp.diags_array(np.full(_ROWS, 2.0 * _PER_ROW))
+    grids = [stencil(_SIDE, 7, variable=variable).to_scipy() for variable in (False, True)]
+    return [*grids, sp.csr_array(dominant)]
 
 
 def _ones(A: GpuSparseMatrix, *columns: int) -> Any:

@@ -18,8 +18,7 @@ __all__ = [
 # Numbers of threads per block that the user can choose.
 THREADS_PER_BLOCK = (128, 256, 512)
 # On an H200, 128 threads are up to 3 % faster than this default on stencils and 14 % slower on banded matrices, and 512
-# threads are 1 to 3 % slower (python -m gsparse bench --threads-per-block 128,256,512). AMD's lab notes recommend 256
-# too.
+# threads are 1 to 3 % slower. AMD's lab notes recommend 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
 
 # Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.

@@ -21,8 +21,8 @@ __all__ = ["ColumnsPlan", "launch_for", "plan_columns", "seconds_per_columns"]
 _TYPICAL_COLUMNS = 8
 
 # The constants were measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
-# `python -m gsparse bench --columns … --launches row-major`). On average, the chosen launch was within 3 % of the best
-# one. At worst, it was 26 % slower.
+# `python asv_bench/measure_columns.py NAME ...`). On average, the chosen launch was within 3 % of the best one. At
+# worst, it was 26 % slower.
 
 # Largest number of loads of a tile at one entry: lanes times loads per lane.
 _MAX_TILE_LOADS = 64

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from gsparse._version import install_command
 from gsparse.errors import GsparseError
+from gsparse.writing import replacing
 
-__all__ = ["PlotError", "axes_of", "label_log_axis", "matplotlib_module", "new_figure"]
+__all__ = ["PlotError", "axes_of", "label_log_axis", "matplotlib_module", "new_figure", "save_picture"]
 
 # A logarithmic axis has labels at linear steps if its end is less than this times its beginning. Up to the ratios that
 # follow, labels are at these multiples of powers of ten, and above at powers of ten. So at least three are visible.
 _LINEAR_RATIO = 5.0
 _MULTIPLES = {20.0: (1.0, 2.0, 3.0, 5.0, 7.0), 1000.0: (1.0, 2.0, 5.0)}
+
+
+# Dots per inch of a picture that is written to a file.
+_DPI = 130
 
 
 class PlotError(GsparseError, ImportError):
@@ -30,6 +37,14 @@ def axes_of(ax: Any) -> Any:
 def new_figure(inches: tuple[float, float]) -> Any:
     """Return a figure without a window, which can be drawn on a machine without a display."""
     return matplotlib_module("figure").Figure(figsize=inches, layout="constrained")
+
+
+def save_picture(path: Path, draw: Callable[[Any], object], inches: tuple[float, float] = (8.0, 5.0)) -> None:
+    """Let `draw` draw into the Axes of a new figure, and write it in the format of the file's suffix."""
+    figure = new_figure(inches)
+    draw(figure.subplots())
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."), dpi=_DPI)
 
 
 def label_log_axis(axis: Any, low: float, high: float) -> None:

@@ -1,108 +1,80 @@
-"""The roofline picture: the speed of each format's product, and the limit that memory bandwidth sets."""
+"""A picture of the records of a `gsparse.bench` run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
+from gsparse.plot.axes import axes_of, label_log_axis
 
-from gsparse.plan.choice import Candidate
-from gsparse.plot.axes import axes_of
+__all__ = ["times_by_format"]
 
-__all__ = ["roofline"]
-
-# Markers of the formats, used in turn.
-_MARKS = "osD^vPX*"
-
-# Floating-point operations of one multiply-add, by whether the numbers are complex.
-_FLOPS = {False: 2, True: 8}
-
-# Factor by which the horizontal axis extends beyond the outermost points.
-_MARGIN = 1.6
+# Markers of the series, used in turn. With matplotlib's ten colours, seventy series look different.
+_MARKS = "osD^vP*"
 
 
-def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
-    """Draw a roofline: operations per second of each format's product against its operations per byte [1]_.
+def times_by_format(records: Iterable[Any], ax: Any = None) -> Any:
+    """Draw each format's time relative to the best time of the other libraries. Values below 1 are faster.
 
-    The line is the limit that memory bandwidth sets. A format further right reads fewer bytes. A format further below
-    the line loses time to something other than reading memory. A mark above the line means that data come from a cache.
-    Hollow marks are predicted times and filled marks measured ones (with ``tune=True``, after the first product). A
-    ring marks the chosen format.
+    The label of the axis names these libraries: on a GPU those of the vendor if they were measured. A single matrix has
+    a bar for each format. Several matrices are ordered by size, and have a mark for each format.
 
     Parameters
     ----------
-    A : GpuSparseMatrix
-        The matrix whose plan is drawn. The plan is made if there is none yet.
+    records : iterable of gsparse.bench.Record
+        Records without a speed-up, such as those of formats that were left out, are not drawn.
     ax : matplotlib Axes, optional
         Where to draw. A new figure is made by default.
-    bandwidth : float, optional
-        Bandwidth of the memory in bytes per second. By default a large copy on A's device is timed, which synchronizes
-        the device.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into. Both axes are logarithmic.
-
-    Raises
-    ------
-    TypeError
-        If A is a matrix of another library, which has no plan.
-    PlotError
-        If matplotlib is not installed.
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
-       architectures", Commun. ACM 52(4), 2009.
+        The Axes that were drawn into.
 
     Examples
     --------
-    >>> import scipy.sparse
+    >>> from types import SimpleNamespace
     >>> from matplotlib.figure import Figure
-    >>> from gsparse import GpuSparseMatrix
-    >>> from gsparse.plot import roofline
-    >>> A = GpuSparseMatrix(scipy.sparse.eye_array(1000), device="cpu")
-    >>> ax = roofline(A, Figure().subplots(), bandwidth=20e9)
-    >>> ax.get_legend().get_texts()[0].get_text()
-    'memory: 20 GB/s'
+    >>> from gsparse.plot import times_by_format
+    >>> record = SimpleNamespace(matrix="m", nnz=9, dtype="float64", what="ellpack", threads=None, speedup=2.0)
+    >>> record.reference = "best"
+    >>> times_by_format([record], Figure().subplots()).get_xlabel()
+    'time over best (lower is better), m'
     """
-    if not hasattr(A, "plan"):
-        raise TypeError(f"roofline needs a GpuSparseMatrix, got {type(A).__name__}: pass GpuSparseMatrix(A)")
+    measured = [record for record in records if record.speedup]
     ax = axes_of(ax)
-    plan = A.plan
-    flops = _FLOPS[A.dtype.kind == "c"] * max(plan.stats.nnz, 1)
-    roof = A.device.copy_bandwidth if bandwidth is None else bandwidth
-    intensities = [flops / c.nbytes for c in plan.candidates if c.nbytes]
-    span = np.array([min(intensities, default=1) / _MARGIN, max(intensities, default=1) * _MARGIN])
-    ax.plot(span, span * roof / 1e9, color="gray", linewidth=1, label=f"memory: {roof / 1e9:.3g} GB/s")
-    for number, candidate in enumerate(plan.candidates):
-        _draw(ax, candidate, flops, number, chosen=candidate.format == plan.format)
+    sizes = {record.matrix: record.nnz for record in measured}
+    reference = next((record.reference for record in measured), "the other libraries")
+    label = f"time over {reference} (lower is better)"
     ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(span)
-    for axis in (ax.xaxis, ax.yaxis):  # The axes span few decades, so minor ticks need labels too.
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}")
-    ax.tick_params(which="both", labelsize="x-small")
-    ax.grid(alpha=0.3, linewidth=0.5, which="both")
-    ax.set_xlabel("operations per byte", fontsize="small")
-    ax.set_ylabel(f"billion operations per second, {plan.device}", fontsize="small")
-    note = "hollow: predicted\nfilled: measured\nabove the line: from a cache"
-    ax.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1), title=note, title_fontsize="x-small")
+    if len(sizes) == 1:
+        names = [_name(record) for record in measured]
+        times = [1 / record.speedup for record in measured]
+        # Bars begin at 1.
+        bars = ax.barh(range(len(names)), [time - 1 for time in times], left=1.0)
+        ax.bar_label(bars, [f"{time:.3g}" for time in times], padding=2, fontsize="xx-small")
+        label += f", {next(iter(sizes))}"
+    else:
+        names = sorted(sizes, key=lambda name: sizes[name])
+        _draw_marks(measured, {name: position for position, name in enumerate(names)}, ax)
+    extremes = [1.0, *(1 / record.speedup for record in measured)]
+    label_log_axis(ax.xaxis, min(extremes), max(extremes))
+    ax.axvline(1.0, color="gray", linewidth=0.8)
+    ax.set_yticks(range(len(names)), names, fontsize="x-small")
+    ax.invert_yaxis()
+    ax.set_xlabel(label)
     return ax
 
 
-def _draw(ax: Any, candidate: Candidate, flops: int, number: int, *, chosen: bool) -> None:
-    """Draw a format's predicted mark hollow and its measured one filled. Ring the last one of the chosen format."""
-    intensity = flops / max(candidate.nbytes, 1)
-    times = {"predicted": candidate.seconds, "measured": candidate.measured}
-    style = {"marker": _MARKS[number % len(_MARKS)], "color": f"C{number}", "linestyle": "none", "markersize": 7}
-    rates = {kind: flops / seconds / 1e9 for kind, seconds in times.items() if seconds}
-    label = f"{candidate.format}{' (chosen)' if chosen else ''}"
-    for kind, rate in rates.items():
-        ax.plot(intensity, rate, fillstyle="none" if kind == "predicted" else "full", label=label, **style)
-        label = "_"
-    if chosen:
-        rate = list(rates.values())[-1]
-        ax.plot(intensity, rate, marker="o", color="black", fillstyle="none", markersize=15, linestyle="none")
+def _draw_marks(records: Sequence[Any], positions: dict[str, int], ax: Any) -> None:
+    for number, name in enumerate(dict.fromkeys(map(_name, records))):
+        series = [record for record in records if _name(record) == name]
+        x, y = [1 / record.speedup for record in series], [positions[record.matrix] for record in series]
+        ax.plot(x, y, _MARKS[number % len(_MARKS)], color=f"C{number % 10}", markersize=5, label=name)
+    if records:
+        ax.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _name(record: Any) -> str:
+    threads = "" if record.threads is None else f", {record.threads} thread(s)"
+    return f"{record.what}, {record.dtype}{threads}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import FrameType
 
-__all__ = ["CHECK", "ON_LOAN", "name_of_block"]
+__all__ = ["ON_LOAN", "name_of_block"]
 
-# Names that advice looks for: a matrix is prepared for products, and it is prepared again because the program holds one
-# of its host arrays.
-CHECK, ON_LOAN = "check a matrix and count its rows", "prepare again, because a host array is held"
+# A matrix is prepared again for products, because the program holds one of its host arrays.
+ON_LOAN = "prepare again, because a host array is held"
 
 # The kind of the operations in a module of gsparse. The longest name that matches decides.
 _KINDS = {
@@ -31,7 +30,7 @@ _KINDS = {
 _NAMES = {
     "multiply.multiply": "arguments and results of products",
     "operators._product": "product of an operator",
-    "prepared.prepare_matrix": CHECK,
+    "prepared.prepare_matrix": "check a matrix and count its rows",
     "prepared._retry_with_csr": "",  # The cache of formats records the choice and the storing one by one.
     "prepared.transposed": "transposed copy for products",
     "prepared.transposed_csr": "transpose",

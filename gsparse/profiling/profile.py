@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Self
 
-from gsparse.profiling import advice, export, table
 from gsparse.profiling.recording import RECORDER, Span
 from gsparse.profiling.rows import Row, Totals, make_rows
+from gsparse.profiling.table import as_text
 from gsparse.writing import replacing
 
 __all__ = ["Profile", "profile"]
 
-# Closed spans that are kept as they are. More of them are added up to totals, and only the first ones are in the trace.
+# Closed spans that are kept as they are. When there are more, they are added up to totals.
 _MAX_SPANS = 200_000
 
 
@@ -47,7 +49,6 @@ class Profile:
         self._end: float | None = None
         self._thread = 0
         self._spans: list[Span] = []
-        self._trace: list[Span] = []
         self._totals = Totals()
         # Reentrant, because a finalizer may close a span on a thread that holds them.
         self._spans_lock, self._totals_lock = threading.RLock(), threading.RLock()
@@ -83,7 +84,6 @@ class Profile:
         with self._totals_lock:
             with self._spans_lock:
                 spans, self._spans = self._spans, []
-            self._trace.extend(spans[: max(_MAX_SPANS - len(self._trace), 0)])
             for span in spans:
                 self._totals.add(span, self.begin)
 
@@ -137,21 +137,10 @@ class Profile:
             A line for each row.
         """
         rows, seconds = self.rows(by), self.seconds
-        return table.as_text(rows, seconds, by, most, self._totals.bandwidths())
+        return as_text(rows, seconds, by, most, self._totals.bandwidths())
 
     def __str__(self) -> str:
         return self.table()
-
-    def _repr_html_(self) -> str:
-        rows = {by: self.rows(by) for by in ("operation", "matrix", "line")}
-        return table.as_html(rows, self.seconds, self._totals.bandwidths(), self.advice)
-
-    @property
-    def advice(self) -> list[str]:
-        """What to change in the program, in sentences, with what it would save by the measured times."""
-        return advice.advise(self.rows("line"), self.seconds, self._totals.bandwidths())
-
-    # ----------------------------------------------------------------------------------------------------------- files
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
         """Return the rows, by operation, matrix and line, as JSON, and write it to a file if there is a path.
@@ -166,38 +155,16 @@ class Profile:
         Returns
         -------
         str
-            An object with the keys "seconds", "advice", "copy_bandwidths", "by_operation", "by_matrix" and "by_line".
-            Times are in seconds, and bandwidths in bytes per second.
+            An object with the keys "seconds", "copy_bandwidths", "by_operation", "by_matrix" and "by_line". Times are
+            in seconds, and bandwidths in bytes per second.
         """
-        rows = {by: self.rows(by) for by in ("operation", "matrix", "line")}
-        text = export.as_json(rows, self.seconds, self.advice, self._totals.bandwidths())
-        return _written(text, path)
-
-    def to_chrome_trace(self, path: str | PathLike[str] | None = None) -> str:
-        """Return the operations as a trace for https://ui.perfetto.dev and Chrome, and write it if there is a path.
-
-        The threads of the host and the streams of the devices are rows. The trace contains the first 200,000
-        operations. Synchronizes with the devices.
-
-        Parameters
-        ----------
-        path : path-like, optional
-            It replaces an existing file.
-
-        Returns
-        -------
-        str
-            JSON in the format of Chrome's trace events. Times are in microseconds.
-        """
-        self._add_up()
-        return _written(export.as_chrome_trace(self._trace, self.begin), path)
-
-
-def _written(text: str, path: str | PathLike[str] | None) -> str:
-    if path is not None:
-        with replacing(Path(path)) as new:
-            new.write(text.encode())
-    return text
+        tables = {f"by_{by}": [asdict(row) for row in self.rows(by)] for by in ("operation", "matrix", "line")}
+        figures = {"seconds": self.seconds, "copy_bandwidths": self._totals.bandwidths()}
+        text = json.dumps(figures | tables, indent=1)
+        if path is not None:
+            with replacing(Path(path)) as new:
+                new.write(text.encode())
+        return text
 
 
 def profile() -> Profile:
@@ -210,7 +177,7 @@ def profile() -> Profile:
     Returns
     -------
     Profile
-        A context manager. After the block, ``print(p)`` shows a table, and `p.advice` says what to change.
+        A context manager. After the block, ``print(p)`` shows a table.
 
     Examples
     --------

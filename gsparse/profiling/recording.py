@@ -67,8 +67,6 @@ class TimedDevice(Protocol):
 
     def release_event(self, event: Any) -> None: ...
 
-    def stream_key(self) -> Any: ...
-
 
 class SpanReceiver(Protocol):
     """What receives closed spans: a profile."""
@@ -115,18 +113,12 @@ class Span:
         Seconds of the spans that were opened inside of this one.
     device_seconds : float or None
         Seconds on the device from the first to the last work of the span; None until it is known.
-    device_begin : float or None
-        When the device began, as `time.perf_counter` tells it; None until it is known, and on a CPU.
-    stream : object
-        The key of the stream on which the device works.
     iteration : Span or None
         For the launch of a CUDA graph: the span of one iteration that was timed alone, with a span for each step.
     repeats : int
         For the launch of a CUDA graph: the number of iterations in the graph.
     iterations : int
         For a solver: the iterations that it needed.
-    is_preconditioned : bool or None
-        For a solver: whether it had a preconditioner; None if it takes none.
     children : list of Span or None
         The spans inside of an iteration that is timed alone.
     """
@@ -138,12 +130,9 @@ class Span:
     iteration: Span | None = None
     repeats = 0
     iterations = 0
-    is_preconditioned: bool | None = None
     children: list[Span] | None = None
     events: Any = None
-    stream: Any = None
     device_seconds: float | None = None
-    device_begin: float | None = None
     begin: float
     end: float
     thread: int
@@ -170,7 +159,7 @@ class Span:
             _push_range(f"{self.kind}: {self.name}")
         device = self.device
         if device is not None and device.has_events:
-            self.events, self.stream = (device.record_event(), None), device.stream_key()
+            self.events = device.record_event(), None
         self.begin = perf_counter()
         return self
 
@@ -361,15 +350,8 @@ def end(kind: str) -> None:
         stack[-1].__exit__()
 
 
-def note_solve(iterations: int, is_preconditioned: bool | None) -> None:
-    """Enter how a solve went into the innermost open span of a solver.
-
-    Parameters
-    ----------
-    iterations : int
-    is_preconditioned : bool or None
-        Whether it had a preconditioner; None if the method takes none.
-    """
+def note_solve(iterations: int) -> None:
+    """Enter how a solve went into the innermost open span of a solver."""
     solver = next((each for each in reversed(_STATE.stack) if each.kind == "solver"), None)
     if solver is not None:
-        solver.iterations, solver.is_preconditioned = solver.iterations + iterations, is_preconditioned
+        solver.iterations += iterations

@@ -9,7 +9,7 @@ from typing import Any
 from gsparse.profiling.caller import text_of_place
 from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
 
-__all__ = ["OUTSIDE", "Row", "Totals", "make_rows", "text_of_matrix"]
+__all__ = ["OUTSIDE", "Row", "Totals", "make_rows"]
 
 # The kind of the row for the time in which nothing was recorded.
 OUTSIDE = "outside gsparse"
@@ -46,8 +46,6 @@ class Row:
         The name of the device that worked; empty for the host alone.
     iterations : int
         Iterations of solvers.
-    plain_iterations : int
-        Iterations of solves without a preconditioner, by methods that take one.
     is_estimated : bool
         Whether the steps were in CUDA graphs. The time of the graphs is then divided as that of one iteration, which
         was timed alone.
@@ -65,7 +63,6 @@ class Row:
     nbytes: int = 0
     device: str = ""
     iterations: int = 0
-    plain_iterations: int = 0
     is_estimated: bool = False
 
     @property
@@ -85,7 +82,6 @@ class _Total:
     nbytes: int = 0
     device: str = ""
     iterations: int = 0
-    plain_iterations: int = 0
 
 
 @dataclass
@@ -105,7 +101,6 @@ class Totals:
     by_key: dict[_Key, _Total] = field(default_factory=dict)
     graphs: dict[tuple[_Key, int], _Graphs] = field(default_factory=dict)
     devices: dict[str, TimedDevice] = field(default_factory=dict)
-    _first_events: dict[str, tuple[Any, float]] = field(default_factory=dict)
 
     def add(self, span: Span, begin: float) -> None:
         """Add a closed span.
@@ -121,7 +116,6 @@ class Totals:
         total.seconds += span.own_seconds
         total.nbytes += span.nbytes
         total.iterations += span.iterations
-        total.plain_iterations += span.iterations if span.is_preconditioned is False else 0
         around = list(_spans_around(span, begin))
         # The seconds of a span that has the same row contain those of this one already.
         if not any((other.kind, other.name) == (span.kind, span.name) for other in around):
@@ -142,7 +136,7 @@ class Totals:
             graphs.device_seconds += seconds
 
     def _resolve(self, span: Span) -> float:
-        """Return the seconds on the device, and note when they began. Synchronizes with a GPU the first time."""
+        """Return the seconds on the device. Synchronizes with a GPU the first time."""
         if span.device_seconds is not None:
             return span.device_seconds
         seconds, device = 0.0, span.device
@@ -150,11 +144,8 @@ class Totals:
             first, last = span.events or (None, None)
             if first is not None and last is not None:
                 seconds = device.seconds_between(first, last)
-                event, time = self._first_events.setdefault(device.name, (first, span.begin))
-                span.device_begin = time + device.seconds_between(event, first)
+                device.release_event(first)
                 device.release_event(last)
-                if event is not first:
-                    device.release_event(first)
             elif not device.has_events:  # It works while the caller waits.
                 seconds = span.own_seconds
         span.device_seconds = seconds
@@ -183,7 +174,7 @@ def _spans_around(span: Span, begin: float) -> Iterator[Span]:
         parent = parent.parent
 
 
-def text_of_matrix(label: MatrixLabel | None) -> str:
+def _text_of_matrix(label: MatrixLabel | None) -> str:
     """Return how tables show a matrix: its name, or its shape, entries and dtype, and the format."""
     if label is None:
         return ""
@@ -221,7 +212,7 @@ def _row_of(key: _Key, total: _Total, by: str, thread: int) -> Row:
     return Row(
         kind,
         name,
-        text_of_matrix(matrix) if by == "matrix" else "",
+        _text_of_matrix(matrix) if by == "matrix" else "",
         text_of_place(place) if by == "line" else "",
         own_thread != thread,
         **vars(total),
@@ -234,7 +225,7 @@ def _enter(rows: dict[Hashable, Row], row: Row) -> None:
     old = rows.get(key)
     if old is not None:
         numbers: Callable[[str], Any] = lambda name: getattr(old, name) + getattr(row, name)  # noqa: E731
-        names = "calls", "seconds", "inclusive_seconds", "device_seconds", "nbytes", "iterations", "plain_iterations"
+        names = "calls", "seconds", "inclusive_seconds", "device_seconds", "nbytes", "iterations"
         row = replace(
             old,
             device=old.device or row.device,

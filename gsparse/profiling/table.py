@@ -1,13 +1,12 @@
-"""The table of a profile, as text and as HTML."""
+"""The table of a profile, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 
 from gsparse.profiling.rows import OUTSIDE, Row
 
-__all__ = ["as_html", "as_text"]
+__all__ = ["as_text"]
 
 _HEADS = ("operation", "calls", "waiting s", "share", "with inner", "device s", "GB", "GB/s", "copy %")
 # What the rows of these kinds move passes through the memory of the device, so they can be compared with a copy there.
@@ -75,29 +74,3 @@ def _title(row: Row) -> str:
     parts = [f"{row.kind}: {row.name}" if row.name else row.kind, row.matrix, row.place]
     title = " | ".join(part for part in parts if part)
     return title if len(title) <= _WIDEST else f"{title[: _WIDEST - 1]}…"
-
-
-def as_html(
-    rows: Mapping[str, Sequence[Row]], seconds: float, bandwidths: dict[str, float], advice: Sequence[str]
-) -> str:
-    """Return what a notebook displays: the advice, the table by operation, and those by matrix and line, folded.
-
-    Rows of other threads than the profile's own are left out.
-    """
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice)
-    parts = [f"<ul>{sentences}</ul>" if advice else "", _html_table(rows["operation"], seconds, bandwidths)]
-    for by in ("matrix", "line"):
-        table = _html_table(rows[by], seconds, bandwidths)
-        parts.append(f"<details><summary>by {by}</summary>{table}</details>")
-    return f"<div>{''.join(parts)}</div>"
-
-
-def _html_table(rows: Sequence[Row], seconds: float, bandwidths: dict[str, float]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in _HEADS)
-    own = [row for row in rows if not row.is_other_thread]
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row, seconds, bandwidths)) + "</tr>"
-        for row in own
-    )
-    caption = f"profile, {seconds:.4f} s"
-    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.tetrahedra import tetrahedral_elasticity
 from gsparse import GpuSparseMatrix
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import amg, rigid_body_modes

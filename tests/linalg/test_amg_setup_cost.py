@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asv_bench.elliptic_problems import poisson
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import poisson
 from gsparse.device.base import Device
 from gsparse.linalg import amg
 from gsparse.plan.cost_model import MACHINE_MODELS

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.tetrahedra import tetrahedral_elasticity
 from gsparse import GpuSparseMatrix
-from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg import cg, ic0, ilu0

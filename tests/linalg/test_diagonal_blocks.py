@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.elliptic_problems import elasticity
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import elasticity
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of

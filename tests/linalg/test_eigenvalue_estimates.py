@@ -9,8 +9,8 @@ import pytest
 import scipy.linalg
 import scipy.sparse as sp
 
+from asv_bench.elliptic_problems import convection_diffusion, elliptic_problems, poisson
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import convection_diffusion, elliptic_problems, poisson
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import SmootherWarning

@@ -11,8 +11,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import (
+from asv_bench.elliptic_problems import (
     EllipticProblem,
     checkerboard,
     convection_diffusion,
@@ -23,6 +22,7 @@ from gsparse.bench.elliptic_problems import (
     poisson,
     shifted_helmholtz,
 )
+from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import rmat
 from gsparse.device.base import Device
 from gsparse.device.select import get_device

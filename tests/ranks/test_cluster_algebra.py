@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 import gsparse.linalg as gla
-from gsparse.bench.elliptic_problems import poisson
+from asv_bench.elliptic_problems import poisson
 from gsparse.errors import CommunicationError, ShapeError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import wait_until

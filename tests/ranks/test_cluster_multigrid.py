@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
+from asv_bench.elliptic_problems import elasticity, poisson
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import elasticity, poisson
 from gsparse.errors import CoarseningWarning, FactorizationError, ShapeError
 from tests.linalg.problems import residual
 

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LaplacianNd
 
-from gsparse.bench.scaling_model import CostModel, RankWork, fit
+from examples.thousand_gpus import CostModel, RankWork, fit
 from gsparse.distributed import RowPartition, split_columns
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

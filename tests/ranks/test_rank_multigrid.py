@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from asv_bench.elliptic_problems import checkerboard, convection_diffusion, diffusion, elasticity, poisson
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import checkerboard, convection_diffusion, diffusion, elasticity, poisson
 from gsparse.device.base import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
 from gsparse.distributed.ranks import rank_levels

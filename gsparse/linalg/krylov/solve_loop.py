@@ -366,7 +366,7 @@ class SolveLoop:
             `info` for the method's own stop codes. By default it is 0 for `CONVERGED` and otherwise the number of
             iterations.
         takes_preconditioner : bool
-            Whether the method accepts a preconditioner. A profile advises to use one only if it does.
+            Whether the method accepts a preconditioner, which the advice may then name.
         """
         known_infos, self.stop = {CONVERGED: 0, **(infos or {})}, self.last.stop
         for code, columns in ((REFUTED, self.is_refuted), (OUT_OF_RANGE, self.system.columns_out_of_range())):
@@ -376,7 +376,7 @@ class SolveLoop:
         worst = next((code for code in codes if known_infos.get(code, 1) != 0), codes[0])
         info = known_infos.get(worst, max(iterations, 1))
         if recording.recorder is not None:
-            recording.note_solve(iterations, self.system.M is not None if takes_preconditioner else None)
+            recording.note_solve(iterations)
         at_maxiter = more_iterations("iterations (maxiter)", "jacobi(A), ilu0(A), amg(A)", self.system.M is not None)
         remedy = {MAXITER: at_maxiter, REFUTED: ROUNDING_ADVICE, **(advice or {})}.get(worst, "")
         culprits = self.system.nonfinite_inputs() if worst == BREAKDOWN else []

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["is_command", "restore", "uninterrupted"]
-
 _SIGNALS = signal.valid_signals()
 
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["new_file", "part_of", "rename", "replacing"]
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:

@@ -18,8 +18,6 @@ import scipy.sparse as sp
 
 from gsparse._version import install_command
 
-__all__ = ["ASSEMBLED", "ENTRIES", "Discretization", "assemble", "assembled_names", "parse_name"]
-
 # Entries that the matrices of one discretization have, approximately.
 ENTRIES = ("3e4", "3e5", "3e6")
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from gsparse.bench.peers import LoadedMatrix
 
-__all__ = ["ExactProduct"]
-
 # Entries of a chunk of rows. It bounds the memory of the products in extended precision.
 CHUNK_ENTRIES = 4_000_000
 

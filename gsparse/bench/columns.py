@@ -11,8 +11,6 @@ import gsparse
 from gsparse.bench.peers import SEED, LoadedMatrix, Peer, Prepared, set_threads
 from gsparse.device.dtypes import Array
 
-__all__ = ["column_peers", "with_columns"]
-
 
 def with_columns(loaded: LoadedMatrix, columns: int) -> LoadedMatrix:
     """Return the loaded matrix with a row-major X of this many columns in place of x."""

@@ -22,8 +22,6 @@ from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
 from gsparse.errors import GsparseError
 
-__all__ = ["PICTURES", "UsageError", "add_arguments", "execute", "exit_code", "require_folder", "require_picture"]
-
 DTYPES = ("float64", "float32")
 THREADS = (1, 2, 4, 8, 16)
 PICTURES = (".png", ".pdf", ".svg")

@@ -12,8 +12,6 @@ from typing import Any
 
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError
 
-__all__ = ["library_column_peers", "library_peers", "torch_csr"]
-
 # Seconds to wait after a product with OpenMP: its threads spin for 0.2 s after their work (KMP_BLOCKTIME), on cores
 # that the next peer needs.
 OPENMP_PAUSE = 0.25

@@ -25,19 +25,6 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = [
-    "ALGORITHMS",
-    "BLOCK_ALGORITHMS",
-    "COLUMN_ALGORITHMS",
-    "SLICE_SIZE",
-    "CusparseError",
-    "CusparseProduct",
-    "load_library",
-    "loaded_version",
-    "to_blocks",
-    "to_sliced_ell",
-]
-
 # Values of cusparseSpMVAlg_t, which are the same in CUDA 12 and 13.
 ALGORITHMS = {"default": 0, "CSR_ALG1": 2, "CSR_ALG2": 3, "SELL": 5}
 # Values of cusparseSpMMAlg_t.

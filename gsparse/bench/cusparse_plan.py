@@ -19,8 +19,6 @@ import numpy as np
 from gsparse.bench import cusparse
 from gsparse.device.dtypes import Array
 
-__all__ = ["CusparsePlan", "plan_algorithms"]
-
 # Values of cusparseSpMVOpAlg_t.
 _ALGORITHMS = {"SpMVOp": 0, "SpMVOp ALG1": 1, "SpMVOp ALG2": 2}
 

@@ -25,8 +25,6 @@ from gsparse.bench.cusparse_plan import CusparsePlan, plan_algorithms
 from gsparse.bench.peers import MAX_PADDING, LoadedMatrix, Peer, Prepared, SkippedError
 from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, seconds_of_call
 
-__all__ = ["library_column_peers", "library_peers"]
-
 
 def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""

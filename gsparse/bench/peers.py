@@ -19,8 +19,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
-__all__ = ["LoadedMatrix", "Peer", "Prepared", "SkippedError", "format_peers", "load", "set_threads"]
-
 # A format is skipped if its padding ratio, or its predicted time over that of the fastest candidate, is above these
 # limits. Such a format clearly does not fit the matrix, and its time would not add information.
 MAX_PADDING = 20.0

@@ -22,25 +22,6 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import FileFormatError
 from gsparse.files import read_file
 
-__all__ = [
-    "MODEL_PROBLEMS",
-    "Arrays",
-    "Problem",
-    "all_problems",
-    "application_matrix",
-    "banded",
-    "counts",
-    "find_problem",
-    "from_lengths",
-    "matrix_folder",
-    "read_matrix",
-    "rmat",
-    "shuffled_blocks",
-    "stencil",
-    "uniform",
-    "with_distinct_names",
-]
-
 SEED = 20261120
 
 FOLDER_VARIABLE = "GSPARSE_MATRICES"

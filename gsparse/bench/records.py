@@ -11,8 +11,6 @@ from typing import Any
 
 from gsparse.writing import replacing
 
-__all__ = ["Record", "Run", "by_matrix", "geometric_mean", "with_reference"]
-
 
 @dataclass(frozen=True)
 class Record:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from gsparse.bench.records import Record, Run
 from gsparse.bench.summary import summary_lines
 
-__all__ = ["header", "matrix_table", "summary"]
-
 # Number of characters of a note that a table shows. The JSON file has the whole note.
 MAX_NOTE = 90
 

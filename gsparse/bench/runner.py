@@ -32,8 +32,6 @@ from gsparse.bench.timing import (
 )
 from gsparse.device.base import Device
 
-__all__ = ["RunListener", "Settings", "measure", "run"]
-
 # Up to this many entries (plus elements of X and Y beyond their first columns), all peers are prepared at once and
 # are timed in turns. Above, they are prepared and timed one after the other, to save memory.
 MAX_ENTRIES_TOGETHER = {"gpu": 5_000_000, "cpu": 20_000_000}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from gsparse.bench.records import Record, by_matrix, geometric_mean
 
-__all__ = ["RatioSummary", "summarize_ratios", "summary_lines"]
-
 # The classes of matrices over which means are taken: name, least and greatest number of nonzeros.
 SIZE_CLASSES = (
     ("from 1e6 nonzeros", 1_000_000, math.inf),

@@ -14,17 +14,6 @@ import numpy as np
 
 from gsparse.device.gpu_streams import on_stream
 
-__all__ = [
-    "GpuClock",
-    "Sampler",
-    "call_sampler",
-    "cpu_copy_bandwidth",
-    "medians",
-    "peak_bytes",
-    "seconds_of_call",
-    "threads_from_the_first_call",
-]
-
 # Products captured in one CUDA graph: enough to make the time to start the graph negligible.
 PRODUCTS_PER_GRAPH = 10
 

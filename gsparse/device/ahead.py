@@ -30,8 +30,6 @@ from gsparse.device.locks import make_lock
 from gsparse.device.threads import available_cpus
 from gsparse.profiling import recording
 
-__all__ = ["KernelStore", "recorded_kernels"]
-
 Key = tuple[str, str]  # source and name expression
 Kernel = Callable[..., None]
 

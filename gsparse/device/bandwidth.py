@@ -8,8 +8,6 @@ import numpy as np
 
 from gsparse.device.threads import run_parts
 
-__all__ = ["measure_copy_bandwidth"]
-
 # Bytes of the array that is copied: more than the last cache of most devices holds.
 _COPIED_BYTES = 1 << 27
 

@@ -19,8 +19,6 @@ from gsparse.device.streams import NO_CONTEXT, Streams
 from gsparse.errors import DeviceError
 from gsparse.profiling import recording
 
-__all__ = ["Device"]
-
 
 class Device(Memory, Streams):
     """A device on which arrays live and kernels run: the host's CPU, or a GPU.

@@ -10,17 +10,6 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
-__all__ = [
-    "UntrustedFolderError",
-    "cache_folder",
-    "cpu_code_folder",
-    "fault_of",
-    "gpu_code_folder",
-    "make_private",
-    "make_private_code_folder",
-    "warn_unwritable",
-]
-
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
 CPU_SOURCES = Path(__file__).parent.parent / "kernels" / "cpu"
 

@@ -12,8 +12,6 @@ from gsparse._interrupt import uninterrupted
 from gsparse.device.cache import warn_unwritable
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
-__all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source", "runs_together"]
-
 SOURCE_FOLDER = Path(__file__).parent.parent / "kernels" / "gpu" / "src"
 
 

@@ -10,8 +10,6 @@ import time
 from gsparse.device.locks import make_lock
 from gsparse.profiling import recording
 
-__all__ = ["COMPILE_NOTICE", "MESSAGE", "QUIET_VARIABLE", "CompileNotice"]
-
 QUIET_VARIABLE = "GSPARSE_QUIET"
 MESSAGE = (
     "gsparse: compiling kernels, once for this machine. To compile ahead, run: gsparse warmup. "

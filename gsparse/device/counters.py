@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from gsparse.errors import HostFallbackError
 
-__all__ = ["TOTAL", "Stats", "recorded_products", "strict", "total_stats"]
-
 logger = logging.getLogger("gsparse")
 _strict: ContextVar[bool] = ContextVar("gsparse_strict", default=False)
 # While a CUDA graph is being recorded: for each recorded product, the statistics of its matrix.

@@ -14,8 +14,6 @@ from gsparse.device.dtypes import Array, in_native_order
 from gsparse.device.memory import Memory, alias_of
 from gsparse.device.threads import available_cpus, get_num_threads, map_elements
 
-__all__ = ["CPU_LANES", "CpuDevice", "NumpyArrays", "cpu_device"]
-
 # Number of rows in a slice of blocked ELLPACK on the CPU, such that the sums of a slice stay in registers and in the
 # cache. 32 is 10 % faster than 8 on 7-point problems.
 CPU_LANES = 32

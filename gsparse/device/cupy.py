@@ -10,8 +10,6 @@ from gsparse._interrupt import uninterrupted
 from gsparse._version import install_command
 from gsparse.errors import DeviceError
 
-__all__ = ["import_cupy"]
-
 
 def import_cupy() -> Any:
     """Import CuPy, and check that it finds a GPU.

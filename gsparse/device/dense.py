@@ -12,8 +12,6 @@ from gsparse.device.dtypes import Array
 from gsparse.device.interchange import Library, library_of
 from gsparse.device.select import device_of
 
-__all__ = ["DenseInput", "parse_dense"]
-
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:

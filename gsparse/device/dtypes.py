@@ -10,17 +10,6 @@ import numpy.typing as npt
 
 from gsparse.errors import DtypeError
 
-__all__ = [
-    "COMPUTE_DTYPES",
-    "HOST_ONLY",
-    "INDEX_DTYPES",
-    "Array",
-    "compute_dtype",
-    "in_native_order",
-    "result_dtype",
-    "storage_dtype",
-]
-
 # A NumPy or CuPy array. CuPy ships no type stubs and may be absent, so the two cannot be told apart statically.
 Array = Any
 

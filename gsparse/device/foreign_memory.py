@@ -21,8 +21,6 @@ from typing import Any
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import Array
 
-__all__ = ["ReleaseQueue", "kept_until_read"]
-
 
 class ReleaseQueue:
     """A thread that drops objects, each after an event.

@@ -24,8 +24,6 @@ from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 from gsparse.profiling import recording
 from gsparse.profiling.recorded import recorded_copy
 
-__all__ = ["GpuDevice", "gpu_device"]
-
 
 class GpuDevice(GpuStreams, Device):  # on GPUs only
     """One GPU, used through CuPy: CUDA on NVIDIA, HIP on AMD (where each GCD is a GPU).

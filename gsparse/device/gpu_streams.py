@@ -11,8 +11,6 @@ from typing import Any
 from gsparse.device.priority_graphs import launch_with_priorities
 from gsparse.device.streams import NUM_TIMINGS, Streams
 
-__all__ = ["GpuStreams", "on_stream"]
-
 # Number of products in the CUDA graph that one timing launches.
 _PRODUCTS_PER_GRAPH = 10
 # Priority of a stream whose kernels start before those of other streams. Lower numbers start first, and 0 is the

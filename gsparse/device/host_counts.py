@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["HostCounts"]
-
 # Number of integers.
 _SIZE = 16
 

@@ -20,8 +20,6 @@ from gsparse.device.dtypes import Array
 from gsparse.device.foreign_memory import kept_until_read
 from gsparse.errors import DeviceError, DtypeError
 
-__all__ = ["LIBRARIES", "Library", "as_own_array", "library_of"]
-
 # DLPack's numbers for memory in which a GPU computes: CUDA, ROCm, CUDA managed.
 _GPU_MEMORY = (2, 10, 13)
 

@@ -30,8 +30,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DriverKernel", "Passed", "bind_call", "driver_launch"]
-
 
 class Passed(Enum):
     """Stands for an argument of a kernel that each call of a bound product passes (`Device.bind_product`).

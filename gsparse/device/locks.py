@@ -15,8 +15,6 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 from weakref import ref
 
-__all__ = ["lock_of_instance", "made_once", "make_lock"]
-
 _Value = TypeVar("_Value")
 _RLock: Any = type(threading.RLock())
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Memory", "Wait", "address_of", "alias_of"]
-
 # A function that calls its argument until that returns True, and then returns.
 Wait = Callable[[Callable[[], bool]], None]
 

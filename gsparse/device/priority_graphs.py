@@ -20,8 +20,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-__all__ = ["launch_with_priorities"]
-
 _USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
 

@@ -14,8 +14,6 @@ from gsparse.device.cupy import import_cupy
 from gsparse.device.gpu import gpu_device
 from gsparse.errors import DeviceError, SettingsError
 
-__all__ = ["current_gpu", "default_device_name", "device_of", "get_device"]
-
 DEVICE_VARIABLE = "GSPARSE_DEVICE"
 
 _NAMES = re.compile(r"auto|cpu(:0?)?|(gpu|cuda|hip|rocm)(:\d*)?", re.IGNORECASE)

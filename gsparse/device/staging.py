@@ -18,8 +18,6 @@ from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.device.threads import run_parts
 
-__all__ = ["Staging"]
-
 # Bytes of one pinned buffer: large enough that its copy runs at the full speed of the link, and small enough that the
 # host can fill one buffer while the device reads another.
 CHUNK_BYTES = 4 << 20

@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["NO_CONTEXT", "NUM_TIMINGS", "TO_DEVICE", "TO_HOST", "Streams"]
-
 # Number of timings that `Streams.timings_of` returns.
 NUM_TIMINGS = 5
 

@@ -28,8 +28,6 @@ import numpy.typing as npt
 from gsparse.device.locks import make_lock
 from gsparse.errors import SettingsError
 
-__all__ = ["available_cpus", "get_num_threads", "is_for_one_thread", "map_elements", "run_parts", "set_num_threads"]
-
 # Smallest cost (entries plus rows) for each thread of a kernel that has its own threads: if the threads sleep, and if
 # they are awake, because another product has just ended. Time of a product in µs with one thread / with two threads, on
 # a virtual machine with two CPUs:

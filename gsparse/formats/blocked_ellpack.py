@@ -17,8 +17,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "SliceStats", "Slices", "fits_slices", "slice_terms"]
-
 
 @dataclass(frozen=True, eq=False)
 class Slices:

@@ -17,8 +17,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
-__all__ = ["BSR", "MAX_BLOCK", "BlockRows", "BlockStats", "Bsr", "lanes_for_rows"]
-
 # Largest number of rows and of columns of a block.
 MAX_BLOCK = 8
 # Several GPU lanes share a row if one thread for each row would leave lanes of a device idle. Each of them has at least

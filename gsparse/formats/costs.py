@@ -9,18 +9,6 @@ from dataclasses import dataclass
 
 from gsparse.formats.row_stats import RowStats
 
-__all__ = [
-    "MICROSECOND",
-    "SCALAR_LENGTH",
-    "TABLE_BYTES",
-    "_CHUNK_ENTRIES",
-    "KernelModel",
-    "num_chunks",
-    "num_rounds",
-    "num_sharing",
-    "vector_length",
-]
-
 MICROSECOND = 1e-6
 # Number of entries that a thread loads at once. `KernelModel.step` was fitted with this number.
 _LOADS_PER_ROUND = 4

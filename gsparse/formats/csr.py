@@ -17,14 +17,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import RowStats, share_above
 
-__all__ = [
-    "CSR_SCALAR",
-    "CSR_VECTOR",
-    "Csr",
-    "CsrEntries",
-    "LongRows",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Csr:

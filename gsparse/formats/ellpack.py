@@ -16,8 +16,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 
-__all__ = ["ELLPACK", "Ellpack"]
-
 # Up to this number of positions, columns are encoded even if there is much padding.
 _MAX_ANALYZED_POSITIONS = 2**16
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Columns", "StoredMatrix", "Values", "dtype_name", "padding_code"]
-
 
 def padding_code(dtype: Any) -> int:
     """Return the code that marks a position without an entry: -1, or the largest number of an unsigned dtype.

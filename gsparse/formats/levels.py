@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Levels"]
-
 
 @dataclass(frozen=True, eq=False)
 class Levels:

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from gsparse.formats.costs import MICROSECOND, KernelModel
 
-__all__ = ["MEASURED_COSTS"]
-
 # By the name of the format, and by the kind of device.
 MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
     "csr_scalar": {

@@ -22,24 +22,6 @@ from gsparse.formats.entries import Values, dtype_name
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_stats import RowStats
 
-__all__ = [
-    "COMPRESSED",
-    "PLAIN",
-    "REGISTRY",
-    "AnalysisLevel",
-    "Encoding",
-    "Preparation",
-    "Storage",
-    "StorageFormat",
-    "choices",
-    "describe_positions",
-    "find_format",
-    "name_of",
-    "names_of",
-    "register",
-    "unregister",
-]
-
 S_co = TypeVar("S_co", covariant=True)
 
 

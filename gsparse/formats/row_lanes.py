@@ -19,8 +19,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
-__all__ = ["MAX_FREQUENT", "ROW_LANES", "LaneSlices", "LaneStats", "RowLanes"]
-
 # Largest number of columns that uint16 numbers. Its largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
 

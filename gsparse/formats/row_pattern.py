@@ -18,8 +18,6 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["MASK_BITS", "MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "PatternStats", "Patterns", "RowPattern"]
-
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
 REQUIREMENT = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, log, sqrt
 
-__all__ = ["MAX_INT32", "MAX_PADDING", "NUMBERED_IN_INT32", "RowStats", "share_above"]
-
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
 # The requirement, for error messages, of formats that fit only matrices with `RowStats.is_numbered_in_int32`.

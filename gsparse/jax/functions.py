@@ -18,8 +18,6 @@ import numpy as np
 
 from gsparse.linalg import gradients
 
-__all__ = ["matmul", "solve"]
-
 
 @dataclass(frozen=True, eq=False)
 class FixedArguments:

@@ -28,19 +28,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-__all__ = [
-    "ISOLATED",
-    "MEASURES",
-    "MOST_REACHED",
-    "MOST_SUMMED",
-    "OUTSIDE",
-    "UNDECIDED",
-    "AggregationKernels",
-    "Examination",
-    "NodePattern",
-    "dependence_tolerance",
-]
-
 # Labels of nodes that are not in an aggregate: not decided yet; next to no root; without neighbours.
 UNDECIDED, OUTSIDE, ISOLATED = -1, -2, -3
 

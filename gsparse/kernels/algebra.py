@@ -19,20 +19,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-__all__ = [
-    "COMPARISONS",
-    "EXTREMES",
-    "OPERATIONS",
-    "TERMS",
-    "TESTS",
-    "UNION",
-    "AlgebraKernels",
-    "BlockPattern",
-    "EntryKernels",
-    "KnownProduct",
-    "ReductionKernels",
-]
-
 # Operations on two values, with the numbers that kernels know them by.
 OPERATIONS = {
     name: number for number, name in enumerate(("plus", "minus", "times", "maximum", "minimum", "ne", "lt", "gt"))

@@ -9,8 +9,6 @@ from gsparse.device.base import Device
 from gsparse.kernels.contract import Kernels
 from gsparse.profiling.recorded import recorded_call
 
-__all__ = ["kernels_of"]
-
 
 def kernels_of(device: Device) -> Kernels:
     """Return the module that implements the contract on a device: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""

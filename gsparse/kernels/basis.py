@@ -38,8 +38,6 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import StepState
 
-__all__ = ["ARNOLDI_CELLS", "Arnoldi"]
-
 # The cells that these passes share with the steps of a program:
 #   cycle_end         0 while the cycle runs; set when column j of R is finished: 1 if the residual is small enough,
 #                     2 at a breakdown (B·w is in the span of the basis), 3 at the iteration limit. If it is not 0,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["Call", "queue"]
-
 Call = Callable[[], None]
 
 

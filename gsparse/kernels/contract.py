@@ -40,19 +40,6 @@ from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 
-__all__ = [
-    "BindProduct",
-    "ChoosePanelLaunch",
-    "Constants",
-    "ExchangeKernels",
-    "Kernels",
-    "Multiply",
-    "MultiplyColumns",
-    "ProductKernels",
-    "SolverKernels",
-    "TriangularKernels",
-]
-
 DType = np.dtype[Any]
 ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
 

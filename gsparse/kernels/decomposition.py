@@ -50,8 +50,6 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import StepState
 
-__all__ = ["Decomposition"]
-
 
 class Decomposition(ABC):
     """Vectors of a Krylov decomposition, and the table of its coefficients.

@@ -17,8 +17,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-__all__ = ["GradientKernels"]
-
 
 class GradientKernels(Protocol):
     """Gradients of products.

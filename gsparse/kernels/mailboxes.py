@@ -33,8 +33,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 
-__all__ = ["HEADER_WORDS", "Mailboxes"]
-
 # Stamped words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple
 # of 16 bytes, which a GPU thread accesses at once.
 HEADER_WORDS = 2

@@ -18,8 +18,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.calls import Call
 
-__all__ = ["EVERY_GROUP", "FROM_ZERO", "MAX_INVERSE", "NOT_THE_FIRST", "Project", "RelaxationKernels", "Sweep"]
-
 # The largest number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
 MAX_INVERSE = 32
 

@@ -15,8 +15,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, Slices
 
-__all__ = ["SetUpKernels", "Survey"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -31,8 +31,6 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Multiplication", "Program", "Step", "StepState"]
-
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
 

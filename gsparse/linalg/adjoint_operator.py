@@ -9,8 +9,6 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.linalg.operators import Apply, Operator
 
-__all__ = ["AdjointOperator"]
-
 
 class AdjointOperator(Operator):
     """The adjoint of an operator."""

@@ -33,20 +33,10 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.adjoint_operator import AdjointOperator
 from gsparse.linalg.operators import as_operator
 from gsparse.linalg.registry import METHODS
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
+from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.products.arguments import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix
-
-__all__ = [
-    "check_square_solver",
-    "entry_products",
-    "parse_matrix",
-    "product",
-    "product_gradients",
-    "solution",
-    "with_values",
-]
 
 # Rows of the transpose that are longer than this many times the mean, and than this many entries, are too long for the
 # few threads that `product_gradients` of the kernels gives to a row of the transpose.

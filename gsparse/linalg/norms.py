@@ -14,8 +14,6 @@ from gsparse.linalg.eigen.svds import svds
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
 
-__all__ = ["norm"]
-
 # Norms of a matrix that are an extreme of the sums of absolute values along an axis: the axis, and the extreme.
 _OF_SUMS = {1.0: (0, "maximum"), -1.0: (0, "minimum"), np.inf: (1, "maximum"), -np.inf: (1, "minimum")}
 

@@ -18,9 +18,8 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.registry import names_of
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
-
-__all__ = ["Apply", "MatrixOperator", "Operator", "RankGroup", "as_operator", "device_for"]
+from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 # ``apply(x, y)`` writes the product into y. Both are flat arrays, one column after the other.
 Apply = Callable[[Array, Array], None]

@@ -9,8 +9,6 @@ from typing import Any, cast
 from gsparse._version import install_command
 from gsparse.linalg.result import largest
 
-__all__ = ["ConvergenceMonitor", "bars"]
-
 
 class ConvergenceMonitor:
     """Calls the caller's callback and updates the progress bar whenever the host has read the scalars of a solve.

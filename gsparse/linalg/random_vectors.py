@@ -14,8 +14,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["hashed_vector"]
-
 # Each vector hashes row numbers that begin this much later: 2³² divided by the square of the golden ratio.
 _STRIDE = 1640531527
 

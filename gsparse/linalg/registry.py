@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeVar, cast
 from gsparse.linalg.solver_arguments import checked, with_checked_integers
 from gsparse.profiling import recording
 
-__all__ = ["METHODS", "Kind", "Method", "find_method", "names_of", "register"]
-
 Kind = Literal["solver", "preconditioner", "eigensolver"]
 
 F = TypeVar("F", bound=Callable[..., Any])

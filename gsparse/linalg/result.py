@@ -11,22 +11,6 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = [
-    "BREAKDOWN",
-    "BREAKDOWN_INFO",
-    "CONVERGED",
-    "MAXITER",
-    "OUT_OF_RANGE",
-    "REFUTED",
-    "ROUNDING_ADVICE",
-    "SolveAttempt",
-    "SolveResult",
-    "describe",
-    "first_and_last",
-    "largest",
-    "more_iterations",
-]
-
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
 # Codes of a success that is none: x does not fit into its dtype, or its true residual is too large.

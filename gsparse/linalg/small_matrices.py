@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["with_one_blas_thread"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -17,8 +17,6 @@ import numpy as np
 from gsparse.device.dense import parse_dense
 from gsparse.linalg.result import SolveResult
 
-__all__ = ["checked", "with_checked_integers"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Numbers of iterations, and real numbers that must not be negative, by the names that solvers give them.

@@ -16,8 +16,6 @@ from typing import Any
 
 from gsparse.matrix.host_operations import counted_scipy_array
 
-__all__ = ["offer_writers"]
-
 
 def offer_writers(classes: Iterable[Any]) -> None:
     """Register writers of these classes with anndata, once, if this process has imported it."""

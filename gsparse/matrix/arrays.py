@@ -36,8 +36,6 @@ from gsparse.products.structure import Structure
 from gsparse.profiling import recording
 from gsparse.profiling.operation_names import ON_LOAN
 
-__all__ = ["ARRAY_NAMES", "MatrixArrays", "frames_to_the_caller"]
-
 ARRAY_NAMES = ("indptr", "indices", "data")
 
 

@@ -17,8 +17,6 @@ from gsparse.sparse.assembly import kronecker
 from gsparse.sparse.canonical import canonical
 from gsparse.sparse.selection import triangle
 
-__all__ = ["PUBLIC_NAMES"]
-
 
 def kron(A: Any, B: Any, format: str | None = None, *, device: Any = None) -> Any:
     """Return the Kronecker product of two matrices, as `scipy.sparse.kron` does.

@@ -25,18 +25,6 @@ from gsparse.sparse.arithmetic import combine
 from gsparse.sparse.reshaping import dense_of, repeated
 from gsparse.sparse.scaling import scaled_values
 
-__all__ = [
-    "check_home",
-    "divide_by_dense",
-    "divide_by_sparse",
-    "is_on_device",
-    "is_scalar",
-    "is_zero_dimensional_object",
-    "multiply_dense",
-    "sparse_result",
-]
-
-
 # ---------------------------------------------------------------------------------------------------- operands
 
 

@@ -15,10 +15,8 @@ from typing import Any, Self
 
 import scipy.sparse as sp
 
+from gsparse.files import read_file
 from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.sparse.construction import read_file
-
-__all__ = ["DeviceMatrix", "GpuSparseMatrix", "ReadableMatrix", "TransposedMatrix"]
 
 
 class ReadableMatrix(DeviceMatrix):

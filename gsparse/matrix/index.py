@@ -21,8 +21,6 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse
 from gsparse.sparse.assembly import without_zeros
 
-__all__ = ["Axis", "Index", "list_places", "parse_index"]
-
 # At most this number of places are listed on the host if their index is there: one upload takes less time than several
 # operations on the device.
 FEW_PLACES = 4096

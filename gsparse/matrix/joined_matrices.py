@@ -13,8 +13,6 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.operands import in_format, made, matrices_of, on_host, sorted_csr
 from gsparse.sparse.assembly import from_blocks
 
-__all__ = ["block_array", "block_diag", "hstack", "vstack"]
-
 
 def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, device: Any = None) -> Any:
     """Return the matrix of a two-dimensional grid of blocks, as `scipy.sparse.block_array` does.

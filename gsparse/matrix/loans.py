@@ -32,8 +32,6 @@ from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.locks import lock_of_instance
 from gsparse.device.memory import alias_of
 
-__all__ = ["ArrayPair", "held_elsewhere"]
-
 
 class ArrayPair:
     """One array with a device side and a host side.

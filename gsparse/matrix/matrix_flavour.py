@@ -18,10 +18,9 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.dense_operands import is_scalar
+from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.elementwise import scale
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, ReadableMatrix
-
-__all__ = ["CscMatrix", "CsrMatrix", "MatrixFlavour"]
+from gsparse.matrix.gpu_sparse_matrix import ReadableMatrix
 
 
 def _maker(cls: type[Any]) -> Any:

@@ -18,8 +18,6 @@ from gsparse.sparse.arithmetic import CsrProduct
 from gsparse.sparse.block_products import block_patterns
 from gsparse.sparse.canonical import canonical
 
-__all__ = ["MatrixProduct"]
-
 
 class MatrixProduct:
     """The product of two sparse matrices, to be made again for other values of the same structures.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gsparse.errors import ShapeError
 
-__all__ = ["shape_mismatch"]
-
 
 def shape_mismatch(first: tuple[int, ...], second: tuple[int, ...], *, broadcasts: bool) -> ShapeError:
     """Return the error. `broadcasts` says whether the operation repeats a row or a column, as NumPy does."""

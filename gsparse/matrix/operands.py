@@ -20,8 +20,6 @@ from gsparse.matrix.sparse_operations import csr_of
 from gsparse.products.options import MatrixOptions
 from gsparse.sparse.canonical import canonical
 
-__all__ = ["csr_operands", "in_format", "made", "matrices_of", "on_host", "sorted_csr"]
-
 
 def matrices_of(device: Any, parts: Any, *, none_is_zero: bool = False) -> tuple[Device, list[Any]]:
     """Return the device of an operation, and its operands there as matrices. With `none_is_zero`, None stays None."""

@@ -15,8 +15,6 @@ from gsparse.matrix.sparse_operations import csr_of
 from gsparse.sparse.assembly import from_coordinates, identity, without_zeros
 from gsparse.sparse.canonical import canonical
 
-__all__ = ["coo_array", "diags_array", "eye_array", "random_array"]
-
 _AUTO = object()
 
 

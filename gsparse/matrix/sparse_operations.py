@@ -26,21 +26,6 @@ from gsparse.sparse.arithmetic import combine, multiply_broadcast, product, prod
 from gsparse.sparse.block_products import may_pay
 from gsparse.sparse.reshaping import dense_of, reshaped
 
-__all__ = [
-    "Operand",
-    "blocksizes",
-    "class_of_format",
-    "combine_sparse",
-    "combined",
-    "csr_of",
-    "is_sparse",
-    "matrix_of",
-    "multiply_entries",
-    "multiply_sparse",
-    "operand_of",
-    "with_values",
-]
-
 
 def is_sparse(value: Any) -> bool:
     """Return whether a value is a sparse matrix of SciPy or CuPy, or one of this package."""

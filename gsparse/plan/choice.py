@@ -18,18 +18,6 @@ from gsparse.formats.registry import Storage, choices, find_format
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
-__all__ = [
-    "EXPECTED_PRODUCTS",
-    "Candidate",
-    "Plan",
-    "check_request",
-    "choose_fastest",
-    "count_terms",
-    "make_plan",
-    "sorted_by_time",
-    "threads_per_row",
-]
-
 # csr_vector: the number of threads of a row is the typical length of the rows divided by this number, rounded down to a
 # power of two, so that a thread has 6 to 12 entries. (On an H200, products were fastest with numbers from 4 to 8 here.)
 _ENTRIES_PER_THREAD = 6.0

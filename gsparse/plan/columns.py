@@ -14,8 +14,6 @@ from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
-__all__ = ["ColumnsPlan", "launch_for", "plan_columns", "seconds_per_columns"]
-
 # Products with several columns may read dense blocks or row patterns instead of CSR. This is decided once, as if all of
 # them had this number of columns.
 _TYPICAL_COLUMNS = 8

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CPU_MODEL", "GPU_MODEL", "MACHINE_MODELS", "MachineModel"]
-
 
 @dataclass(frozen=True)
 class MachineModel:

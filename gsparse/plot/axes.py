@@ -11,8 +11,6 @@ from gsparse._version import install_command
 from gsparse.errors import GsparseError
 from gsparse.writing import replacing
 
-__all__ = ["PlotError", "axes_of", "label_log_axis", "matplotlib_module", "new_figure", "save_picture"]
-
 # A logarithmic axis has labels at linear steps if its end is less than this times its beginning. Up to the ratios that
 # follow, labels are at these multiples of powers of ten, and above at powers of ten. So at least three are visible.
 _LINEAR_RATIO = 5.0

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from gsparse.errors import ShapeError
 from gsparse.plot.axes import axes_of, matplotlib_module
 
-__all__ = ["hierarchy"]
-
 # Colours of aggregates. Their order makes neighbours, which mostly have numbers close to each other, differ.
 _NUM_COLORS, _STEP = 20, 7
 # Area of the marks of all nodes together, and largest area of one mark, in square points (a point is 1/72 inch).

@@ -11,8 +11,6 @@ from gsparse.device.dtypes import HOST_ONLY
 from gsparse.plot.axes import PlotError, new_figure
 from gsparse.plot.structure import sparsity
 
-__all__ = ["html"]
-
 # CSS that places the thumbnail beside the table.
 _SIDE_BY_SIDE = "display: flex; gap: 1em; align-items: flex-start"
 # The thumbnail: inches per side, cells per side, dots per inch, and the most entries that are counted for it.

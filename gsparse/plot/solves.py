@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from gsparse.plot.axes import axes_of
 
-__all__ = ["convergence"]
-
 
 class SolveResultLike(Protocol):
     """The attributes of a `gsparse.linalg.SolveResult` that the picture uses."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from gsparse.plot.axes import axes_of, label_log_axis
 
-__all__ = ["times_by_format"]
-
 # Markers of the series, used in turn. With matplotlib's ten colours, seventy series look different.
 _MARKS = "osD^vP*"
 

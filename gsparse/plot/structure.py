@@ -11,8 +11,6 @@ import scipy.sparse as sp
 
 from gsparse.plot.axes import axes_of, label_log_axis, matplotlib_module
 
-__all__ = ["CELLS", "density", "lengths_of", "row_lengths", "sparsity"]
-
 # Default number of cells per side of a sparsity picture, which is about the resolution of a figure.
 CELLS = 256
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from gsparse.plot.axes import axes_of
 
-__all__ = ["distribution"]
-
 
 @runtime_checkable
 class PartitionedMatrix(Protocol):

@@ -13,8 +13,6 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["check_device", "check_matrix", "check_out", "check_scalars", "check_x", "is_zero"]
-
 
 def check_device(device: Device, x: DenseInput) -> None:
     """Refuse a vector that lives on another GPU."""

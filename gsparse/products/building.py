@@ -36,16 +36,6 @@ from gsparse.products.tuning import (
     remember,
 )
 
-__all__ = [
-    "ColumnsProduct",
-    "Product",
-    "build_columns",
-    "build_planned",
-    "build_product",
-    "plan_of_columns",
-    "values_as",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Product:

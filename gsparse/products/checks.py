@@ -12,8 +12,6 @@ from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["check_structure", "common_index_dtype", "refuse_arrays", "with_values"]
-
 
 def refuse_arrays(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
     """Raise the error for arrays that do not describe a matrix, after finding the reason step by step. Synchronizes."""

@@ -22,8 +22,6 @@ from gsparse.products.planning import Planner
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
-__all__ = ["blocks_for_columns", "can_multiply_columns", "may_read_other_formats"]
-
 # Bytes of a block's column, at most.
 _COLUMN_BYTES = 4
 

@@ -18,8 +18,6 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.products.sliced_rows import SlicedStructure
 
-__all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_block_columns"]
-
 # Several lanes share a block row only if slices of parts have at most this number of positions for each block. A matrix
 # with long rows would need more. Its long rows are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0

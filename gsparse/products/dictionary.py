@@ -13,8 +13,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["Dictionary", "code_dtype", "find_dictionary"]
-
 
 def code_dtype(size: int) -> np.dtype[Any]:
     """Return the dtype of the codes for a table of this size."""

@@ -15,8 +15,6 @@ from gsparse.products.building import ColumnsProduct, Product
 from gsparse.products.storage import MatrixPreparation
 from gsparse.profiling import recording
 
-__all__ = ["FormatCache", "Types"]
-
 _Result = TypeVar("_Result")
 # The dtype in which a product reads the values, and the dtype in which it computes.
 Types = tuple[np.dtype[Any], np.dtype[Any]]

@@ -25,8 +25,6 @@ from gsparse.products.prepared import PreparedMatrix
 from gsparse.profiling import recording
 from gsparse.profiling.recording import span
 
-__all__ = ["MultipliableMatrix", "label_of", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
-
 
 class MultipliableMatrix(Protocol):
     """What a product needs to know about a matrix."""

@@ -13,8 +13,6 @@ from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK
 from gsparse.formats.registry import Encoding
 from gsparse.plan.choice import EXPECTED_PRODUCTS, check_request
 
-__all__ = ["MatrixOptions"]
-
 # The valid values of the options that have only a few.
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "compress": (False, True, "columns", "values"),

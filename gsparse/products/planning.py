@@ -19,8 +19,6 @@ from gsparse.products.options import MatrixOptions
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
-__all__ = ["MIN_ANALYSIS_PRODUCTS", "Planner"]
-
 # Number of expected products from which on analyzing the matrix, or timing candidates, can pay.
 MIN_ANALYSIS_PRODUCTS = 50
 

@@ -48,8 +48,6 @@ from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import FirstProducts, call_if_alive
 
-__all__ = ["PreparedMatrix", "prepare_matrix"]
-
 _Result = TypeVar("_Result")
 
 

@@ -16,8 +16,6 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.dictionary import Dictionary, find_dictionary
 
-__all__ = ["find_patterns", "find_row_dictionary", "pattern_stats", "patterns", "row_dictionary", "rows_repeat"]
-
 # Smallest average number of rows per pattern with which row patterns are a candidate. With fewer, hardly any rows are
 # equal, and comparing all of them would take longer than the rest of the analysis.
 _ROWS_PER_PATTERN = 4

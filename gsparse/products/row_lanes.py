@@ -19,17 +19,6 @@ from gsparse.formats.row_lanes import MAX_FREQUENT, LaneSlices, LaneStats
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 
-__all__ = [
-    "has_hubs",
-    "lane_positions",
-    "lane_slices",
-    "lane_stats",
-    "lay_out_lanes",
-    "most_steps",
-    "placed_columns",
-    "rare_columns",
-]
-
 _RARE = padding_code(np.uint16)
 # On a GPU, a lane has on average at most this number of entries of a row: (entries that are always allowed, number of
 # lanes among which all entries of a matrix are divided), so that all lanes have work until the end. Without hubs, an

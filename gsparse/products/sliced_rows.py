@@ -18,16 +18,6 @@ from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 
-__all__ = [
-    "lay_out",
-    "natural_slices",
-    "plain_slice_columns",
-    "slice_column_dtype",
-    "slice_columns",
-    "slice_stats",
-    "slices",
-]
-
 
 class SlicedStructure(Protocol):
     """What these functions need to know about the structure of a matrix."""

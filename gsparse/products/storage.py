@@ -23,8 +23,6 @@ from gsparse.products.dictionary import find_dictionary
 from gsparse.products.repeated_rows import find_patterns, find_row_dictionary
 from gsparse.products.structure import Structure
 
-__all__ = ["MAX_VALUES", "MatrixPreparation", "halve_precision"]
-
 # Largest number of distinct values for which a table is fast: it has to fit in the first-level cache.
 MAX_VALUES = 4096
 

@@ -26,8 +26,6 @@ from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
 from gsparse.products import dense_blocks, repeated_rows, row_lanes, sliced_rows, transposed_rows
 
-__all__ = ["Structure"]
-
 # The dtypes of columns that are stored relative to a base, the narrowest first.
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 

@@ -10,8 +10,6 @@ from typing import Any
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["known_transposition", "row_numbers", "transposition"]
-
 
 def transposition(self: Any) -> tuple[Any, Array]:
     """Return the structure of the transpose, and for each of its entries the position in `self.csr`. May synchronize.

@@ -30,24 +30,6 @@ from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
-__all__ = [
-    "MAX_CANDIDATES",
-    "MAX_REPEATS",
-    "ROUNDS",
-    "FirstProducts",
-    "LazyTuner",
-    "Timing",
-    "cache_path",
-    "call_if_alive",
-    "choose_measured",
-    "forget",
-    "formats_to_time",
-    "key_of",
-    "measure",
-    "recall",
-    "remember",
-]
-
 # Largest number of candidates that are timed. A candidate is timed if its predicted time is at most _MAX_RATIO times
 # that of the best one.
 MAX_CANDIDATES = 4

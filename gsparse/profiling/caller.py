@@ -7,8 +7,6 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["Place", "place_of_caller", "text_of_place"]
-
 # The file and the line.
 Place = tuple[str, int]
 

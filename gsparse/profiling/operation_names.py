@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import FrameType
 
-__all__ = ["ON_LOAN", "name_of_block"]
-
 # A matrix is prepared again for products, because the program holds one of its host arrays.
 ON_LOAN = "prepare again, because a host array is held"
 

@@ -15,8 +15,6 @@ from gsparse.profiling.rows import Row, Totals, make_rows
 from gsparse.profiling.table import as_text
 from gsparse.writing import replacing
 
-__all__ = ["Profile", "profile"]
-
 # Closed spans that are kept as they are. When there are more, they are added up to totals.
 _MAX_SPANS = 200_000
 

@@ -9,8 +9,6 @@ from typing import Any, cast
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Function, span
 
-__all__ = ["recorded_call", "recorded_copy"]
-
 
 def recorded_copy(name: str) -> Callable[[Function], Function]:
     """Return a decorator for methods of a device, ``method(self, array)``, that copy an array."""

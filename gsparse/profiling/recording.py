@@ -26,24 +26,6 @@ from typing import Any, Protocol, TypeVar, cast
 from gsparse.profiling.caller import Place, place_of_caller
 from gsparse.profiling.operation_names import name_of_block
 
-__all__ = [
-    "RECORDER",
-    "MatrixLabel",
-    "Recorder",
-    "Span",
-    "SpanReceiver",
-    "TimedDevice",
-    "begin",
-    "block",
-    "end",
-    "note_solve",
-    "paused",
-    "recorder",
-    "span",
-    "timed",
-    "timed_graph",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_CONTEXT = nullcontext()

@@ -9,8 +9,6 @@ from typing import Any
 from gsparse.profiling.caller import text_of_place
 from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
 
-__all__ = ["OUTSIDE", "Row", "Totals", "make_rows"]
-
 # The kind of the row for the time in which nothing was recorded.
 OUTSIDE = "outside gsparse"
 

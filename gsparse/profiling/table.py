@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from gsparse.profiling.rows import OUTSIDE, Row
 
-__all__ = ["as_text"]
-
 _HEADS = ("operation", "calls", "waiting s", "share", "with inner", "device s", "GB", "GB/s", "copy %")
 # What the rows of these kinds move passes through the memory of the device, so they can be compared with a copy there.
 _IN_MEMORY = ("product", "step", "preconditioner")

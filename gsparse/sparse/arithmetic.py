@@ -21,8 +21,6 @@ from gsparse.sparse.canonical import canonical, computed, in_common
 from gsparse.sparse.reshaping import dense_of
 from gsparse.sparse.scaling import scaled_values
 
-__all__ = ["CsrProduct", "combine", "multiply_broadcast", "product", "product_in_parts", "product_of_blocks"]
-
 # Number of parts into which the rows of a product are divided if memory does not suffice for the whole.
 _PARTS = 8
 

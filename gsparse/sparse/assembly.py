@@ -14,8 +14,6 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.canonical import computed, in_common
 
-__all__ = ["from_blocks", "from_coordinates", "identity", "kronecker", "without_zeros"]
-
 
 def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, columns: Array, data: Array) -> Csr:
     """Return the matrix of entries at the given rows and columns, which are in range.

@@ -21,8 +21,6 @@ from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.canonical import in_common
 
-__all__ = ["BlockProduct", "are_worth", "block_pattern", "block_patterns", "may_pay"]
-
 Size = tuple[int, int]
 
 # A thread finds its place in B once for each block of A, and then multiplies all elements of that block. So blocks of A

@@ -12,8 +12,6 @@ from gsparse.device.dtypes import Array, compute_dtype
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["canonical", "computed", "first_of_each_place", "in_common", "sorted_rows"]
-
 
 def canonical(device: Device, csr: Csr) -> Csr:
     """Return the matrix in canonical form: itself if it is, else sorted, with duplicates added up in their order.

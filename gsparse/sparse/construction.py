@@ -15,26 +15,10 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
-from gsparse.files import read_file
 from gsparse.files.checks import scipy_matrices
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-
-__all__ = [
-    "check_dtype",
-    "check_maxprint",
-    "check_shape",
-    "check_source",
-    "device_arrays",
-    "device_of_source",
-    "downloaded",
-    "is_spmatrix",
-    "on_host",
-    "parse_dtype",
-    "parse_host_source",
-    "read_file",
-]
 
 
 def check_source(source: Any) -> None:

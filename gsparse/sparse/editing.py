@@ -11,8 +11,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["resized", "with_new_entries", "with_values_at"]
-
 _MAX_INT64 = np.iinfo(np.int64).max
 
 

@@ -17,16 +17,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 
-__all__ = [
-    "column_sums_on_host",
-    "extreme_of_rows",
-    "first_extreme",
-    "positions_of_rows",
-    "sum_of_all",
-    "sum_of_rows",
-    "sums_of_squares",
-]
-
 
 def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") -> Array:
     """Return the sum of the terms of each row (`gsparse.kernels.algebra.TERMS`). May synchronize.

@@ -14,8 +14,6 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.assembly import from_coordinates, without_zeros
 from gsparse.sparse.selection import select_columns, select_rows
 
-__all__ = ["added_to", "dense_of", "from_dense", "full", "repeated", "reshaped"]
-
 
 def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
     """Return a matrix of another shape with the same elements in the order of the rows. May synchronize.

@@ -10,8 +10,6 @@ from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.canonical import computed
 
-__all__ = ["scaled_values"]
-
 
 def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     """Return the value of each entry times the element of a dense array that belongs to it.

@@ -12,8 +12,6 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["select_columns", "select_rows", "triangle"]
-
 
 def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
     """Return the rows of the given numbers, in the given order, with repetitions.

@@ -10,8 +10,6 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["CsrTranspose"]
-
 
 class CsrTranspose:
     """The transposes of matrices that differ in their values only.

@@ -15,8 +15,6 @@ from torch.autograd import Function
 
 from gsparse.linalg import gradients
 
-__all__ = ["matmul", "solve"]
-
 # The default of rtol, and that for right-hand sides of these dtypes. `gsparse.linalg.solve` has the same two numbers,
 # but regards the dtype of A as well.
 _RTOL, _SINGLE_RTOL = 1e-8, 1e-5

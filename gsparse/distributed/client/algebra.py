@@ -21,8 +21,6 @@ from gsparse.distributed.ranks.rank_matrix import check_factor
 from gsparse.distributed.worker.computations import Computation
 from gsparse.errors import ShapeError
 
-__all__ = ["AlgebraMatrix", "combine", "multiply", "negative", "scale", "transpose"]
-
 
 class AlgebraMatrix(Protocol):
     """The attributes of a distributed matrix that its sparse algebra uses."""

@@ -15,8 +15,6 @@ import distributed
 from gsparse.distributed.client.scheduler import known_workers
 from gsparse.errors import CommunicationError, WorkerLostError
 
-__all__ = ["SignsOfLife", "error_of_lost_worker", "naming_lost_workers", "run_on_workers", "wait_while_answering"]
-
 T = TypeVar("T")
 
 # Seconds between two checks that workers are alive, while a call of dask waits for them.

@@ -10,8 +10,6 @@ import distributed
 from gsparse.distributed.client.scheduler import check_running, naming_lost_scheduler
 from gsparse.distributed.worker.channel import answer_queue_name
 
-__all__ = ["ClientChannel"]
-
 
 class ClientChannel:
     """Receives the messages of the ranks, and sends answers.

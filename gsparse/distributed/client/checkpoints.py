@@ -15,8 +15,6 @@ from gsparse.distributed.client.task_arguments import wait_for
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.worker.checkpoint_tasks import discard, publish, save
 
-__all__ = ["write_checkpoint"]
-
 # Seconds to wait until the ranks have removed the part files of a failed checkpoint. They continue after that by
 # themselves.
 _CLEANUP_TIMEOUT = 5.0

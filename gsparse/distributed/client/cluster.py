@@ -20,8 +20,6 @@ from gsparse.device.threads import available_cpus
 from gsparse.distributed.client.scheduler import known_workers
 from gsparse.errors import CommunicationError, DeviceError
 
-__all__ = ["GpuCluster", "LocalGpuCluster", "chosen_workers", "current_client"]
-
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
 # code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.

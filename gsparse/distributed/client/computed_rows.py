@@ -18,8 +18,6 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.computations import Computation
 
-__all__ = ["ComputedRows"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -19,8 +19,6 @@ from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small, unconverged
 from gsparse.linalg.registry import METHODS
 
-__all__ = ["eigenpairs_on_workers"]
-
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 

@@ -20,8 +20,6 @@ from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.computations import Computation
 from gsparse.errors import ShapeError
 
-__all__ = ["DistributedEntries", "ValueOrder"]
-
 HostArray = npt.NDArray[Any]
 
 

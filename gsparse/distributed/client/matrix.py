@@ -34,8 +34,6 @@ from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import SolveResult
 
-__all__ = ["TIMEOUT", "DistributedMatrix"]
-
 HostArray = npt.NDArray[Any]
 
 TIMEOUT = 60.0

@@ -13,8 +13,6 @@ from gsparse.distributed.client.algebra import combine, multiply, negative, scal
 from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.vector_layout import check_operand, is_dask
 
-__all__ = ["DistributedOperator"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -15,8 +15,6 @@ from gsparse.distributed.worker import solve_tasks
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
 
-__all__ = ["DistributedPreconditioner"]
-
 HostArray = npt.NDArray[Any]
 
 

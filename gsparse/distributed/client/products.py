@@ -22,8 +22,6 @@ from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.distributed.worker.solve_vectors import moved_vector
 from gsparse.errors import CommunicationError
 
-__all__ = ["StoredVectors", "WorkerProducts"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -18,8 +18,6 @@ from gsparse.distributed.client.scheduler import has_scheduler, within_time_limi
 from gsparse.distributed.worker.calls import running_calls
 from gsparse.errors import CommunicationError
 
-__all__ = ["Reservation"]
-
 # Seconds of waiting for a worker after which a warning states the reason.
 _WARN_AFTER = 1.0
 # The key of dask's configuration with the time after which a lock expires whose holder has died.

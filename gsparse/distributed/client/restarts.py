@@ -13,8 +13,6 @@ from gsparse.distributed.client.scheduler import known_workers
 from gsparse.distributed.worker import group_tasks
 from gsparse.errors import CommunicationError, WorkerLostError
 
-__all__ = ["usable_workers"]
-
 # Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
 _RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 

@@ -19,8 +19,6 @@ from gsparse.distributed.ranks.ordering import order_rows
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["DaskRows", "HostRows", "LoadedRows", "Partition", "RowSource", "stack_rows"]
-
 HostArray = npt.NDArray[Any]
 
 Partition = str | Sequence[int]

@@ -13,16 +13,6 @@ import distributed
 
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "check_running",
-    "close_client_at_exit",
-    "has_scheduler",
-    "known_workers",
-    "naming_lost_scheduler",
-    "task_without_worker",
-    "within_time_limit",
-]
-
 T = TypeVar("T")
 
 # The key of dask's configuration with the time limit for answers of the scheduler.

@@ -22,8 +22,6 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks, solve_vectors
 from gsparse.linalg.progress import bars
 
-__all__ = ["run"]
-
 HostArray = npt.NDArray[Any]
 Report = dict[str, float]
 

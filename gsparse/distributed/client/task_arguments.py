@@ -18,8 +18,6 @@ from gsparse.distributed.client.calls import naming_lost_workers, wait_while_ans
 from gsparse.distributed.client.scheduler import task_without_worker
 from gsparse.errors import CommunicationError
 
-__all__ = ["check_computable", "large_arrays_on_workers", "raise_errors", "releasing_futures", "scatter", "wait_for"]
-
 # The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
 _GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
 # An array is large if it exceeds this fraction of that size. So a task may contain dozens of small arrays before dask

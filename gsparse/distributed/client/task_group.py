@@ -30,8 +30,6 @@ from gsparse.distributed.worker import group_tasks, registry, solve_vectors
 from gsparse.distributed.worker.calls import pickled_call
 from gsparse.errors import CommunicationError, WorkerLostError
 
-__all__ = ["TaskGroup"]
-
 # Seconds between two checks that all workers of a task group are alive.
 _CHECK_INTERVAL = 0.5
 # Seconds for which the tasks of the other ranks may continue after one rank has failed.

@@ -12,8 +12,6 @@ from gsparse.distributed.ranks.rank_calls import CallProgress
 from gsparse.distributed.worker.calls import unpickled_outcome
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
-__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallTasks", "DaskTasks", "first_error"]
-
 # The states of the task of a rank. A call is cut off if the connection to its rank has ended: its worker may be lost.
 PENDING, FINISHED, FAILED, CUT_OFF = "pending", "finished", "failed", "cut off"
 

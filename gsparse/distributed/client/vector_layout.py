@@ -13,8 +13,6 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import DtypeError, ShapeError
 
-__all__ = ["VectorLayout", "check_numbers", "check_operand", "divided", "is_dask", "undivided"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -17,8 +17,6 @@ import scipy.sparse as sp
 from gsparse.distributed.io.readers import Reader, open_files
 from gsparse.errors import ShapeError, StructureError
 
-__all__ = ["RowLoader"]
-
 Source = str | PathLike[str] | Callable[[int, int], Any]
 
 

@@ -23,8 +23,6 @@ from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
 from gsparse.writing import part_of
 
-__all__ = ["CHECKPOINT", "FIRST_ROW", "PERMUTATION", "Reader", "checkpoint_part", "open_file", "open_files"]
-
 # Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: for each row of the file, its number before rows
 # were permuted; the number of the file's first row after that; and the id of the checkpoint.
 PERMUTATION, FIRST_ROW = "permutation", "first_row"

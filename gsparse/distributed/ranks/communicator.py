@@ -19,8 +19,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import CommunicationError, RankLostError
 
-__all__ = ["Communicator", "SingleCommunicator", "StagedCommunicator"]
-
 Buffers = Mapping[int, Array]
 
 # Seconds between two calls of `check` while a rank waits.

@@ -18,8 +18,6 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import ShapeError
 
-__all__ = ["matrix_from_own_rows"]
-
 
 def matrix_from_own_rows(
     communicator: Communicator,

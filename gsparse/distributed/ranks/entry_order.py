@@ -20,8 +20,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.rank_operator import RankOperator
 
-__all__ = ["EntryOrder"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -27,8 +27,6 @@ from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, Round, h
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.mailboxes import Mailboxes
 
-__all__ = ["SharedGpuCommunicator", "connect_gpus"]
-
 # Size of half a box (`gsparse.kernels.mailboxes`), in words of 64 bits. Each word has 32 bits of the message, so half a
 # box has room for 2 MiB.
 _HALF_WORDS = 1 << 19

@@ -38,8 +38,6 @@ from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.profiling import recording
 
-__all__ = ["Halo", "HaloExchange", "RowBlock", "recorded_wait", "split_columns"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:

@@ -20,18 +20,6 @@ from contextlib import contextmanager, suppress
 from gsparse.device.locks import make_lock
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "MAX_STRANGERS",
-    "Acceptor",
-    "Address",
-    "Deadline",
-    "closed_on_error",
-    "connect",
-    "prove",
-    "read_before",
-    "shut_down",
-]
-
 Address = tuple[str, int]
 
 # Time limit, in seconds, for a new connection to prove that it knows the secret.

@@ -14,8 +14,6 @@ from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.distributed.ranks.partition import check_world_size
 from gsparse.errors import CommunicationError
 
-__all__ = ["LocalCommunicator", "run_ranks"]
-
 _TIMEOUT = 60.0
 
 

@@ -15,8 +15,6 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.canonical import canonical, in_common
 
-__all__ = ["beside", "columns_of_others", "placed", "union", "whole_nodes", "with_own_columns"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -17,20 +17,6 @@ import numpy.typing as npt
 
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "TIMEOUT",
-    "Allocate",
-    "bytes_of",
-    "is_silent",
-    "read",
-    "read_into",
-    "readable",
-    "receive_array",
-    "send_array",
-    "write",
-    "yield_cpu",
-]
-
 # Allocates the array for a shape and a dtype, as `numpy.empty` does.
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 

@@ -26,8 +26,6 @@ from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, yield_cpu
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import CommunicationError
 
-__all__ = ["MpiCommunicator", "from_mpi"]
-
 _EXCHANGE, _SUM = 0, 1
 _CALL_NAMES = ("exchange", "allreduce")
 _DTYPE_KINDS = "biufc"

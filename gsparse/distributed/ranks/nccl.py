@@ -15,8 +15,6 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.errors import CommunicationError
 
-__all__ = ["NcclCommunicator"]
-
 # Time limit, in seconds, for NCCL to end its communicator. NCCL's `abort` has been observed not to return after a rank
 # had died inside a CUDA graph.
 _END_TIMEOUT = 2.0

@@ -15,8 +15,6 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["order_rows", "parse_partition"]
-
 Permutation = npt.NDArray[np.int64]
 
 

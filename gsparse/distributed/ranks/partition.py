@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from gsparse.errors import ShapeError
 
-__all__ = ["RowPartition", "check_one_block_per_rank", "check_world_size"]
-
 
 @dataclass(frozen=True)
 class RowPartition:

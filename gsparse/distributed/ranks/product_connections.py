@@ -40,17 +40,6 @@ from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import listen
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "OPERATIONS",
-    "ProductClient",
-    "ProductServer",
-    "WholeVector",
-    "connect_to_servers",
-    "local_product",
-    "receive_answer",
-    "send_request",
-]
-
 HostArray = npt.NDArray[Any]
 # Runs the call of a client and returns the bytes of the answer. Its arguments are the bytes that the client has sent,
 # and a function that tells whether the client still waits for the result.

@@ -12,8 +12,6 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.profiling.profile import Profile
 from gsparse.profiling.rows import Row
 
-__all__ = ["RankProfile", "RankRow", "profile_of_ranks"]
-
 _HEADS = ("operation", "calls", "slowest s", "rank", "mean s", "share")
 # The kind of rows for the waits for other ranks, which `RankOperator.allreduce` and `halo.recorded_wait` record.
 _WAIT = "wait for ranks"

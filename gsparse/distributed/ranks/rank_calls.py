@@ -21,8 +21,6 @@ from gsparse.distributed.ranks.handshake import Address, shut_down
 from gsparse.distributed.ranks.messages import is_silent
 from gsparse.distributed.ranks.product_connections import connect_to_servers, receive_answer, send_request
 
-__all__ = ["CallProgress", "RankCalls"]
-
 _NO_NUMBERS = np.empty(0)
 
 

@@ -25,8 +25,6 @@ from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import combine
 
-__all__ = ["RankCoarsening", "RankTransfers", "on_fewer_ranks"]
-
 
 @dataclass(frozen=True, eq=False)
 class RankTransfers:

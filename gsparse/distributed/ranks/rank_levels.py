@@ -51,8 +51,6 @@ from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical
 
-__all__ = ["RankLevelSetup"]
-
 # Largest number of rows of a replicated level, by the kind of device. A product with such a level takes less time than
 # the messages between ranks, which take about 40 µs over NCCL.
 _MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}

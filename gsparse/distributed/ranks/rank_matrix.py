@@ -21,8 +21,6 @@ from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse.assembly import without_zeros
 
-__all__ = ["RankMatrix", "check_factor"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -21,8 +21,6 @@ from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_ca
 from gsparse.linalg.multigrid.options import parse_options
 from gsparse.matrix.plans import declared_block_shape
 
-__all__ = ["RankMultigrid", "amg_over_ranks"]
-
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps.
 _ROUNDING = 32
 

@@ -28,8 +28,6 @@ from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.profiling import recording
 
-__all__ = ["RankOperator", "common_dtype"]
-
 
 class RankOperator(Operator):
     """The products of one rank's rows of a matrix.

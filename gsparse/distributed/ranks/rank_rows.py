@@ -46,8 +46,6 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse import arithmetic
 from gsparse.sparse.canonical import computed
 
-__all__ = ["RankRows"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -16,8 +16,6 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
 from gsparse.linalg.preconditioners.square_matrix import canonical_csr
 
-__all__ = ["RankLevelMatrix", "smoothers_over_ranks"]
-
 # The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
 # multiply the entries in columns of other ranks by the x before their first step.
 _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")

@@ -21,8 +21,6 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["RankContext"]
-
 
 @dataclass(frozen=True, eq=False)
 class RankContext:

@@ -31,8 +31,6 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.mailboxes import Mailboxes
 
-__all__ = ["MemoryCommunicator", "Round", "hash_of", "host_hash", "share_memory"]
-
 # Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
 # The dtypes in which a sum is computed. Others are converted.

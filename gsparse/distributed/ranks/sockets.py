@@ -34,8 +34,6 @@ from gsparse.distributed.ranks.handshake import (
 from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, read, read_into, readable, write
 from gsparse.errors import CommunicationError, RankLostError
 
-__all__ = ["SocketCommunicator", "listen"]
-
 Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3

@@ -38,8 +38,6 @@ from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.errors import CommunicationError
 
-__all__ = ["connect_by_environment", "from_torchrun"]
-
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
 # TORCHELASTIC_RUN_ID if `torchrun` is started without ``--rdzv-id``.

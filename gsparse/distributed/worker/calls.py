@@ -14,8 +14,6 @@ from typing import Any
 from distributed.protocol import pickle
 from tblib import pickling_support
 
-__all__ = ["pickled_call", "running_calls", "served_calls", "unpickled_outcome"]
-
 # The names of the calls that run in this process.
 _running: list[str] = []
 

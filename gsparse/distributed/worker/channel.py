@@ -12,8 +12,6 @@ from typing import Any
 
 import distributed
 
-__all__ = ["RankChannel", "answer_queue_name"]
-
 # Seconds between two checks whether the client has answered.
 _POLL_INTERVAL = 5e-3
 

@@ -28,8 +28,6 @@ from gsparse.distributed.worker.current_worker import check_worker
 from gsparse.distributed.worker.group_tasks import GroupSettings
 from gsparse.writing import new_file, rename
 
-__all__ = ["discard", "publish", "save"]
-
 # Ids of abandoned checkpoints, whose part files may still be being written by this process.
 _discarded: set[str] = set()
 

@@ -12,8 +12,6 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.worker import registry
 
-__all__ = ["Computation"]
-
 # The operations, by the name that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": operator.matmul,

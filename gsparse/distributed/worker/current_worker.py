@@ -10,16 +10,6 @@ from typing import Any
 from gsparse.distributed.ranks.sockets import Contexts
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "CancellationCheck",
-    "check_worker",
-    "is_task_wanted",
-    "this_worker",
-    "tls_contexts",
-    "worker_address",
-    "worker_host",
-]
-
 # Seconds between two checks whether a task is still wanted.
 _CHECK_INTERVAL = 0.1
 

@@ -13,8 +13,6 @@ from gsparse.distributed.worker import registry
 from gsparse.distributed.worker.current_worker import check_worker
 from gsparse.distributed.worker.group_tasks import GroupSettings
 
-__all__ = ["entries_in", "number_of_entries", "rows", "value_counts"]
-
 HostArray = npt.NDArray[Any]
 
 

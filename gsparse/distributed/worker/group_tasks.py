@@ -30,8 +30,6 @@ from gsparse.distributed.worker.computations import Computation
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
 from gsparse.distributed.worker.task_logs import shorten_task_logs
 
-__all__ = ["GroupSettings", "RankMetadata", "aborting", "needs_restart", "open_port", "open_rank", "reopen_rank"]
-
 Addresses = tuple[tuple[str, int], ...]
 
 

@@ -12,8 +12,6 @@ from gsparse.distributed.ranks.product_connections import ProductClient, local_p
 from gsparse.distributed.worker import registry
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_address
 
-__all__ = ["add_contributions", "ghost_part", "join_and_multiply", "multiply"]
-
 HostArray = npt.NDArray[Any]
 
 # Time limit, in seconds, for a product that another worker requests from a rank.

@@ -20,25 +20,6 @@ from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.worker.current_worker import worker_address
 from gsparse.errors import CommunicationError
 
-__all__ = [
-    "MatrixReference",
-    "RankConnections",
-    "RankState",
-    "get_secret",
-    "get_state",
-    "join_connections",
-    "leave_connections",
-    "lost_rows_error",
-    "release_matrix",
-    "require_secret",
-    "require_state",
-    "states_over",
-    "store_listener",
-    "store_secret",
-    "store_state",
-    "take_listener",
-]
-
 HostArray = npt.NDArray[Any]
 
 

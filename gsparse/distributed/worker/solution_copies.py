@@ -22,8 +22,6 @@ import numpy.typing as npt
 from gsparse.distributed.worker import registry
 from gsparse.distributed.worker.registry import RankState
 
-__all__ = ["assemble", "latest_copy", "store_copies"]
-
 HostArray = npt.NDArray[Any]
 # An iteration, the rank's own part of x, and the part of the rank before.
 SolutionCopy = tuple[int, HostArray, HostArray]

@@ -25,17 +25,6 @@ from gsparse.errors import CoarseningWarning, CommunicationError, SmootherWarnin
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
-__all__ = [
-    "PreconditionerSpec",
-    "PreconditionerSummary",
-    "RankSolution",
-    "SolveSpec",
-    "precondition",
-    "run_solve",
-    "set_up",
-    "update",
-]
-
 HostArray = npt.NDArray[Any]
 
 # Seconds between two reports of the progress of a solve.

@@ -19,8 +19,6 @@ from gsparse.distributed.worker.current_worker import this_worker
 from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.distributed.worker.registry import RankState
 
-__all__ = ["DaskVector", "StoredVector", "holds_vector", "moved_vector", "resolved", "take_result"]
-
 HostArray = npt.NDArray[Any]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["shorten_task_logs"]
-
 # The beginning of dask's message about a task that has failed. The first argument is the key of the task, the fourth is
 # the text of the error.
 _FAILURE = "Compute Failed"

@@ -12,6 +12,7 @@ from gsparse.kernels.cpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.block_products import block_product, multiply_blocks
 from gsparse.kernels.cpu.blocks import block_parts, full_blocks, lay_out_blocks
+from gsparse.kernels.cpu.coloring import color_rows
 from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.cpu.decomposition import Decomposition
 from gsparse.kernels.cpu.diagonal_blocks import bind_block_step, invert_blocks
@@ -48,7 +49,7 @@ from gsparse.kernels.cpu.reductions import (
     first_where,
     sum_entries,
 )
-from gsparse.kernels.cpu.relaxation import bind_projections, bind_sweep, color_rows
+from gsparse.kernels.cpu.relaxation import bind_projections, bind_sweep
 from gsparse.kernels.cpu.row_pairs import combine_rows
 from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.cpu.sparse_products import spgemm, spgemm_known, spgemm_values

@@ -21,8 +21,6 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
-__all__ = ["independent_set", "join_aggregates"]
-
 # The generation of a node that is not decided.
 _NEVER = np.int32(2**31 - 1)
 

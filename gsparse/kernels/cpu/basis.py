@@ -19,8 +19,6 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["CHUNK", "Arnoldi", "orthogonalize", "project", "total"]
-
 # Elements of a chunk. A pass processes one chunk of all vectors before the next chunk, so that what it reads twice is
 # still in the cache. Each chunk has sums of its own, so that the result does not depend on the number of threads.
 CHUNK = 512

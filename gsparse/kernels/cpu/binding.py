@@ -12,8 +12,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import BindProduct, Multiply
 
-__all__ = ["bound"]
-
 
 def bound(kernel: Callable[..., None]) -> BindProduct:
     """Turn ``kernel(matrix, x, y, alpha, beta, conjugate)`` into a `BindProduct`; the CPU needs no launch."""

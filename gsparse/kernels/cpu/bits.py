@@ -9,8 +9,6 @@ from llvmlite import ir
 from numba import extending
 from numba import types as numba_types
 
-__all__ = ["bits_of", "from_bits", "num_trailing_zeros"]
-
 types: Any = numba_types
 
 

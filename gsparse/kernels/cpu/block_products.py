@@ -23,11 +23,10 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_products import products_before_rows, spgemm_known
-
-__all__ = ["block_product", "multiply_blocks"]
+from gsparse.kernels.cpu.vectors import LANES
 
 # For fewer products of elements in each pair of blocks, multiplying by entries is faster than by blocks. Measured for
 # A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads, busy): the

@@ -14,11 +14,9 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.cpu.compiling import compiled
-from gsparse.kernels.cpu.lanes import LANES
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.slices import bits
-
-__all__ = ["block_parts", "full_blocks", "lay_out_blocks"]
+from gsparse.kernels.cpu.vectors import LANES
 
 # Rows that are examined first. If they show that there are no blocks, the other rows are not read.
 _SAMPLE_ROWS = 4096

@@ -14,8 +14,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["color_rows", "order_wavefronts"]
-
 # Bits of a priority below the logarithm of the number of neighbours.
 _HASH_BITS = 26
 

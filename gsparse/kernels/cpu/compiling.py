@@ -21,8 +21,6 @@ from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
 from gsparse.kernels.cpu.jit import SUBROUTINE_OPTIONS, jitted
 from gsparse.kernels.cpu.pool import count_awake, hand_out, post
 
-__all__ = ["HandOut", "compiled", "compiled_loosely", "inlined", "specialized"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

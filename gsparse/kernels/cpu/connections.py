@@ -20,8 +20,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
-__all__ = ["block_weights", "examine_rows", "keeps", "strong_connections", "weight"]
-
 # Bits of a float64 that the rounding of a weight clears: 16 of its 52 remain.
 _CLEARED = np.uint64((1 << 36) - 1)
 _HALF = np.uint64(1 << 35)

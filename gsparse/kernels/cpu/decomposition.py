@@ -18,8 +18,6 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.basis import CHUNK, orthogonalize, project, total
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["Decomposition"]
-
 
 class Decomposition(decomposition.Decomposition):
     """One loop over all vectors per step or, if the operator is not Hermitian, two."""

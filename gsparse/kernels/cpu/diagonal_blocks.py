@@ -19,8 +19,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.division import divide
 from gsparse.kernels.relaxation import FROM_ZERO
 
-__all__ = ["bind_block_step", "invert", "invert_blocks"]
-
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
     """Copy each block to dense rows, and invert it there."""

@@ -11,8 +11,6 @@ from numba.extending import overload
 
 from gsparse.kernels.cpu.jit import OPTIONS
 
-__all__ = ["divide", "divide_scalars"]
-
 
 def divide(a: Any, b: Any) -> Any:
     """Divide in compiled code."""

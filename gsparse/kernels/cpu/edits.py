@@ -19,17 +19,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
-__all__ = [
-    "add_entries",
-    "find_entries",
-    "insert_entries",
-    "missing_entries",
-    "put_values",
-    "sample_entries",
-    "sample_entry",
-    "take_elements",
-]
-
 # The arrays of a matrix, as the loops take them: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 # The rows and columns of new entries, or of samples.

@@ -19,8 +19,6 @@ from gsparse.formats import Columns
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 
-__all__ = ["distinct_keys", "encode_columns", "encode_keys", "run_span", "survives_halving"]
-
 # Number of runs in a block of runs, of which only the greatest span is stored.
 _SPAN_RUNS = 1024
 # Largest number of blocks of keys. Each block collects its distinct keys. Like the number above, it is fixed, so that

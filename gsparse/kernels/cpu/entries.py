@@ -21,7 +21,6 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Values
 from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.lanes import (
-    LANES,
     add,
     any_padding,
     conjugate_lanes,
@@ -37,23 +36,7 @@ from gsparse.kernels.cpu.lanes import (
     splat,
 )
 from gsparse.kernels.cpu.prefetch import prefetch
-
-__all__ = [
-    "RUN",
-    "Entries",
-    "Run",
-    "add_entry",
-    "add_run",
-    "base_at",
-    "column_at",
-    "entries_of",
-    "lanes_first_value",
-    "lanes_product",
-    "lanes_value",
-    "no_sums",
-    "sum_lanes",
-    "value_at",
-]
+from gsparse.kernels.cpu.vectors import LANES
 
 # Consecutive positions that share a base; also the rows of a slice. Four times LANES.
 RUN = CPU_LANES

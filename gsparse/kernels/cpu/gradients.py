@@ -11,8 +11,6 @@ from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
 from gsparse.kernels.cpu.rows import first_row
 
-__all__ = ["dot_rows", "product_gradients"]
-
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
     """Add the products up entry by entry, in the order of the columns."""

@@ -7,8 +7,6 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 
-__all__ = ["gather", "num_scatter_dots", "scatter_add"]
-
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
     """Gather elements. NumPy writes to `out` directly in "clip" mode only."""

@@ -7,8 +7,6 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 
-__all__ = ["MULTIPLIERS", "fill_hashes"]
-
 # Odd numbers whose multiples, modulo 2³², have bits that look random (Knuth; the finalizer of MurmurHash3).
 MULTIPLIERS = (2654435761, 0x85EBCA6B)
 

@@ -19,22 +19,6 @@ from numba.core import imputils as numba_imputils
 
 from gsparse.kernels.cpu.jit import subroutine
 
-__all__ = [
-    "FUTEX",
-    "address_of",
-    "call_part",
-    "fetch_add",
-    "fetch_and",
-    "fetch_or",
-    "load",
-    "part_caller",
-    "pause",
-    "sleep_while",
-    "store",
-    "swap_if",
-    "wake",
-]
-
 Emit = Callable[..., Any]
 
 # Numba has type annotations for some of its functions, and not all of them are right.

@@ -21,8 +21,6 @@ from gsparse._interrupt import uninterrupted
 from gsparse.device.cache import CACHE_VARIABLE, UntrustedFolderError, make_private_code_folder, warn_unwritable
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
-__all__ = ["OPTIONS", "SUBROUTINE_OPTIONS", "jitted", "subroutine"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

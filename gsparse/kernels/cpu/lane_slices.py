@@ -23,8 +23,6 @@ from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.entries import RUN, Entries, add_run, entries_of, no_sums
 from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write
 
-__all__ = ["lane_positions", "lane_rows", "row_lanes"]
-
 
 @bound
 def row_lanes(matrix: RowLanes, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:

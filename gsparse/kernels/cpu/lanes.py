@@ -48,26 +48,6 @@ from gsparse.kernels.cpu.vectors import (
     widen_parts,
 )
 
-__all__ = [
-    "LANES",
-    "add",
-    "any_padding",
-    "conjugate_lanes",
-    "gather",
-    "gather_first",
-    "gather_or_first",
-    "keep_first",
-    "keep_padding",
-    "lane_sum",
-    "load",
-    "load_first",
-    "multiply",
-    "same_as_first",
-    "splat",
-    "store",
-    "store_first",
-]
-
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply numba's `intrinsic`; mypy does not know that the result has one argument less than the function."""

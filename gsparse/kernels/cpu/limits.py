@@ -8,8 +8,6 @@ import threadpoolctl
 
 from gsparse.device.threads import get_num_threads, set_num_threads
 
-__all__ = ["register_with_threadpoolctl"]
-
 
 class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
     """The threads of this backend, as `threadpoolctl` sees them.

@@ -18,8 +18,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import Entries, sum_lanes
 from gsparse.kernels.cpu.rows import write
 
-__all__ = ["CHUNK_SIZE", "Chunks", "chunks_of", "sum_chunks", "write_long_rows"]
-
 # Entries of a chunk: microseconds of work, so that threads share the chunks evenly, and adding up the sums is cheap.
 CHUNK_SIZE = 4096
 

@@ -19,8 +19,6 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.mailboxes import HEADER_WORDS
 
-__all__ = ["Mailboxes"]
-
 
 @jitted
 def _write(words: Any, box: Any, stamp: Any) -> None:

@@ -19,8 +19,6 @@ from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
 
-__all__ = ["gather_rows", "row_keys", "rows_follow"]
-
 # Odd numbers whose bits look random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)

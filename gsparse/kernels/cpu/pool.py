@@ -60,8 +60,6 @@ from gsparse.kernels.cpu.intrinsics import (
 )
 from gsparse.kernels.cpu.jit import jitted, subroutine
 
-__all__ = ["count_awake", "hand_out", "post"]
-
 _WORD, _LINE = 8, 64  # bytes
 _NUM_JOBS = 8  # products that have helpers at the same time; any further product runs on its own thread only
 _MAX_SHARES = 64  # with more threads, several begin with the same share

@@ -10,8 +10,6 @@ from numba import extending
 from numba import types as numba_types
 from numba.core import cgutils
 
-__all__ = ["prefetch"]
-
 types: Any = numba_types
 _LINE_BYTES = 64
 

@@ -25,8 +25,6 @@ from gsparse.kernels.cpu.connections import keeps, safe_diagonal
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
-__all__ = ["expand_pattern", "orthonormal_candidates", "prolongator_pattern", "prolongator_values"]
-
 
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int

@@ -19,16 +19,6 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled
 
-__all__ = [
-    "count_where",
-    "extreme_columns",
-    "extreme_entries",
-    "extreme_positions",
-    "first_where",
-    "sum_columns",
-    "sum_entries",
-]
-
 # The tests of `gsparse.kernels.algebra.TESTS`.
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "zero": lambda values: values == 0,

@@ -15,11 +15,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.cpu.coloring import color_rows
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
-
-__all__ = ["bind_projections", "bind_sweep", "color_rows"]
 
 
 class VisitedRows(NamedTuple):

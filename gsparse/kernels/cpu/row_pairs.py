@@ -30,8 +30,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
 from gsparse.kernels.cpu.jit import OPTIONS
 from gsparse.kernels.cpu.sparse_rows import drop_zeros
 
-__all__ = ["combine_rows"]
-
 # The arrays of a matrix, as the loops take them: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 

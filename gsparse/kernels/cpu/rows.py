@@ -13,9 +13,8 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
-from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
-
-__all__ = ["Arguments", "Int", "first_row", "store_run", "widened", "write", "write_first", "write_lanes", "write_run"]
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store, store_first
+from gsparse.kernels.cpu.vectors import LANES
 
 Int = int | np.signedinteger[Any]
 

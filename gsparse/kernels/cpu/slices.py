@@ -22,8 +22,6 @@ from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["SORTING_SCOPE", "bits", "cut_slices", "lay_out", "lay_out_ellpack"]
-
 # Rows are sorted by length within scopes of this many rows, as on the GPU.
 SORTING_SCOPE = 1024
 

@@ -23,8 +23,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import drop_zeros
 
-__all__ = ["products_before_rows", "spgemm", "spgemm_known", "spgemm_values"]
-
 # All words of `bits` from the first to the last one that a row marks are looked at if they are fewer than this multiple
 # of the words that it marks. Otherwise the list of these is sorted.
 _SCAN_RATIO = 8

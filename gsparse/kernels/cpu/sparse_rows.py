@@ -21,26 +21,6 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.prefetch import prefetch
 from gsparse.kernels.cpu.rows import first_row
 
-__all__ = [
-    "ITEMS",
-    "are_in_range",
-    "count_numbers",
-    "diagonal_entries",
-    "drop_zeros",
-    "keep_entries",
-    "map_columns",
-    "numbers_from_start",
-    "places_of",
-    "row_numbers",
-    "scale_columns",
-    "scale_rows",
-    "slice_rows",
-    "sum_runs",
-    "take_rows",
-    "triangle",
-]
-
-
 # The arrays of a matrix, as the loops take them: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 

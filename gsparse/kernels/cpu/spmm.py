@@ -22,8 +22,6 @@ from gsparse.kernels.cpu.spmm_bsr import multiply_blocks
 from gsparse.kernels.cpu.spmm_columns import multiply_by_columns, num_copies
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["csr_spmm"]
-
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 # From this number of columns on, an `x` that is contiguous in C order is read along its rows, and the sums of a row of

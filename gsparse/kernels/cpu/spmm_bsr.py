@@ -24,10 +24,9 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Bsr
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import Entries, column_at, entries_of, value_at
-from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat
 from gsparse.kernels.cpu.rows import Int, first_row, write, write_first
-
-__all__ = ["multiply_blocks"]
+from gsparse.kernels.cpu.vectors import LANES
 
 
 class BlockPanel(NamedTuple):

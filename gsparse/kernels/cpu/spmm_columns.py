@@ -23,10 +23,9 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import get_num_threads, run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store, store_first
 from gsparse.kernels.cpu.rows import Int, first_row, widened, write
-
-__all__ = ["multiply_by_columns", "num_copies"]
+from gsparse.kernels.cpu.vectors import LANES
 
 # A smaller X stays in the caches of a core, and its rows are gathered faster than rows of Y are changed.
 _CACHE_BYTES = 4 << 20

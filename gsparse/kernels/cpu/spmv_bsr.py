@@ -20,8 +20,6 @@ from gsparse.kernels.cpu.entries import Entries, column_at, entries_of, lanes_va
 from gsparse.kernels.cpu.lanes import add, multiply, splat
 from gsparse.kernels.cpu.rows import Arguments, first_row, write, write_first
 
-__all__ = ["bsr"]
-
 # Blocks with at most this number of rows are summed in scalars, because most lanes of a register would be idle.
 # 27-point 30**3 with shuffled nodes, one thread, ms in scalars / in lanes / csr_scalar: 2 x 2 blocks 0.86 / 1.15 /
 # 1.11, 3 x 3 blocks 2.35 / 1.85 / 2.84.

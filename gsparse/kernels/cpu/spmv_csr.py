@@ -19,8 +19,6 @@ from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.entries import Entries, add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.rows import Arguments, first_row, write
 
-__all__ = ["csr_scalar", "csr_vector"]
-
 
 @bound
 def csr_scalar(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:

@@ -21,11 +21,10 @@ from gsparse.formats import BlockedEllpack, Ellpack
 from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Entries, Run, add_run, entries_of, no_sums
-from gsparse.kernels.cpu.lanes import LANES, load
+from gsparse.kernels.cpu.lanes import load
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
 from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write, write_run
-
-__all__ = ["blocked_ellpack", "ellpack"]
+from gsparse.kernels.cpu.vectors import LANES
 
 # ELLPACK is read a few columns at a time over a stretch of rows, whose sums stay in the first-level cache. Reading all
 # columns at once takes more streams than the hardware prefetches and, at a stride of whole pages, more than that cache

@@ -20,19 +20,9 @@ from gsparse.formats import RowPattern
 from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, lanes_first_value, lanes_value, no_sums
-from gsparse.kernels.cpu.lanes import (
-    LANES,
-    add,
-    conjugate_lanes,
-    load,
-    load_first,
-    multiply,
-    same_as_first,
-    splat,
-)
+from gsparse.kernels.cpu.lanes import add, conjugate_lanes, load, load_first, multiply, same_as_first, splat
 from gsparse.kernels.cpu.rows import Arguments, write_first, write_run
-
-__all__ = ["row_pattern"]
+from gsparse.kernels.cpu.vectors import LANES
 
 
 class RowPatterns(NamedTuple):

@@ -28,8 +28,6 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
-__all__ = ["bind_dots", "bind_iterations", "bind_step", "compile_steps", "step_source"]
-
 # Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.
 _CHUNK = 4096
 

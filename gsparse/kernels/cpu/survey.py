@@ -19,8 +19,6 @@ from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["LONG_LENGTH", "long_rows", "survey"]
-
 # Length, in entries, above which a row is kept out of slices. The number of positions of sorted slices and long rows
 # together, divided by the number of entries, at 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10, 1.36; R-MAT 18
 # 1.68, 1.33, 1.22, 1.16, 1.16.

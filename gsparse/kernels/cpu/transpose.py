@@ -17,8 +17,6 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
-__all__ = ["csr_transpose", "is_symmetric", "order_by_row", "stable_order"]
-
 # A team has at least this number of entries, and at least as many as there are columns, because it keeps a count for
 # each column.
 _SMALLEST_TEAM = 2**16

@@ -21,8 +21,6 @@ from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.division import divide
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["factorize_ilu0", "sweep_ilu0", "triangular_levels", "triangular_solver"]
-
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
     """Sort rows by level, in one pass over the entries and two over the rows."""

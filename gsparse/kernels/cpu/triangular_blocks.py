@@ -17,9 +17,8 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.diagonal_blocks import invert
 from gsparse.kernels.cpu.jit import jitted
-from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store_first
-
-__all__ = ["block_triangular_solver", "factorize_block_ilu0"]
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store_first
+from gsparse.kernels.cpu.vectors import LANES
 
 
 def factorize_block_ilu0(

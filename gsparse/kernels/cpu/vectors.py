@@ -15,33 +15,6 @@ from llvmlite.binding import get_host_cpu_features, get_host_cpu_name  # type: i
 from numba import types
 from numba.core.datamodel import models
 
-__all__ = [
-    "HAS_GATHERS",
-    "I32",
-    "I64",
-    "LANES",
-    "Lanes",
-    "arithmetic",
-    "as_vector",
-    "first_mask",
-    "gather_lanes",
-    "join_parts",
-    "llvm_type",
-    "load_codes",
-    "masked_call",
-    "masked_load",
-    "num_parts",
-    "pack",
-    "pointer_to",
-    "real_type",
-    "shuffle",
-    "splat_vector",
-    "split_parts",
-    "unpack",
-    "widen",
-    "widen_parts",
-]
-
 LANES = 8
 
 

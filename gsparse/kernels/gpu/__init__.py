@@ -1,5 +1,6 @@
 """The GPU backend: kernels in CUDA C++ (`src/`), and the functions that bind and launch them."""
 
+from gsparse.formats.costs import SCALAR_LENGTH
 from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
 from gsparse.kernels.gpu.block_products import block_product, multiply_blocks
@@ -80,13 +81,7 @@ from gsparse.kernels.gpu.spmv import (
     row_pattern,
 )
 from gsparse.kernels.gpu.steps import bind_dots, bind_step, compile_steps
-from gsparse.kernels.gpu.survey import (
-    LONG_LENGTH,
-    SCALAR_LENGTH,
-    SORTING_SCOPE,
-    long_rows,
-    survey,
-)
+from gsparse.kernels.gpu.survey import LONG_LENGTH, SORTING_SCOPE, long_rows, survey
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
 from gsparse.kernels.gpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver

@@ -17,8 +17,6 @@ from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import prefix_sums
 
-__all__ = ["independent_set", "instantiations", "join_aggregates"]
-
 _SOURCE = "independent_set.cu"
 _THREADS, _GENERATION_THREADS = constant(_SOURCE, "GS_SET_THREADS"), constant(_SOURCE, "GS_GENERATION_THREADS")
 # The number of counters, and the places of those that the host reads.

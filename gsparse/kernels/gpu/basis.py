@@ -13,8 +13,6 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.basis_launch import THREADS, BasisLaunch
 from gsparse.kernels.gpu.expressions import expression
 
-__all__ = ["Arnoldi"]
-
 _SOURCE = "basis.cu"
 # A launch of basis_combine has no more blocks than this on each multiprocessor, so that all run at once.
 _COMBINING_BLOCKS = 3

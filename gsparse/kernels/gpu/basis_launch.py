@@ -9,8 +9,6 @@ import numpy as np
 
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["THREADS", "BasisLaunch"]
-
 _SOURCE = "basis.cuh"
 # Threads of a block, and vectors that a team holds.
 THREADS, _TEAM_VECTORS = constant(_SOURCE, "GS_BASIS_THREADS"), constant(_SOURCE, "GS_TEAM_VECTORS")

@@ -23,8 +23,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_products import spgemm_known
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 
-__all__ = ["block_product", "instantiations", "multiply_blocks"]
-
 _SOURCE = "block_products.cu"
 _THREADS = constant(_SOURCE, "GS_BLOCK_PRODUCT_THREADS")
 # For each column of a block of C, a thread looks for this block in B once for each block of A's block row. A product is

@@ -15,8 +15,6 @@ from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import records
 from gsparse.kernels.gpu.survey import THREADS
 
-__all__ = ["block_parts", "full_blocks", "instantiations", "lay_out_blocks"]
-
 SOURCE = "setup_blocks.cu"
 # The largest number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix
 # without blocks is recognized from a few thousand rows.

@@ -40,8 +40,6 @@ from gsparse.kernels.gpu import (
 )
 from gsparse.kernels.gpu.expressions import ITEM_TYPES, NARROW, expression, loads_choices, packs, plain_types
 
-__all__ = ["instantiations"]
-
 _WORDS = (np.dtype(np.int32), np.dtype(np.int64))
 
 

@@ -16,8 +16,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 
-__all__ = ["CommonEntries", "common_entries", "find_triples"]
-
 Integers = npt.NDArray[np.int64]
 # No triples are looked for in longer patterns, because each distance is compared with all entries.
 _MOST_ENTRIES = 128

@@ -17,16 +17,6 @@ from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
-__all__ = [
-    "NODE_TYPES",
-    "WIDTHS",
-    "block_weights",
-    "examine_rows",
-    "instantiations",
-    "lanes_of",
-    "strong_connections",
-]
-
 _SOURCE = "connections.cu"
 _THREADS = constant(_SOURCE, "GS_CONNECTION_THREADS")
 # The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.

@@ -13,8 +13,6 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.basis_launch import THREADS, BasisLaunch
 from gsparse.kernels.gpu.expressions import expression
 
-__all__ = ["Decomposition", "instantiations"]
-
 _SOURCE = "decomposition.cu"
 
 

@@ -20,8 +20,6 @@ from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.relaxation import FROM_ZERO
 
-__all__ = ["bind_block_step", "instantiations", "invert_blocks"]
-
 _SOURCE = "diagonal_blocks.cu"
 _THREADS = constant(_SOURCE, "GS_DIAGONAL_THREADS")
 

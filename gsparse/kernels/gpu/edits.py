@@ -19,18 +19,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 from gsparse.kernels.gpu.tallies import TILE_THREADS, tally
 
-__all__ = [
-    "add_entries",
-    "find_entries",
-    "insert_entries",
-    "instantiations",
-    "missing_entries",
-    "put_values",
-    "sample_entries",
-    "sample_entry",
-    "take_elements",
-]
-
 _SOURCE = "sparse_edits.cu"
 _THREADS = 256
 # What a place with several entries adds to the count of places without one.

@@ -15,19 +15,6 @@ from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.survey import THREADS
 
-__all__ = [
-    "CSR_CODES",
-    "LOOKS_UP",
-    "distinct_keys",
-    "encode_columns",
-    "encode_keys",
-    "gather_rows",
-    "row_keys",
-    "rows_follow",
-    "run_span",
-    "survives_halving",
-]
-
 # The types that columns in the order of CSR may be encoded in, and whether looking a value up in a table is faster than
 # reading it in half the precision.
 CSR_CODES = (np.dtype(np.uint16),)

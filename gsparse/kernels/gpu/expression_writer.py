@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-__all__ = ["ExpressionWriter"]
-
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
     ast.Eq: "==", ast.NotEq: "!=", ast.And: "&&", ast.Or: "||",

@@ -11,19 +11,6 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, storage_dtype
 from gsparse.formats.launch import LANE_BYTES
 
-__all__ = [
-    "BLOCK_DOTS",
-    "CPP_TYPES",
-    "ITEM_TYPES",
-    "NARROW",
-    "NO_DOTS",
-    "expression",
-    "leaves_dots",
-    "loads_choices",
-    "packs",
-    "plain_types",
-]
-
 CPP_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.uint8): "unsigned char",
     np.dtype(np.uint16): "unsigned short",

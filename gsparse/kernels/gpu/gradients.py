@@ -13,8 +13,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["dot_rows", "instantiations", "product_gradients"]
-
 _SOURCE = "gradients.cu"
 _THREADS = constant(_SOURCE, "GS_GRADIENT_THREADS")
 # Lanes that share the columns of an entry, and the numbers of columns up to which they do. More columns have a warp.

@@ -10,8 +10,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["gather", "num_scatter_dots", "scatter_add"]
-
 _SOURCE = "halo.cu"
 _THREADS = constant(_SOURCE, "GS_HALO_THREADS")
 # The largest number of blocks of scatter_add_dots, and so of partial sums.

@@ -10,8 +10,6 @@ from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 
-__all__ = ["fill_hashes", "instantiations"]
-
 _SOURCE, _THREADS = "hashes.cu", Launch().threads_per_block
 
 

@@ -12,8 +12,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["are_in_range", "count_numbers", "instantiations", "numbers_from_start", "places_of"]
-
 _SOURCE = "indices.cu"
 # The byte of which -1 consists.
 _ALL_BITS = 0xFF

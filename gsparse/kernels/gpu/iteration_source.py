@@ -96,8 +96,6 @@ from gsparse.kernels.gpu.iteration_statements import (
 )  # fmt: skip
 from gsparse.kernels.steps import Multiplication, Program, Step
 
-__all__ = ["IterationWriter", "iteration_name", "iteration_writer"]
-
 # To compute an element of another block, a product reads copies of at most this many vectors that the iteration
 # changes. Reading more would take longer than one more exchange.
 _MOST_COPIES = 2

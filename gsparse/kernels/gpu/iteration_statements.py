@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Multiplication, Program, Step, names_in
 
-__all__ = [
-    "Remote", "follow", "indented", "names_of", "write_after", "write_elements", "write_exchange", "write_product",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Remote:

@@ -18,8 +18,6 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 
-__all__ = ["bind_iterations", "layout_of"]
-
 # Threads of a block that the kernel is compiled for, and the most rows of a thread.
 _THREADS = (128, 256, 512)
 _MAX_ROWS_PER_THREAD = 8

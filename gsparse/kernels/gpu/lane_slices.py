@@ -31,8 +31,6 @@ from gsparse.kernels.gpu.product_arguments import (
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["instantiations", "lane_positions", "lane_rows", "row_lanes"]
-
 _PRODUCT, _HUBS, _SET_UP = "spmv_lanes.cu", "spmv_hubs.cu", "setup_lanes.cu"
 # Threads of the largest block of each product, and blocks that a multiprocessor runs at once.
 _LANE_THREADS, _WIDE_LANE_THREADS = constant(_PRODUCT, "GS_LANE_THREADS"), constant(_PRODUCT, "GS_WIDE_LANE_THREADS")

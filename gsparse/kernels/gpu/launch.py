@@ -8,8 +8,6 @@ from typing import Any
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 
-__all__ = ["MAX_GRID", "bind_product", "check_grid", "launch_blocks", "launch_nothing", "launch_threads"]
-
 # The largest number of blocks along x that both CUDA and HIP accept.
 MAX_GRID = 2**31 - 1
 

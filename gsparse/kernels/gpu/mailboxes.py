@@ -14,8 +14,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.panels import address_of
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["Mailboxes", "instantiations"]
-
 _SOURCE = "mailboxes.cu"
 _THREADS = constant(_SOURCE, "GS_MAILBOX_THREADS")
 # Blocks of each message. More are hardly faster: to send 320 KB, 16 blocks take 7.2 µs, 64 take 5.1 and 128 take 4.9

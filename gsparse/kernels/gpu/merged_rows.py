@@ -21,21 +21,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = [
-    "MOST_SLOTS",
-    "SHARED_BYTES",
-    "MergePlan",
-    "Slots",
-    "empty_places",
-    "fill",
-    "instantiations",
-    "merge",
-    "places_of",
-    "plan_merge",
-    "slots_limit",
-    "with_places",
-]
-
 _SOURCE = "sparse_products_merged.cu"
 _THREADS = constant(_SOURCE, "GS_PRODUCT_THREADS")
 # The most entries of a row of the result.

@@ -16,17 +16,6 @@ from gsparse.kernels.contract import ChoosePanelLaunch
 from gsparse.kernels.gpu.expressions import packs
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = [
-    "MAX_GRID_Y",
-    "MAX_PARTIAL_BYTES",
-    "THREADS",
-    "PanelProduct",
-    "address_of",
-    "bits_of",
-    "panel_args",
-    "panel_of",
-]
-
 # Threads in a block.
 THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")
 # The largest number of blocks along y that both CUDA and HIP accept, and so of column tiles in one launch.

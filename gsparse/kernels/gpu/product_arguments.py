@@ -16,16 +16,6 @@ from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, launch_blocks
 
-__all__ = [
-    "SLOTS",
-    "ProductKernel",
-    "bind_with_dots",
-    "entry_args",
-    "stored_types",
-    "value_type",
-    "with_num_dots",
-]
-
 # The arguments that each call of a product passes, in the kernels' order.
 SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)
 

@@ -18,8 +18,6 @@ from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
-__all__ = ["expand_pattern", "instantiations", "orthonormal_candidates", "prolongator_pattern", "prolongator_values"]
-
 _SOURCE = "prolongation.cu"
 _THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
 # Entries that a lane holds in registers, and the lanes that may share a node whose aggregates are looked for: the least

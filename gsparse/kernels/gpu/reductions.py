@@ -23,16 +23,6 @@ from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = [
-    "count_where",
-    "extreme_columns",
-    "extreme_entries",
-    "extreme_positions",
-    "first_where",
-    "instantiations",
-    "sum_entries",
-]
-
 _SOURCE = "reductions.cu"
 _THREADS = 256
 # The most values of a run that one lane reads, one after the other. Longer runs are cut.

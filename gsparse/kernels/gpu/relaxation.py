@@ -23,8 +23,6 @@ from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
 
-__all__ = ["bind_projections", "bind_sweep", "color_rows", "instantiations"]
-
 _SOURCE, _COLORING = "relaxation.cu", "coloring.cu"
 _THREADS = constant(_SOURCE, "GS_SWEEP_THREADS")
 _COLOR_THREADS = constant(_COLORING, "GS_COLOR_THREADS")

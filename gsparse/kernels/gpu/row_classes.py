@@ -22,20 +22,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = [
-    "COUNT_LIMITS",
-    "FILL_LIMITS",
-    "FIRST_TABLE",
-    "WIDE",
-    "Classes",
-    "RowClass",
-    "classify",
-    "instantiations",
-    "longest_rows",
-    "num_products",
-    "sizes_and_longest",
-]
-
 _SOURCE = "row_classes.cu"
 _COUNT_THREADS = constant(_SOURCE, "GS_COUNT_THREADS")
 _CLASSES, FIRST_TABLE = constant(_SOURCE, "GS_ROW_CLASSES"), constant(_SOURCE, "GS_FIRST_TABLE")

@@ -19,8 +19,6 @@ from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 
-__all__ = ["PerStream", "Scratch", "call_for_stream", "records"]
-
 _Result = TypeVar("_Result")
 
 

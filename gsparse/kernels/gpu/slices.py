@@ -16,8 +16,6 @@ from gsparse.kernels.gpu.scratch import records
 from gsparse.kernels.gpu.survey import SORTING_SCOPE, SOURCE, THREADS, Counts
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["cut_slices", "lay_out", "lay_out_ellpack"]
-
 _SORT_THREADS = 512
 
 

@@ -15,8 +15,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import prefix_sums
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["find_bounds", "instantiations", "order_by_row", "sorted_keys", "stable_order"]
-
 _SOURCE = "sort.cu"
 _THREADS = 256
 # Bits of a digit, and digits.

@@ -16,8 +16,6 @@ from functools import cache
 
 from gsparse.device.compilation import SOURCE_FOLDER
 
-__all__ = ["constant", "defined_constants"]
-
 _COMMENT = re.compile(r"//[^\n]*")
 # What is looked for begins with plain characters, for which regular expressions search fast.
 _HEADER = re.compile(r'#include "(\w+\.cuh)"')

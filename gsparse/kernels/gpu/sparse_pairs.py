@@ -19,8 +19,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
 from gsparse.kernels.gpu.tallies import TILE, TILE_THREADS, num_tiles, tally
 
-__all__ = ["combine_rows", "instantiations"]
-
 _SOURCE = "sparse_pairs.cu"
 # Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
 _NARROW_BYTES = constant(_SOURCE, "GS_NARROW_BYTES")

@@ -37,8 +37,6 @@ from gsparse.kernels.gpu.row_classes import (
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
-__all__ = ["instantiations", "spgemm", "spgemm_known", "spgemm_values"]
-
 _SORTED, _TABLES = "sparse_products_sorted.cu", "sparse_products_tables.cu"
 _THREADS = constant("products.cuh", "GS_PRODUCT_THREADS")
 

@@ -19,27 +19,6 @@ from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = [
-    "ITEMS",
-    "as_items",
-    "diagonal_entries",
-    "drop_zeros",
-    "instantiations",
-    "keep_entries",
-    "map_columns",
-    "point_to_rows",
-    "prefix_sums",
-    "row_numbers",
-    "row_pointers",
-    "scale_columns",
-    "scale_rows",
-    "slice_rows",
-    "sum_runs",
-    "sum_tiles",
-    "take_rows",
-    "triangle",
-]
-
 _SOURCE = "sparse_rows.cu"
 _THREADS = 256
 # Lanes that share an unsorted row of `diagonal_entries`.

@@ -20,8 +20,6 @@ from gsparse.kernels.gpu.spmm_bsr import BlockPanelProduct
 from gsparse.kernels.gpu.survey import long_rows
 from gsparse.kernels.set_up import Survey
 
-__all__ = ["csr_spmm"]
-
 _INT32 = 2**31 - 1
 
 

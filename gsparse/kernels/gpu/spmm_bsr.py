@@ -21,8 +21,6 @@ from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.panels import THREADS, PanelProduct, bits_of, panel_args
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 
-__all__ = ["BLOCK_COLUMN_TYPES", "BlockPanelProduct", "instantiations"]
-
 SOURCE = "spmm_bsr.cu"
 # The types of block columns.
 BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))

@@ -37,18 +37,6 @@ from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
 
-__all__ = [
-    "CHUNK_SIZE",
-    "SPMV",
-    "blocked_ellpack",
-    "bsr",
-    "csr_scalar",
-    "csr_vector",
-    "ellpack",
-    "instantiations",
-    "row_pattern",
-]
-
 # Entries of a chunk of a long row.
 CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 _INT32 = 2**31 - 1

@@ -121,8 +121,6 @@ from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
-__all__ = ["deferred_read", "finished_sums", "is_split", "step_names", "step_source"]
-
 # Elements that a thread has in flight.
 _ELEMENTS = 2
 

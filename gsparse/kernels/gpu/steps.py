@@ -16,8 +16,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Program, Step, StepState
 
-__all__ = ["bind_dots", "bind_step", "compile_steps"]
-
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
 # The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
 # several elements. Every block that needs a sum adds up the partial sums of all blocks, so that more blocks cost time:

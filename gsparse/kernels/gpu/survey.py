@@ -16,24 +16,12 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.formats.costs import SCALAR_LENGTH
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmv import CHUNK_SIZE
 from gsparse.kernels.set_up import Survey
-
-__all__ = [
-    "LONG_LENGTH",
-    "SCALAR_LENGTH",
-    "SORTING_SCOPE",
-    "SOURCE",
-    "THREADS",
-    "Counts",
-    "long_rows",
-    "survey",
-]
 
 # Rows sorted by one block.
 SORTING_SCOPE = constant("setup_rows.cu", "GS_SCOPE")

@@ -11,8 +11,6 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.survey import THREADS
 
-__all__ = ["is_symmetric"]
-
 
 def is_symmetric(device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
     """Look up the mirror image of each entry by binary search. Synchronizes."""

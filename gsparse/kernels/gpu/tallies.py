@@ -12,8 +12,6 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.scratch import Scratch
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["TILE", "TILE_THREADS", "num_tiles", "tally"]
-
 # Positions of a tile, and threads of a block that has one.
 TILE, TILE_THREADS = constant("tiles.cuh", "GS_TILE"), constant("tiles.cuh", "GS_TILE_THREADS")
 

@@ -18,8 +18,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, row_numbers, sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["csr_transpose", "instantiations"]
-
 _SOURCE = "transpose.cu"
 _THREADS = 256
 # The most entries, and the most columns, of a matrix that one block transposes, the threads of the block, and the most

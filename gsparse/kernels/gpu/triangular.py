@@ -19,16 +19,6 @@ from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.sort import stable_order
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = [
-    "bind_solve",
-    "factorize_ilu0",
-    "in_order",
-    "level_launches",
-    "sweep_ilu0",
-    "triangular_levels",
-    "triangular_solver",
-]
-
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128

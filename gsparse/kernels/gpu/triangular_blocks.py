@@ -13,8 +13,6 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.triangular import bind_solve, in_order, level_launches
 
-__all__ = ["block_triangular_solver", "factorize_block_ilu0", "instantiations"]
-
 _SOURCE = "triangular_blocks.cu"
 
 

@@ -16,8 +16,6 @@ from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS
 
-__all__ = ["count", "fill_columns", "fill_values", "instantiations"]
-
 _SOURCE = "sparse_products_wide.cu"
 _THREADS = constant(_SOURCE, "GS_WIDE_THREADS")
 # Columns of a window, and entries of a window of values of up to 8 bytes and of more.

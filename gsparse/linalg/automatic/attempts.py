@@ -19,8 +19,6 @@ from gsparse.linalg.norms import norm
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
 
-__all__ = ["try_method"]
-
 # Cycle length of GMRES. Its basis takes as many vectors.
 _RESTART = 60
 # A solver monitors a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If it ends and the

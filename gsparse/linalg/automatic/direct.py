@@ -15,8 +15,6 @@ from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.preconditioners.square_matrix import as_matrix
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-__all__ = ["solve_directly"]
-
 # Rows and columns up to which a dense least-squares solution is computed by singular values: about a second.
 _DENSE = 600
 # Rows up to which factors are computed on the host without an estimate: dense ones of 2 000 rows take 64 MB and a

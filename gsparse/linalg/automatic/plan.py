@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from gsparse.linalg.automatic.properties import MatrixProperties
 
-__all__ = ["DIRECT_SIZE", "Trial", "least_squares", "methods_for", "methods_for_operator"]
-
 # Number of rows up to which a factorization is tried first: it takes milliseconds.
 DIRECT_SIZE = 2000
 

@@ -19,8 +19,6 @@ from gsparse.linalg.registry import find_method
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse.construction import on_host
 
-__all__ = ["make_preconditioner"]
-
 # Largest number of rows of a matrix whose rows are matched with columns, which is done on the host.
 _MAX_MATCHED = 200_000
 # Lower bounds of the entries that come to the diagonal, relative to the largest entry of their row. The first bound for

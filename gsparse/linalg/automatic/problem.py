@@ -14,8 +14,6 @@ from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
 
-__all__ = ["LinearProblem"]
-
 HostArray = npt.NDArray[Any]
 
 # A least-squares solution is one where norm(Aᴴ·r) is at most this part of norm(A)·norm(r), or rtol if that is larger.

@@ -12,8 +12,6 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["MatrixProperties", "examine"]
-
 # Numbers of unknowns of a node that are looked for, beginning with the largest: six are displacements and rotations of
 # a shell, three and two the displacements of a solid or of a plane.
 _BLOCK_SIZES = (6, 4, 3, 2)

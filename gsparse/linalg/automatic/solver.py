@@ -26,8 +26,6 @@ from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.joined_matrices import vstack
 from gsparse.matrix.simple_matrices import eye_array
 
-__all__ = ["solve"]
-
 # The default of rtol in double and in single precision, and the smallest rtol that single precision reaches.
 _RTOL = {8: 1e-8, 4: 1e-5}
 _SINGLE_RTOL = 2e-6

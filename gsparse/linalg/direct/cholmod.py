@@ -18,8 +18,6 @@ from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["CHOLMOD", "CholmodFactors", "find_cholmod"]
-
 
 @cache
 def find_cholmod() -> Any:

@@ -22,8 +22,6 @@ from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 
-__all__ = ["CUDSS", "CudssFactors"]
-
 # Steps of iterative refinement of each solve, where cuDSS has replaced pivots that were too small.
 _REFINEMENTS = 2
 

@@ -24,8 +24,6 @@ from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, Transposition
 from gsparse.linalg.direct.kinds import MatrixKind
 
-__all__ = ["CudssSolver", "find_bindings", "find_threading_layer"]
-
 # cuDSS's names of our dtypes, and of our kinds of real and of complex matrices.
 _DTYPES = {
     "float32": "R_32F",

@@ -18,8 +18,6 @@ from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 
-__all__ = ["Factorization"]
-
 _TRANSPOSITIONS = ("N", "T", "H")
 
 

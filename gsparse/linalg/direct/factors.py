@@ -14,8 +14,6 @@ from gsparse.errors import FactorizationError
 from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["FactorOptions", "Factors", "Transposition"]
-
 # "N" solves A·x = b, "T" Aᵀ·x = b, and "H" Aᴴ·x = b.
 Transposition = Literal["N", "T", "H"]
 

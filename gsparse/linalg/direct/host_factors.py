@@ -17,8 +17,6 @@ from gsparse.linalg.direct.level_solves import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host
 
-__all__ = ["MIN_COLUMNS", "HostFactors", "host_matrix"]
-
 # The smallest number of right-hand sides that are solved on a GPU. Fewer do not pay for the many narrow levels of the
 # factors, which the processor of the host passes faster.
 MIN_COLUMNS = 8

@@ -9,8 +9,6 @@ import numpy as np
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["MatrixKind", "find_kind", "includes", "is_symmetric", "parse_kind"]
-
 # Largest difference of two values that mirror each other, in units of eps times the largest magnitude in a row: what
 # rounding in the assembly of a matrix may leave.
 _ROUNDING = 32

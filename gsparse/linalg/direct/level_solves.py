@@ -17,8 +17,6 @@ from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["LevelSolves"]
-
 # Right-hand sides that are solved at the same time. The buffers hold five vectors for each of them.
 _MAX_COLUMNS = 128
 

@@ -10,8 +10,6 @@ from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.direct.superlu import SUPERLU
 
-__all__ = ["LIBRARIES", "choose_library"]
-
 # By name, in the order in which they are tried: the fastest first.
 LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, CHOLMOD, SUPERLU)}
 

@@ -10,8 +10,6 @@ from gsparse.linalg.direct.factors import FactorOptions, Factors
 from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["FactorLibrary"]
-
 
 @dataclass(frozen=True)
 class FactorLibrary:

@@ -18,8 +18,6 @@ from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["SUPERLU", "SuperLUFactors", "estimate_operations"]
-
 # How much smaller than the largest entry of its column a diagonal entry of a symmetric matrix may be and still be the
 # pivot. SuperLU's guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering relies on.
 _SYMMETRIC_THRESHOLD = 0.1

@@ -15,8 +15,6 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["spsolve_triangular"]
-
 
 def spsolve_triangular(
     A: Any,

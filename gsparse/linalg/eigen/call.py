@@ -20,9 +20,6 @@ from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, tim
 from gsparse.linalg.krylov.units import scaled_operator
 from gsparse.linalg.operators import Operator, as_operator
 
-__all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
-
-
 # Number of solves after which the shift may be moved. The first one may not tell how far the next eigenvalue is.
 _CHECKED_SHIFTS = 2
 

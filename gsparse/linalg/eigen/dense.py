@@ -12,8 +12,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator
 
-__all__ = ["as_dense", "dense_pairs", "hermitian_pairs"]
-
 Host = npt.NDArray[Any]
 
 

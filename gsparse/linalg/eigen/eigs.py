@@ -28,8 +28,6 @@ from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import Apply, as_operator
 from gsparse.linalg.registry import register
 
-__all__ = ["eigs"]
-
 Host = npt.NDArray[Any]
 
 

@@ -30,8 +30,6 @@ from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
 from gsparse.linalg.registry import register
 
-__all__ = ["eigsh", "matrix_cost"]
-
 Host = npt.NDArray[Any]
 
 # How far the residual of a pair may exceed the tolerance after filters, whose errors are estimates.

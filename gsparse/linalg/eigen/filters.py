@@ -21,8 +21,6 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.transforms import Filter, Transform
 
-__all__ = ["FilterRule"]
-
 # A pass of the recurrence reads three vectors and writes one; a product reads one and writes one.
 _RECURRENCE_COST, _PRODUCT_COST = 4.0, 2.0
 # Degrees that are used: in the first run, where the interval is a guess, and later, where it is known.

@@ -45,8 +45,6 @@ from gsparse.linalg.preconditioners.diagonal import jacobi
 from gsparse.linalg.preconditioners.ilu import ilu0
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-__all__ = ["InnerSolve", "InnerSolver", "given_solver", "make_solver", "shifted"]
-
 # The share of the eigensolver's tolerance that a solve gets, and the smallest tolerance, in units of the precision.
 _SHARE, _SMALLEST = 0.1, 50
 # Up to this number of rows, a matrix is factorized at once: that takes less time than setting up multigrid.

@@ -31,8 +31,6 @@ from gsparse.linalg.eigen.selection import general_keys, general_order
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.small_matrices import with_one_blas_thread
 
-__all__ = ["KrylovSchur"]
-
 Host = npt.NDArray[Any]
 
 # These three are explained in `gsparse.linalg.eigen.lanczos`.

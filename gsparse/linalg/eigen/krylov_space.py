@@ -35,8 +35,6 @@ from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.small_matrices import with_one_blas_thread
 
-__all__ = ["KrylovSpace", "Projection", "Space", "random_vector"]
-
 Host = npt.NDArray[Any]
 
 # The passes over vectors, beside those of `Decomposition`. A step of a Hermitian space needs the sum `wu`, which `dot`

@@ -30,8 +30,6 @@ from gsparse.linalg.eigen.selection import hermitian_order, worsened
 from gsparse.linalg.eigen.transforms import Filter, Solve, Transform
 from gsparse.linalg.small_matrices import with_one_blas_thread
 
-__all__ = ["Lanczos", "SemidefiniteMassError", "Wanted"]
-
 Host = npt.NDArray[Any]
 
 # Smallest number of vectors that a later run has for itself.

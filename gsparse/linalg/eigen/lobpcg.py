@@ -40,8 +40,6 @@ from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Operator, device_for
 from gsparse.linalg.registry import register
 
-__all__ = ["default_tolerance", "is_small", "lobpcg", "unconverged"]
-
 Host = npt.NDArray[Any]
 
 # With fewer rows per column of X than this, a dense solver is faster, and the basis might have more vectors than rows.

@@ -19,17 +19,6 @@ from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator, as_operator, device_for, solve_dtype
 
-__all__ = [
-    "EigenResult",
-    "Eigenproblem",
-    "check_arguments",
-    "check_dense_fallback",
-    "make_problem",
-    "no_convergence",
-    "seed_of",
-    "start_vector",
-]
-
 # SciPy's default for the number of basis vectors.
 _SMALLEST_NCV = 20
 # Matrices of at most this size are solved as dense ones, unless the caller chooses `ncv` or `maxiter`.

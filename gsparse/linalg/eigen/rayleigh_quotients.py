@@ -11,8 +11,6 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.operators import Apply
 
-__all__ = ["hermitian_quotients", "products", "residual_norms"]
-
 Host = npt.NDArray[Any]
 
 

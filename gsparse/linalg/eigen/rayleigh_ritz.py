@@ -20,15 +20,6 @@ from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
 from gsparse.linalg.operators import MatrixOperator, RankGroup, as_operator
 
-__all__ = [
-    "BlockEigenproblem",
-    "BlockProduct",
-    "as_block_product",
-    "concatenate_columns",
-    "multiply_block",
-    "scaled_product",
-]
-
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
 

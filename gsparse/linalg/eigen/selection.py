@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["GENERAL", "HERMITIAN", "general_keys", "general_order", "hermitian_order", "worsened"]
-
 HERMITIAN = ("LM", "SM", "LA", "SA", "BE")
 GENERAL = ("LM", "SM", "LR", "SR", "LI", "SI")
 

@@ -18,8 +18,6 @@ from gsparse.linalg.eigen.krylov_space import random_vector
 from gsparse.linalg.eigen.problem import Eigenproblem
 from gsparse.sparse.reductions import sums_of_squares
 
-__all__ = ["Shift"]
-
 # An eigenvalue is equal to the shift if their distance is at most this many rounding errors of A - σM. A moved shift is
 # at least this many rounding errors away.
 _NOISE, _SMALLEST_MOVE = 10, 1000

@@ -37,8 +37,6 @@ from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, tim
 from gsparse.linalg.krylov.units import scaled_operator
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 
-__all__ = ["Options", "System", "scaled", "triplets"]
-
 Host = npt.NDArray[Any]
 
 # Matrices are solved as dense ones if the smaller dimension is at most this, and the number of elements at most that.

@@ -18,8 +18,6 @@ from gsparse.linalg.eigen.units import times_power
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.registry import register
 
-__all__ = ["svds"]
-
 Host = npt.NDArray[Any]
 
 

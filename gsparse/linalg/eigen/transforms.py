@@ -25,8 +25,6 @@ from gsparse.kernels.calls import Call
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.operators import Apply
 
-__all__ = ["Filter", "SingularShiftError", "Solve", "Transform"]
-
 
 class SingularShiftError(ArithmeticError):
     """The shift is so close to an eigenvalue that the other eigenvalues get lost in rounding errors.

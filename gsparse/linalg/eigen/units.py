@@ -18,8 +18,6 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.krylov_space import Space, random_vector
 
-__all__ = ["exponent_of_product", "needed_exponent", "times_power"]
-
 # By the bytes of a real number: norms from 2 to the power -n to 2 to the power n need no scaling. Squares of residuals,
 # which are rounding errors of products, are in range then. So are squares of products with Aᴴ·A in double precision.
 _RANGE = {4: 30, 8: 200}

@@ -39,8 +39,6 @@ from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.matrix.arrays import frames_to_the_caller
 
-__all__ = ["PROGRAM", "expm_multiply"]
-
 Host = npt.NDArray[Any]
 
 # The end of a term: whether it is the last one, and the factor of the next term. Where squares overflow or underflow,

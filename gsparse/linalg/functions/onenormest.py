@@ -16,8 +16,6 @@ from gsparse.linalg.eigen.dense import as_dense
 from gsparse.linalg.eigen.krylov_space import Space, random_vector
 from gsparse.linalg.operators import as_operator, device_for, solve_dtype
 
-__all__ = ["Estimate", "Products", "estimate_one_norm", "onenormest"]
-
 Host = npt.NDArray[Any]
 
 

@@ -15,8 +15,6 @@ from gsparse.linalg.eigen.eigsh import eigsh
 from gsparse.linalg.operators import MatrixOperator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["spectral_radius"]
-
 # Matrices of at most this size are solved as dense ones.
 _SMALL = 16
 

@@ -17,8 +17,6 @@ from gsparse.linalg.eigen.krylov_space import Space, random_vector
 from gsparse.linalg.functions.onenormest import Products, estimate_one_norm
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator
 
-__all__ = ["THETA", "ShiftedNorms", "trace_of"]
-
 # θ_m: the largest norm for which the Taylor polynomial of degree m has a backward error of at most 2⁻⁵³ or 2⁻²⁴: the
 # root of Σ |c_k|·θ^(k-1) with the coefficients c_k of log(exp(-x)·T_m(x)). (The paper's table 3.1 has some of them.)
 # tests/linalg/test_expm_multiply.py computes them. Terms of the series reach exp(θ), and so do their rounding errors.

@@ -33,8 +33,6 @@ from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
 
-__all__ = ["PROGRAM", "bicgstab"]
-
 _RHO, _OMEGA = 4, 5  # stop codes: the scalar that became zero
 
 PROGRAM = Program(

@@ -25,8 +25,6 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
 
-__all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_of", "statistics"]
-
 # SciPy's `istop` plus this is our stop code, except for the common codes.
 _ISTOP = 10
 _REASONS = {

@@ -41,8 +41,6 @@ from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, ROUNDING_ADVICE, SolveResult
 
-__all__ = ["PROGRAM", "cg"]
-
 _BREAKDOWN_ADVICE = (
     "A is not positive definite, or is singular: use minres, or gsparse.linalg.solve(A, b), which finds out whether "
     "b has a solution."

@@ -31,8 +31,6 @@ from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, SolveResult
 
-__all__ = ["ESTIMATE", "PROGRAM", "chebyshev"]
-
 _DIVERGED = 4
 
 PROGRAM = Program(

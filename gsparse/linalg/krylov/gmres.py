@@ -40,8 +40,6 @@ from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, SolveResult, more_iterations
 from gsparse.matrix.arrays import frames_to_the_caller
 
-__all__ = ["PROGRAM", "fgmres", "gmres"]
-
 # The passes before and after the iterations of a cycle; those of the iterations are in `gsparse.kernels.basis`. w is
 # the preconditioned residual, with which a cycle begins. `ptol_max_factor` is SciPy's: a cycle only knows the
 # preconditioned residual, so its tolerance is that residual times at most this factor. If a cycle reached its

@@ -33,9 +33,6 @@ from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, devi
 from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
 
-__all__ = ["LinearSystem", "make_linear_system", "parse_dtype", "parse_right_hand_side"]
-
-
 # How many times the precision of its dtype x may be off after it was rounded to the units of the caller.
 _ROUNDING = 16
 

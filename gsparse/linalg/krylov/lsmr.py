@@ -34,8 +34,6 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
-__all__ = ["PROGRAM", "lsmr"]
-
 PROGRAM = Program(
     "lsmr",
     "x b u v h hbar q z",

@@ -34,8 +34,6 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
-__all__ = ["PROGRAM", "lsqr"]
-
 _ADVANCE = """
     w = inverse_alpha_old * v + w_factor * w
     x += phi_over_rho * w

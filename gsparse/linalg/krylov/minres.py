@@ -41,8 +41,6 @@ from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, SolveResult
 
-__all__ = ["PROGRAM", "minres"]
-
 # Stop codes in addition to the common ones. All except the last one mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 

@@ -25,8 +25,6 @@ from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.profiling import recording
 
-__all__ = ["IterationPart", "bind_one_kernel"]
-
 # The name of the vector that stands for a diagonal preconditioner in the kernel.
 _SCALING = "scaling"
 

@@ -17,14 +17,6 @@ from gsparse.linalg.krylov.units import ONES, SMALLEST_SQUARES
 from gsparse.linalg.result import CONVERGED, SolveResult, first_and_last
 from gsparse.matrix.arrays import frames_to_the_caller
 
-__all__ = [
-    "refute_by_backward_errors",
-    "refute_by_residuals",
-    "returned",
-    "warn_unless_converged",
-    "with_true_residual",
-]
-
 # A solution is accepted if b - A·x exceeds the tolerance by at most this factor, because the methods test a residual
 # that is found by a recurrence, whose rounding errors are others than those of b - A·x.
 _SLACK = 10

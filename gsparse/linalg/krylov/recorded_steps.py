@@ -17,8 +17,6 @@ from gsparse.products.multiply import label_of
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["captured", "recorded_pass", "recorded_product", "timed_alone"]
-
 
 def recorded_pass(device: Device, program: Program, step: Step, vectors: dict[str, Array], call: Call) -> Call:
     """Return a pass over vectors as a call that is recorded. Each read and each write of a vector counts."""

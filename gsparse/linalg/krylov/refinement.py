@@ -31,8 +31,6 @@ from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
 
-__all__ = ["Solve", "refined"]
-
 # The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``. `maxiter` is one limit for all right-hand
 # sides, one for each, or None.
 Solve = Callable[[LinearSystem, float, float, IterationLimit | None, ConvergenceMonitor], SolveResult]

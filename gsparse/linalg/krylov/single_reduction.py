@@ -39,8 +39,6 @@ from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.progress import ConvergenceMonitor
 
-__all__ = ["PROGRAM", "run_with_single_reduction"]
-
 # If the norm of b - A·x is too large, the method begins anew. It does so as long as each attempt divides that norm by
 # this number; then rounding errors are not what limits the accuracy.
 _PROGRESS = 10

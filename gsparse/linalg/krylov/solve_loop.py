@@ -43,8 +43,6 @@ from gsparse.linalg.result import (
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-__all__ = ["IterationLimit", "SolveLoop"]
-
 # The largest number of iterations: one for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
 

@@ -15,8 +15,6 @@ from gsparse.kernels.steps import Program
 from gsparse.linalg.operators import RankGroup
 from gsparse.profiling import recording
 
-__all__ = ["HISTORY_LENGTH", "Snapshot", "SolveState"]
-
 # Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.
 HISTORY_LENGTH = 64
 

@@ -16,15 +16,6 @@ from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.linalg.result import SolveResult, more_iterations
 from gsparse.sparse.reductions import sums_of_squares
 
-__all__ = [
-    "has_no_solution",
-    "hermitian_maxiter_advice",
-    "is_worth_a_check",
-    "not_hermitian",
-    "with_advice_for_cg",
-    "with_symmetry_advice",
-]
-
 # Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
 _NUM_PROBES = 3
 # Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.

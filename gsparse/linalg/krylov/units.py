@@ -21,18 +21,6 @@ from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Opera
 from gsparse.products.prepared import PreparedMatrix
 from gsparse.sparse.reductions import sums_of_squares
 
-__all__ = [
-    "ONES",
-    "SMALLEST_SQUARES",
-    "Units",
-    "add_over_ranks",
-    "choose_units",
-    "exponent_of_preconditioner",
-    "largest_magnitude",
-    "scaled_columns",
-    "scaled_operator",
-]
-
 HostArray = npt.NDArray[Any]
 
 # The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,

@@ -27,8 +27,6 @@ from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.transposition import CsrTranspose
 
-__all__ = ["OMEGA", "Coarsening", "Transfers", "aggregate_nodes"]
-
 # Returns the blocks of the factors of a product, or None.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 

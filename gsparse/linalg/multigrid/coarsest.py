@@ -13,8 +13,6 @@ from gsparse.formats import Csr
 from gsparse.linalg.small_matrices import with_one_blas_thread
 from gsparse.sparse.reshaping import dense_of
 
-__all__ = ["dense_inverse"]
-
 # Matrices with at most this number of rows are inverted on the host. On a GPU the inverse of one with 100 rows takes 1
 # to 2 ms, and up to a second the first time, because CuPy loads cuSOLVER then. On the host it takes 0.5 ms.
 _HOST_ROWS = 256

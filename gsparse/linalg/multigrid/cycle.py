@@ -30,8 +30,6 @@ from gsparse.linalg.preconditioners.relaxation import Smoother
 from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
 
-__all__ = ["Level", "MultigridPreconditioner", "check_cycle", "hierarchy_table", "inner_dtype"]
-
 
 @dataclass(frozen=True, eq=False)
 class Level:

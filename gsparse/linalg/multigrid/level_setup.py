@@ -40,18 +40,6 @@ from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
 from gsparse.products.structure import Structure
 
-__all__ = [
-    "LEVEL_PRODUCTS",
-    "MAX_INVERTED",
-    "STALLED",
-    "TRANSFER_PRODUCTS",
-    "LevelMatrix",
-    "LevelSetup",
-    "MakeSmoothers",
-    "improved_candidates",
-    "largest_magnitude",
-]
-
 # Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 3000 rows reads 72 MB in
 # float64.
 MAX_INVERTED = 3000

@@ -13,8 +13,6 @@ from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["default_candidates", "parse_candidates", "rigid_body_modes"]
-
 
 def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
     """Return the rigid body modes of an elastic body: the motions that do not deform it.

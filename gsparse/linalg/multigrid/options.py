@@ -14,8 +14,6 @@ from gsparse.kernels.aggregation import MEASURES
 from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.plans import declared_block_shape
 
-__all__ = ["SYMMETRIES", "AggregationOptions", "Strength", "blocks_of", "parse_options"]
-
 SYMMETRIES = ("hermitian", "symmetric", "nonsymmetric")
 # The default θ of each measure, as in PyAMG.
 _THETAS = {"classical": 0.1, "symmetric": 0.0}

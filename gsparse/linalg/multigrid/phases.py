@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from gsparse.device.base import Device
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
-__all__ = ["Phases"]
-
 _Result = TypeVar("_Result")
 
 

@@ -21,8 +21,6 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-__all__ = ["convert_hierarchy"]
-
 
 def _equivalents(matrix: SquareMatrix, level: Any, hermitian: bool) -> tuple[Smoother, Smoother]:
     """Return the equivalents of the smoothers of a level of PyAMG's."""

@@ -18,8 +18,6 @@ from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projectio
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, in_leja_order
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["EQUIVALENTS", "relaxation_for"]
-
 # For a smoother, those that it replaces without a warning, because it takes about as many iterations as they do.
 EQUIVALENTS: dict[str, tuple[str, ...]] = {"chebyshev": ("gauss_seidel", "sor")}
 

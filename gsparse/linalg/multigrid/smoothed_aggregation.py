@@ -10,8 +10,6 @@ from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
 from gsparse.linalg.multigrid.level_setup import LevelSetup
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["SmoothedAggregation"]
-
 
 class SmoothedAggregation(MultigridPreconditioner):
     """A multigrid cycle whose levels were set up by smoothed aggregation. `amg(A)` returns it.

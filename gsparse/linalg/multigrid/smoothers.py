@@ -7,12 +7,11 @@ from functools import partial
 
 from gsparse.linalg.preconditioners.block_relaxation import BlockRelaxation
 from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks, largest_block_eigenvalue
+from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
 from gsparse.linalg.preconditioners.gauss_seidel import Direction, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
-from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas, largest_eigenvalue
+from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-
-__all__ = ["SMOOTHERS", "chebyshev_smoother", "parallel_smoother"]
 
 # Ratio of the smallest eigenvalue that is damped to the largest. The coarser level damps the smaller eigenvalues.
 _SMOOTHING_RATIO = 0.25

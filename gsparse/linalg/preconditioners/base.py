@@ -19,8 +19,6 @@ from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["MatrixPreconditioner", "Preconditioner", "VectorPasses"]
-
 # `d` is a diagonal, and `omega` the weight of a relaxation. The passes `begin` are relaxations from x = 0, for which no
 # product is needed; in the other ones r is A·x. A pass `..._residual` is the last one before a residual: it copies b to
 # r, from which the caller then subtracts A·x.

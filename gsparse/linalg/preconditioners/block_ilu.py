@@ -17,8 +17,6 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["BlockStructure", "BlockUnitTriangularMatrix", "are_positive_definite"]
-
 
 @dataclass(frozen=True, eq=False)
 class BlockStructure:

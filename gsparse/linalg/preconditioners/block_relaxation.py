@@ -13,8 +13,6 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
 
-__all__ = ["BlockRelaxation"]
-
 
 @dataclass(frozen=True, eq=False)
 class BlockRelaxation(Smoother):

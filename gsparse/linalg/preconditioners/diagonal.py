@@ -15,15 +15,6 @@ from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_bl
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
-__all__ = [
-    "BlockDiagonalPreconditioner",
-    "DiagonalPreconditioner",
-    "JacobiPreconditioner",
-    "ProductPreconditioner",
-    "block_jacobi",
-    "jacobi",
-]
-
 
 class DiagonalPreconditioner(Preconditioner):
     """Multiplies each element of a vector by an element of the diagonal."""

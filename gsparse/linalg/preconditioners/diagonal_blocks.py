@@ -11,8 +11,6 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
 from gsparse.linalg.random_vectors import hashed_vector
 
-__all__ = ["BlockStep", "inverse_blocks", "largest_block_eigenvalue", "num_block_entries"]
-
 # Steps of the power method, and a factor for its estimate, which is usually too small.
 _POWER_STEPS = 15
 _SAFETY = 1.1

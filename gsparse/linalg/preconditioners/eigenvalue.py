@@ -34,8 +34,6 @@ from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.random_vectors import hashed_vector
 
-__all__ = ["estimated_eigenvalue", "gershgorin_bound", "largest_eigenvalue", "spectral_radius"]
-
 # Iterations of Lanczos's method. With eight, the largest Ritz value is 0.92 to 1 times the largest eigenvalue on all
 # levels of the Hermitian problems of asv_bench/elliptic_problems.py, and together with its distance 0.97 to 1.04
 # times.

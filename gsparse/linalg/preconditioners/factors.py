@@ -27,8 +27,6 @@ from gsparse.linalg.preconditioners.block_ilu import (
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["BlockFactorization", "IncompleteFactorization", "IncompleteFactors", "RowFactorization"]
-
 
 class IncompleteFactors(NamedTuple):
     """Incomplete factors.

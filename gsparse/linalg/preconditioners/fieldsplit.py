@@ -30,8 +30,6 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, canonical
 from gsparse.linalg.registry import find_method
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-__all__ = ["FORMS", "FieldPreconditioner", "fieldsplit"]
-
 FORMS = ("diagonal", "lower", "upper", "full")
 _ADJOINT_FORMS = {"lower": "upper", "upper": "lower"}
 

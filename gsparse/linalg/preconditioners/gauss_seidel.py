@@ -26,17 +26,6 @@ from gsparse.linalg.preconditioners.row_order import (
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
-__all__ = [
-    "Direction",
-    "GaussSeidel",
-    "describe_sweeps",
-    "directions_of",
-    "gauss_seidel",
-    "make_gauss_seidel",
-    "reversed_directions",
-    "sor",
-]
-
 # Whether a sweep goes backward.
 Direction = bool
 

@@ -21,8 +21,6 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import SOLVES, Solve
 from gsparse.linalg.registry import register
 
-__all__ = ["ic0", "ilu0"]
-
 SolveKind = Literal["levels", "jacobi"]
 
 

@@ -22,8 +22,6 @@ from gsparse.linalg.preconditioners.square_matrix import (
 from gsparse.linalg.registry import register
 from gsparse.sparse.construction import on_host
 
-__all__ = ["isai"]
-
 # Maximum number of entries in a row of the inverse, which is the size of its system. Longer rows keep the largest ones.
 _MAX_LENGTH = 128
 # Systems are padded to one of these sizes, so that rows of similar length are solved for together.

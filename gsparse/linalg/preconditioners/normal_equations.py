@@ -25,8 +25,6 @@ from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRel
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["Projections", "jacobi_ne", "projections"]
-
 # Largest number of pairs of entries in the same column, divided by the number of entries, for which rows that depend on
 # each other are searched for. Matrices with more pairs get `jacobi_ne` instead: a dense column joins all rows, so that
 # each row would be a group of its own.

@@ -8,16 +8,10 @@ from typing import Any
 from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.base import MatrixPreconditioner
-from gsparse.linalg.preconditioners.relaxation import (
-    Relaxation,
-    SmootherPreconditioner,
-    chebyshev_omegas,
-    largest_eigenvalue,
-)
+from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
+from gsparse.linalg.preconditioners.relaxation import Relaxation, SmootherPreconditioner, chebyshev_omegas
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
-
-__all__ = ["chebyshev_polynomial"]
 
 # Default ratio of the smallest eigenvalue that is damped to the largest: the same as in PyAMG's and hypre's smoothers.
 _DEFAULT_RATIO = 1 / 30

@@ -17,18 +17,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
-
-__all__ = [
-    "BoundSmoother",
-    "OperatorRelaxation",
-    "Relaxation",
-    "Smoother",
-    "SmootherPreconditioner",
-    "chebyshev_omegas",
-    "largest_eigenvalue",
-]
 
 
 class Smoother(ABC):

@@ -14,16 +14,6 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = [
-    "OrderedMatrix",
-    "Ordering",
-    "check_ordering",
-    "find_levels",
-    "ordered_matrix",
-    "resolve_ordering",
-    "shared_order",
-]
-
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
 _ORDERINGS = get_args(Ordering)
 

@@ -18,20 +18,10 @@ from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeErr
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator, rounded_to_double
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
+from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical
-
-__all__ = [
-    "DIAGONAL_RANGE",
-    "MAX_ERROR",
-    "SquareMatrix",
-    "as_matrix",
-    "canonical_csr",
-    "canonical_entries",
-    "operator_of",
-    "solve_batch",
-]
 
 # A small system counts as singular if its product with the computed solution differs from the right-hand side by this
 # much in an element.

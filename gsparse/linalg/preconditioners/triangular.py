@@ -15,8 +15,6 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import operator_of
 
-__all__ = ["SOLVES", "Solve", "UnitTriangularMatrix"]
-
 SOLVES = ("levels", "jacobi")
 # ``solve(x, y)`` returns the calls that write the solution for the right-hand side x into y.
 Solve = Callable[[Array, Array], list[Call]]

@@ -4,6 +4,30 @@ from __future__ import annotations
 
 from numpy.linalg import LinAlgError
 
+__all__ = [
+    "CoarseningWarning",
+    "CommunicationError",
+    "ConvergenceWarning",
+    "DeviceError",
+    "DeviceMemoryError",
+    "DtypeError",
+    "FactorizationError",
+    "FileFormatError",
+    "FormatError",
+    "GsparseError",
+    "HostFallbackError",
+    "HostLoanWarning",
+    "MatrixProductWarning",
+    "NotPositiveDefiniteError",
+    "RankLostError",
+    "SettingsError",
+    "ShapeError",
+    "SingularMatrixError",
+    "SmootherWarning",
+    "StructureError",
+    "WorkerLostError",
+]
+
 _REPARTITION = (
     "A = A.repartition() makes them again on the workers that are left; on_failure='resume' does that within a solve"
 )

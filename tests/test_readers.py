@@ -229,6 +229,17 @@ def test_a_matrix_of_either_byte_order_is_read_beside_an_object_of_matlab(
             read_file(tmp_path / "A.mat", "text")
 
 
+@pytest.mark.timed
+def test_the_time_to_read_a_compressed_variable_is_proportional_to_its_size(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    scipy.io.savemat(file, {"A": np.arange(8e6)[:, None]})
+    stored = zlib.compress(file.getvalue()[128:], 0)  # 64 MB
+    (tmp_path / "A.mat").write_bytes(matlab((15, stored)))
+    start = time.perf_counter()
+    assert read_file(tmp_path / "A.mat").sum() == np.arange(8e6).sum()
+    assert time.perf_counter() - start < 10  # far more if the rest was copied for each piece
+
+
 def test_matlab_files_of_other_versions_are_refused_with_the_remedy(tmp_path: Path) -> None:
     scipy.io.savemat(tmp_path / "old.mat", {"A": S.toarray()}, format="4")
     (tmp_path / "new.mat").write_bytes(

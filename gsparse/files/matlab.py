@@ -14,7 +14,7 @@ import re
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 import scipy.io
@@ -45,7 +45,7 @@ _MATRIX, _COMPRESSED = 14, 15
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
 # Largest number of bytes of flags, of sizes (SciPy reads up to 32) and of a name (MATLAB's have up to 63).
 _MAX_HEAD_BYTES = 1 << 10
-# Bytes that are skipped at once.
+# Bytes that are read at once, compressed or not.
 _PIECE = 1 << 14
 
 
@@ -96,7 +96,7 @@ def _variables(file: IO[bytes], num_bytes: int) -> list[_Variable]:
         if end > num_bytes:
             raise ValueError(f"an element says that it has {count:,} bytes, {num_bytes - file.tell():,} are left")
         if kind == _COMPRESSED:
-            stream = io.BufferedReader(cast("io.RawIOBase", _Inflated(file.read(count))))
+            stream = io.BufferedReader(_Inflated(file, count), _PIECE)
             kind, count = struct.unpack(f"{order}II", _read(stream, 8))
         if kind != _MATRIX:
             raise ValueError(f"a variable is of type {kind}, not {_MATRIX}")
@@ -169,19 +169,26 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 class _Inflated(io.RawIOBase):
-    """A stream that decompresses as much as is asked for, so that null bytes do not fill the memory."""
+    """The bytes of a compressed element of a file, of which only as many as are asked for are in memory."""
 
-    def __init__(self, compressed: bytes) -> None:
-        self._rest, self._inflate = compressed, zlib.decompressobj()
+    def __init__(self, file: IO[bytes], count: int) -> None:
+        self._file, self._left, self._inflate = file, count, zlib.decompressobj()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._inflate.decompress(self._rest, len(buffer))
-        self._rest = self._inflate.unconsumed_tail
-        buffer[: len(piece)] = piece
-        return len(piece)
+        inflated = b""
+        while not inflated and not self._inflate.eof:
+            compressed = self._inflate.unconsumed_tail
+            if not compressed:
+                compressed = self._file.read(min(self._left, _PIECE))
+                self._left -= len(compressed)
+            if not compressed:
+                break
+            inflated = self._inflate.decompress(compressed, len(buffer))
+        buffer[: len(inflated)] = inflated
+        return len(inflated)
 
 
 def _choose(file: str, variables: list[_Variable], name: str | None) -> str:

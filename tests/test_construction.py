@@ -51,7 +51,7 @@ ASSEMBLIES = {
     "one diagonal": lambda m, A, B: m.diags_array(np.arange(4.0), offsets=-2),
     "kron": lambda m, A, B: m.kron(A, B),
     "kron of a dense matrix": lambda m, A, B: m.kron(A, np.array([[0, 2], [1, 0]], A.dtype), format="csr"),
-    "kronsum": lambda m, A, B: m.kronsum(A[:4, :4], B[:3, :3]),
+    "kronsum": lambda m, A, B: m.kronsum(A[:, :5], B[:, :7]),
     "blocks": lambda m, A, B: m.block_array([[A, None, B[:5]], [None, A.T, None]]),
     "blocks of two dtypes": lambda m, A, B: m.block_array([[A, B[:5].astype(complex)]]),
     "a row of None": lambda m, A, B: m.block_array([[A, None, None], [None, None, B]]),

@@ -5,7 +5,8 @@ and integer assembled matrices, whose numbers are in Fortran's formats I, E, D, 
 
 In Fortran, the width of the format alone says where a number is. Lines with the right number of words are read from
 blank to blank all the same, because the numbers that SciPy's writer writes are one character narrower than its header
-says. This also makes negative numbers touch where no reader can know it, so this module writes files itself, too.
+says. In SciPy's files, a negative number may even touch the one before it, so that no reader can tell them apart.
+Therefore this module writes files itself, too.
 
 References
 ----------

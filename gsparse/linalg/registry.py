@@ -35,8 +35,6 @@ class Method:
         Whether a solver needs a matrix, and a preconditioner, that is Hermitian.
     least_squares : bool
         Whether a solver accepts rectangular matrices, and no preconditioner.
-    relative_to_matrix : bool
-        Whether a solver, like SciPy's, compares the residual with the norms of A and x instead of the norm of b.
     spans_ranks : bool
         Whether ranks make the preconditioner of a distributed matrix together. Each rank makes all others of its own
         diagonal block.
@@ -55,7 +53,6 @@ class Method:
     signature: Signature
     hermitian: bool = False
     least_squares: bool = False
-    relative_to_matrix: bool = False
     spans_ranks: bool = False
     row_arguments: tuple[str, ...] = ()
     vectors: tuple[int, ...] = (0,)

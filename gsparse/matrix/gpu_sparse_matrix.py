@@ -74,8 +74,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
         "vector". A format that cannot store the matrix, or its dtype, is refused. Slices, sums and transposes inherit
         the format; if it does not fit them, or no longer fits a matrix that was written to, they use "auto".
     schedule : {"scalar", "vector"}, optional
-        How GPU threads share the work of ``format="csr"``: a thread for each row, several threads for each row, a block
-        of threads for a block of rows, or equal shares of the entries.
+        How GPU threads share the work of ``format="csr"``: a thread for each row, or several.
     threads_per_block : {128, 256, 512}, optional
         GPU threads of a block, 256 by default. CPU kernels have no use for it.
     expected_products : int, optional

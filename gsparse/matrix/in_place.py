@@ -54,6 +54,20 @@ def is_written_on_host(matrix: MatrixLike) -> bool:
     return matrix.dtype.char in HOST_ONLY or matrix._arrays.is_on_loan
 
 
+def _on_device(write: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a method without parameters that writes on the device, or leaves the write to SciPy on the host."""
+
+    @one_at_a_time
+    @wraps(write)
+    def write_there(self: MatrixLike) -> None:
+        if is_written_on_host(self):
+            write_on_host(self, write.__name__)
+        else:
+            write(self)
+
+    return write_there
+
+
 def check_not_frozen(matrix: MatrixLike) -> None:
     """Refuse a write to a frozen matrix.
 
@@ -140,12 +154,9 @@ class Rearrangements(MatrixLike):
         "Whether the columns of each row ascend and none repeats, or what was assigned. May synchronize.",
     )
 
-    @one_at_a_time
+    @_on_device
     def sort_indices(self) -> None:
         """Sort the entries of each row by their columns, in place. Repeated entries keep their order."""
-        if is_written_on_host(self):
-            write_on_host(self, "sort_indices")
-            return
         if self.has_sorted_indices:
             return
         if not _are_sorted(self):
@@ -156,12 +167,9 @@ class Rearrangements(MatrixLike):
             self._arrays.replace(csr)
         self._arrays.declared.clear()
 
-    @one_at_a_time
+    @_on_device
     def eliminate_zeros(self) -> None:
         """Remove entries that are 0, in place. Synchronizes."""
-        if is_written_on_host(self):
-            write_on_host(self, "eliminate_zeros")
-            return
         check_not_frozen(self)
         csr = entries_of(self)
         with self.device.active(), self.device.memory_guard():
@@ -169,12 +177,9 @@ class Rearrangements(MatrixLike):
         if kept.nnz < csr.nnz:
             self._arrays.replace(kept)
 
-    @one_at_a_time
+    @_on_device
     def prune(self) -> None:
         """Remove what the arrays hold beyond the last entry, in place."""
-        if is_written_on_host(self):
-            write_on_host(self, "prune")
-            return
         arrays = self._arrays
         nnz = arrays.current(self._stored_shape).csr.nnz
         if arrays.indices.current_array().size != nnz or arrays.data.current_array().size != nnz:
@@ -262,12 +267,9 @@ class Rearrangements(MatrixLike):
             return NotImplemented
         return self.__imul__(1.0 / other)
 
-    @one_at_a_time
+    @_on_device
     def sum_duplicates(self) -> None:
         """Sort the entries of each row by their columns, and add repeated ones up, in place. Synchronizes."""
-        if is_written_on_host(self):
-            write_on_host(self, "sum_duplicates")
-            return
         if self.has_canonical_format:
             return
         if not _are_canonical(self):

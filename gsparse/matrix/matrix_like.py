@@ -22,7 +22,7 @@ _MAXPRINT = 50
 
 
 class MatrixLike:
-    """The arrays of a matrix, which are those of CSR; classes that read them by columns are the transpose.
+    """A matrix on a device, in the arrays of CSR. A class that reads them by columns is the transpose.
 
     Attributes
     ----------

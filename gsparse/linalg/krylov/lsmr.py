@@ -122,7 +122,7 @@ PROGRAM = Program(
 _NORMS = ("rnorm", "arnorm", "anorm", "acond", "xnorm")
 
 
-@register("solver", least_squares=True, relative_to_matrix=True, vectors=(0,))
+@register("solver", least_squares=True, vectors=(0,))
 def lsmr(
     A: Any,
     b: Array,

@@ -108,7 +108,7 @@ PROGRAM = Program(
 _NORMS = ("rnorm", "anorm", "acond", "arnorm", "xnorm")
 
 
-@register("solver", least_squares=True, relative_to_matrix=True, vectors=(0, 9))
+@register("solver", least_squares=True, vectors=(0, 9))
 def lsqr(
     A: Any,
     b: Array,

@@ -173,7 +173,7 @@ _REFUTED_ADVICE = (
 )
 
 
-@register("solver", hermitian=True, relative_to_matrix=True)
+@register("solver", hermitian=True)
 def minres(
     A: Any,
     b: Array,

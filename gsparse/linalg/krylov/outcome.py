@@ -79,9 +79,10 @@ def refute_by_backward_errors(
 ) -> npt.NDArray[np.bool_]:
     """Refute solutions whose residuals exceed ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
 
-    The second term counts for at most norm(b), because a residual that is larger than that of x = 0 is none of a
-    solution. Least-squares solutions, for which the stop code is not `CONVERGED`, may have a larger residual r if
-    norm(A.H @ r) is at most ``rtol_of_A * norm(A) * norm(r)``. Whether it is takes two more products.
+    A residual is refuted if it exceeds this sum by a factor of ten. The second term is limited so that ten times the
+    term is at most norm(b), the residual of x = 0: a larger residual is never accepted. In a least-squares solution,
+    for which the stop code is not `CONVERGED`, the residual r may be larger if norm(A.H @ r) is at most ten times
+    ``rtol_of_A * norm(A) * norm(r)``. This test takes two more products.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def refute_by_backward_errors(
     Returns
     -------
     ndarray of bool, shape (columns,)
-        Which residuals exceed the tolerances, by no more than the slack or not.
+        Whether the residual exceeds its tolerance. If it exceeds ten times that, the solution is refuted as well.
     """
     system, epsilon = loop.system, float(np.finfo(loop.system.dtype).eps)
     is_normal = (norms_of_A > SMALLEST_SQUARES**0.5) & (norms_of_A < SMALLEST_SQUARES**-0.5)

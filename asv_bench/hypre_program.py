@@ -27,6 +27,7 @@ from gsparse.bench.problems import stencil
 
 REPEATS = 5
 PARCSR = 5555
+NOT_CONVERGED = 256
 # Names of CONFIGURATION: hypre's functions, and what they get.
 OPTIONS = {
     "relax": ("SetRelaxType", int),
@@ -44,8 +45,10 @@ def call(name: str, *arguments: Any) -> None:
     """Call a function of hypre with pointers, integers and doubles, and raise an error if it fails."""
     converted = [c_double(a) if isinstance(a, float) else c_void_p(a.data.ptr) if hasattr(a, "data") else a
                  for a in arguments]  # fmt: skip
-    if code := getattr(lib, f"HYPRE_{name}")(*converted):
+    code = getattr(lib, f"HYPRE_{name}")(*converted)
+    if code not in (0, NOT_CONVERGED):
         raise RuntimeError(f"HYPRE_{name} returned {code}")
+    lib.HYPRE_ClearAllErrors()
 
 
 def create(name: str, *arguments: Any) -> c_void_p:
@@ -90,7 +93,7 @@ def solver_of(options: dict[str, str], rtol: float) -> tuple[c_void_p, c_void_p]
 
 
 def main() -> None:
-    problem, rtol, configuration = sys.argv[1:]
+    problem, configuration, rtol = sys.argv[1], sys.argv[3], float(sys.argv[2])
     options = dict(part.split("=") for part in configuration.split(",") if part)
     data, indices, indptr, shape = stencil(int(problem.removeprefix("poisson7:")), 7, xp=cupy)
     for name, value in (("Initialize", ()), ("SetMemoryLocation", (1,)), ("SetExecutionPolicy", (1,))):

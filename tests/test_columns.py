@@ -55,7 +55,7 @@ def launches(lanes: int) -> list[PanelLaunch]:
     """Return launches of every kind; the layout of X then sets `columns_per_load`, and limits `loads`."""
     shapes = ((1, 1), (1, lanes), (2, 1), (4, 2), (8, 1), (8, lanes // 8), (lanes, 1))
     return [
-        PanelLaunch(1, loads, columns, entries, limit)
+        PanelLaunch(1, loads, columns, entries, limit, by_length=limit == 64)
         for columns, entries in shapes
         for loads, limit in zip((1, 2, 4), (16, 64, 1024), strict=True)
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
+from gsparse.formats.launch import LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns, seconds_per_columns
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
@@ -105,13 +105,13 @@ def test_lanes_of_a_tile_of_16_have_two_accesses_if_row_lengths_vary_and_most_ro
     differing = replace(alike, max_length=500, std_length=20.0)
     for num_columns in (8, 16, 32):
         assert launched(alike, Panel(num_columns)).loads == 1
-        assert launched(differing, Panel(num_columns)).loads == (2 if num_columns == 16 else 1)
+        assert launched(differing, Panel(num_columns)).loads == (2 if num_columns >= 16 else 1)
     for short in (rows_of(5, 6 * 10**4), rows_of(20, 5000)):  # with short rows, and with few entries in all
         assert launched(replace(short, max_length=500, std_length=4.0), Panel(16)).loads == 1
 
 
 def test_a_group_of_lanes_is_at_most_a_warp() -> None:
-    few = replace(EVEN, num_rows=10)
+    few = rows_of(7, 10)
     assert [launched(few, Panel(64), lanes=lanes).column_lanes for lanes in (32, 64)] == [32, 64]
     assert [launched(EVEN, Panel(64), lanes=lanes).column_lanes for lanes in (16, 32, 64)] == [16, 32, 32]
 
@@ -290,18 +290,30 @@ def test_only_very_long_rows_are_cut_if_all_rows_are_of_similar_and_moderate_len
 
 
 @LANES
-def test_uneven_rows_are_cut_sooner_if_one_lane_per_column_reads_them(lanes: int) -> None:
-    uneven = replace(rows_of(7), max_length=10**5)
+def test_uneven_rows_are_cut_sooner_if_one_lane_reads_them_and_threads_are_few(lanes: int) -> None:
+    uneven = replace(rows_of(7, num_rows=10**5), max_length=10**5)
     shared = long_length(replace(rows_of(400), max_length=10**5), Panel(1), lanes)
     assert launched(uneven, Panel(4), lanes=lanes).entry_lanes == 1
     assert long_length(uneven, Panel(4), lanes) < shared < long_length(rows_of(7), Panel(4), lanes)
-    # If a warp has few threads for each column, a block computes a chunk, which is as long as if several shared a row.
-    wide = Panel(64)
-    assert lanes // launched(uneven, wide, lanes=lanes).column_lanes <= FEW_PLACES
-    assert long_length(uneven, wide, lanes) == shared
-    narrower = Panel(16) if lanes == 32 else Panel(32)
-    assert lanes // launched(uneven, narrower, lanes=lanes).column_lanes == 2 * FEW_PLACES
-    assert long_length(uneven, narrower, lanes) < shared
+    assert long_length(replace(rows_of(7), max_length=10**5), Panel(4), lanes) == shared
+
+
+@LANES
+def test_uneven_rows_of_csr_are_taken_by_length_if_x_is_row_major(lanes: int) -> None:
+    uneven = replace(rows_of(40), max_length=10**5)
+    assert not launched(rows_of(40), Panel(8), lanes=lanes).by_length
+    assert launched(uneven, Panel(8), lanes=lanes).by_length
+    assert launched(uneven, Panel(64, 2), lanes=lanes).entry_lanes == 1  # neighbours read about as many entries
+    for panel, options in ((Panel(8, 1, True), {}), (Panel(8), {"block": 3}), (Panel(8), {"num_patterns": 7})):
+        assert not launched(uneven, panel, lanes=lanes, **options).by_length
+
+
+@LANES
+def test_tiles_are_narrower_for_long_uneven_rows(lanes: int) -> None:
+    uneven = replace(rows_of(40), max_length=10**5)
+    assert launched(rows_of(40), Panel(128, 2), lanes=lanes).tile == 128
+    assert launched(uneven, Panel(128, 2), lanes=lanes).tile == 32
+    assert launched(replace(uneven, nnz=10**5), Panel(128, 2), lanes=lanes).tile == 128
 
 
 # ---------------------------------------------------------------------------------------------------------- the reason

@@ -13,10 +13,6 @@ DEFAULT_THREADS_PER_BLOCK = 256
 # Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.
 LANE_BYTES = 32
 
-# If at most this number of threads of a warp have the same columns, a whole block computes a chunk of a long row.
-# Otherwise one warp does.
-FEW_PLACES = 2
-
 # The value of `long_length` with which no row is a long row.
 NO_LIMIT = 2**62
 
@@ -74,6 +70,8 @@ class PanelLaunch:
         size of a warp.
     long_length : {16, 32, 64, 128, 256, 512, 1024}
         Rows with more entries than this are cut into chunks, and a warp or a block computes each chunk.
+    by_length : bool
+        Whether neighbouring lanes take rows of about the same length. This takes 4 bytes of memory for each row.
     """
 
     columns_per_load: int
@@ -81,6 +79,7 @@ class PanelLaunch:
     column_lanes: int
     entry_lanes: int = 1
     long_length: int = 1024
+    by_length: bool = False
 
     @property
     def tile(self) -> int:

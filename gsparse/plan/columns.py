@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
+from gsparse.formats.launch import LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
@@ -28,11 +28,10 @@ _MAX_TILE_LOADS = 64
 # constant is for tiles of the largest width.
 _TWO_LOADS_THREADS = 2**19
 _TWO_LOADS_WIDE_THREADS = 2**18
-# Also use two loads per lane for 16-lane tiles if row lengths vary, rows are long and nnz is large. With half the
-# lanes, warps instead of blocks compute the chunks of long rows. Two of the 31 matrices gain 12 to 24 %. A matrix with
-# fewer entries lost 60 %.
-_HALVED_TILE = 16
-_HALVED_LENGTH, _HALVED_ENTRIES = 12.0, 2**18
+# If row lengths vary, rows are long and nnz is large, tiles are narrower, so that the rows of X that are read most
+# often stay in the cache, and the widest have two loads per lane. A matrix with fewer entries lost 60 %.
+_NARROW_TILE = 16
+_NARROW_LENGTH, _NARROW_ENTRIES = 12.0, 2**18
 # A tile has fewer loads, but at least _MIN_TILE_LOADS, if otherwise more than a quarter of the loads had no columns:
 # that is, if the number of loads exceeded this multiple of the number that is needed.
 _MIN_TILE_LOADS = 8
@@ -50,8 +49,10 @@ _MAX_ENTRY_LANES = 16
 _DEVICE_THREADS = 2**17
 # Rows with more entries than this are cut into chunks.
 _LONG_EVEN = 1024  # if row lengths are similar, so that no row delays the others
-_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and warps compute the chunks
-_LONG_SHARED = 64  # otherwise
+_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and there are few threads
+_LONG_UNEVEN = 64  # otherwise
+# If rows are taken by length and there are more threads than this, one lane multiplies all entries of a row.
+_MANY_THREADS = 2**20
 # Row lengths are similar if the longest row has at most this multiple of the typical length, and the typical length is
 # at most this.
 _MAX_EVEN_RATIO = 2.0
@@ -89,11 +90,12 @@ class ColumnsPlan:
         reason = self.reason
         if self.on_cpu:
             reason = f"each thread multiplies its rows with all columns\non a GPU: {reason}"
+        by_length = ", neighbouring lanes take rows of similar lengths" if launch.by_length else ""
         return (
             f"csr_spmm of {self.reads} for {panel.num_columns} columns, {layout}: {reason}\n"
             f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} loads of "
             f"{launch.columns_per_load}, {launch.entry_lanes} lanes share a row's entries, rows of more than "
-            f"{launch.long_length} entries are cut into chunks"
+            f"{launch.long_length} entries are cut into chunks{by_length}"
         )
 
 
@@ -133,23 +135,27 @@ def plan_columns(
 cut into chunks
     """
     units = -(-panel.num_columns // panel.pack)
-    is_even = stats.max_length <= _MAX_EVEN_RATIO * stats.typical_length and stats.typical_length <= _MAX_EVEN_LENGTH
+    varies = stats.max_length > _MAX_EVEN_RATIO * stats.typical_length
+    is_even = not varies and stats.typical_length <= _MAX_EVEN_LENGTH
     most_loads, from_table = LANE_BYTES // (panel.pack * value_bytes), num_patterns > 0
     if block:
         column_lanes, loads = _block_shape(stats, units, lanes, most_loads, block)
     elif panel.by_columns:
         column_lanes, loads = _strided_shape(units, most_loads)
     else:
-        column_lanes, loads = _shape(stats, units, lanes, most_loads, from_table, is_even)
+        column_lanes, loads = _shape(stats, units, lanes, most_loads, from_table, varies)
     tiles = -(-units // (column_lanes * loads))
-    entry_lanes = 1 if block else _entry_lanes(stats, column_lanes, tiles, lanes, from_table)
-    has_one_lane = entry_lanes == 1 and lanes // column_lanes > FEW_PLACES
-    long_length = _LONG_EVEN if is_even else _LONG_ONE_LANE if has_one_lane else _LONG_SHARED
+    threads = stats.num_rows * column_lanes * tiles
+    by_length = varies and not (from_table or block or panel.by_columns)
     reason = (
         f"{'one load' if loads == 1 else f'{loads} loads'} per thread; "
         f"{'row lengths are similar' if is_even else 'row lengths vary'}"
     )
-    launch = PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, long_length)
+    is_one = block or (by_length and threads >= _MANY_THREADS)
+    entry_lanes = 1 if is_one else _entry_lanes(stats, column_lanes, tiles, lanes, from_table)
+    is_short = entry_lanes == 1 and threads < _MANY_THREADS
+    long_length = _LONG_EVEN if is_even else _LONG_ONE_LANE if is_short else _LONG_UNEVEN
+    launch = PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, long_length, by_length)
     reads = f"CSR, {values}" if values else "CSR"
     if from_table or block:
         reads = f"{num_patterns} row patterns" if from_table else f"{block}x{block} blocks, {values}"
@@ -189,16 +195,16 @@ def seconds_per_columns(
     return nbytes * model.column_byte + gathered * model.column_gather / threads
 
 
-def _shape(
-    stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, is_even: bool
-) -> tuple[int, int]:
+def _shape(stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, varies: bool) -> tuple[int, int]:
     """Return the number of lanes of a tile, and the loads per lane, if a row of X takes `units` loads."""
-    widest, narrowest_with_two = (_PATTERN_TILE, 2) if from_table else (_MAX_TILE_LOADS, 4)
+    is_narrow = varies and stats.typical_length >= _NARROW_LENGTH and stats.nnz >= _NARROW_ENTRIES
+    widest, narrowest_with_two = (_NARROW_TILE, 8) if is_narrow else (_MAX_TILE_LOADS, 4)
+    if from_table:
+        widest, narrowest_with_two = _PATTERN_TILE, 2
     width = _tile_width(units, widest)
     threads = stats.num_rows * (width // 2) * -(-units // width)
     allows_two = threads >= (_TWO_LOADS_THREADS if width < _MAX_TILE_LOADS else _TWO_LOADS_WIDE_THREADS)
-    is_long = stats.typical_length >= _HALVED_LENGTH and stats.nnz >= _HALVED_ENTRIES
-    allows_two = allows_two or (width == _HALVED_TILE and not is_even and is_long)
+    allows_two = allows_two or (is_narrow and width == _NARROW_TILE)
     loads = 2 if allows_two and width >= narrowest_with_two and most_loads > 1 else 1
     return min(width // loads, lanes), loads
 

@@ -38,7 +38,15 @@ from gsparse.kernels.gpu import (
     triangular_blocks,
     wide_rows,
 )
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, NARROW, expression, loads_choices, packs, plain_types
+from gsparse.kernels.gpu.expressions import (
+    ITEM_TYPES,
+    LOADS_AHEAD,
+    NARROW,
+    expression,
+    loads_choices,
+    packs,
+    plain_types,
+)
 
 _WORDS = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -80,7 +88,8 @@ def _columns() -> list[tuple[str, str]]:
     for index in INDEX_DTYPES:
         for stored, compute in (types for types in plain_types() if types[0].kind == types[1].kind):
             for each in (*packs(compute.itemsize), 1):
-                shapes = ((loads, each) for loads in loads_choices(compute.itemsize, each))
+                shapes = [(loads, each, 0) for loads in loads_choices(compute.itemsize, each)]
+                shapes += [(loads, each, 1) for loads, *_ in shapes if loads == LOADS_AHEAD]
                 kernels += [("spmm_csr.cu", expression("csr_spmm", stored, compute, index, *shape)) for shape in shapes]
     return kernels
 

@@ -28,7 +28,7 @@ def cut_slices(
     num_slices = -(-num_rows // device.lanes)
     rows = short_rows = None
     if sort:
-        rows, positions = _sort(device, indptr, counts, long_length, num_slices * device.lanes)
+        rows, positions = sort_rows(device, indptr, counts, long_length, num_slices * device.lanes)
         positions_of_parts = np.int32(1), positions
         num_positions = int(device.download(positions[counts.num_parts :])[0])  # synchronizes
     else:
@@ -42,8 +42,11 @@ def cut_slices(
     return rows if sort else short_rows, offsets, num_positions
 
 
-def _sort(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
-    """Sort the rows of each scope by decreasing length; return them and the number of positions of each part."""
+def sort_rows(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
+    """Sort the rows of each scope by decreasing length; return them and the number of positions of each part.
+
+    Places without a row hold -1: those of longer rows, and those after the last row.
+    """
     num_rows = indptr.size - 1
     rows, positions = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
     sizes = (np.int32(num_rows), np.int32(num_places), np.int64(long_length))

@@ -10,17 +10,21 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Bsr, Csr, RowPattern
-from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, PanelLaunch
+from gsparse.formats.launch import NO_LIMIT, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import LOADS_AHEAD, expression
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.panels import THREADS, PanelProduct, bits_of, panel_args
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
+from gsparse.kernels.gpu.slices import sort_rows
 from gsparse.kernels.gpu.spmm_bsr import BlockPanelProduct
-from gsparse.kernels.gpu.survey import long_rows
+from gsparse.kernels.gpu.survey import Counts, long_rows
 from gsparse.kernels.set_up import Survey
 
 _INT32 = 2**31 - 1
+# A block computes each chunk of a long row if at most this number of threads of a warp have the same columns, or if
+# there are few chunks and most of the long rows have more entries than this. Otherwise a warp does.
+_FEW_PLACES, _FEW_CHUNKS, _VERY_LONG = 2, 256, 512
 
 
 def csr_spmm(
@@ -57,6 +61,7 @@ class _Product(PanelProduct):
             self._matrix_args = *codes, matrix.pattern_indptr, matrix.offsets, matrix.pattern_values
         self._index = self._matrix_args[2].dtype
         self._chunks: dict[int, tuple[int, int, Array]] = {}
+        self._orders: dict[int, Array] = {}
 
     def _partial_sums(self, launch: PanelLaunch) -> int:
         return self._long_rows(launch.long_length)[1]
@@ -64,7 +69,7 @@ class _Product(PanelProduct):
     def _bind(self, launch: PanelLaunch, x: Array, y: Array) -> Callable[..., None]:
         device, dtype, num_columns = self._device, self._dtype, x.shape[1]
         num_long, num_chunks, chunks = self._long_rows(launch.long_length)
-        chunk_threads = THREADS if device.lanes // launch.column_lanes <= FEW_PLACES else device.lanes
+        chunk_threads = self._chunk_threads(launch.column_lanes, num_long, num_chunks)
         chunk_blocks = -(-num_chunks * chunk_threads // THREADS)
         blocks = chunk_blocks - (-self._num_rows * launch.column_lanes * launch.entry_lanes // THREADS)
         check_grid("csr_spmm", blocks)
@@ -73,8 +78,9 @@ class _Product(PanelProduct):
         sizes = np.int64(self._num_rows), np.int32(num_columns)
         shape = bits_of(launch.column_lanes), bits_of(launch.entry_lanes), limit, bits_of(chunk_threads)
         before = *sizes, *shape, np.int32(num_chunks), chunks
-        after = *self._matrix_args, *panel_args(x, y, launch.columns_per_load, self._index.type)
-        name = expression("csr_spmm", self._matrix.dtype, dtype, self._index, launch.loads, launch.columns_per_load)
+        after = *self._matrix_args, self._order(launch), *panel_args(x, y, launch.columns_per_load, self._index.type)
+        shape_of_lanes = launch.loads, launch.columns_per_load, int(launch.by_length and launch.loads == LOADS_AHEAD)
+        name = expression("csr_spmm", self._matrix.dtype, dtype, self._index, *shape_of_lanes)
 
         def bind(*sums: Array | None) -> Callable[..., None]:
             args = (*before, *sums, *after)
@@ -84,6 +90,25 @@ class _Product(PanelProduct):
             return bind(None, None)
         arrays = (num_chunks * num_columns, dtype), (num_long * tiles, np.dtype(np.uint32))
         return call_for_stream(PerStream(device, bind, *arrays))
+
+    def _chunk_threads(self, column_lanes: int, num_long: int, num_chunks: int) -> int:
+        """Return the number of threads that compute a chunk of a long row: a block or a warp."""
+        lanes, counts = self._device.lanes, self._survey.counts
+        if lanes // column_lanes <= _FEW_PLACES:
+            return THREADS
+        is_very_long = 0 < num_chunks <= _FEW_CHUNKS and 2 * counts.above(_VERY_LONG)[0] >= num_long
+        return THREADS if is_very_long else lanes
+
+    def _order(self, launch: PanelLaunch) -> Array | None:
+        """Return the rows by length within each scope, or None for their natural order. They are sorted once."""
+        matrix, limit = self._matrix, launch.long_length
+        if not launch.by_length or not isinstance(matrix, Csr) or not 0 < matrix.num_rows <= _INT32:
+            return None
+        if limit not in self._orders:
+            with self._device.outside_capture():
+                counts: Counts = self._survey.counts
+                self._orders[limit], _ = sort_rows(self._device, matrix.indptr, counts, limit, matrix.num_rows)
+        return self._orders[limit]
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
         """Return the number of rows longer than `limit`, the number of their chunks, and the chunks.

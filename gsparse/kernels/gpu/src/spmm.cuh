@@ -100,8 +100,9 @@ template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R
   return {gs_lane_after(v.re, d, width), gs_lane_after(v.im, d, width)};
 }
 
-// Gathers columns of X and adds them up. The entries of A are in CSR: `indices` and `data`.
-template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather {
+// Gathers columns of X and adds them up. The entries of A are in CSR: `indices` and `data`. If AHEAD is 1, the entries
+// of the next batch are loaded while those of X are on their way.
+template <class Stored, class T, class Index, int LOADS, int EACH, int AHEAD> struct Gather {
   // Entries in flight at once: their columns and values are loaded first, then the elements of X, and then all is added
   // up. All lanes of a group load the same entry, which is one access, and takes no longer than a shuffle would. Each
   // lane has four loads of X in flight, as many as registers allow with GS_SPMM_BLOCKS.
@@ -152,28 +153,50 @@ template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_fma(a, elements[c / EACH].at[c % EACH], sums[c]);
   }
-  // Add the entries at positions first, first + stride, ...: BATCH of them, or the first `count` if WHOLE is false.
-  template <bool WHOLE, class P> __device__ __forceinline__ void add_batch(P first, P stride, int count) {
+  // The columns and values of a batch of entries.
+  struct Batch {
     Index row[BATCH];
     T a[BATCH];
-    Packed elements[BATCH][LOADS];
+  };
+  // Load the entries at positions first, first + stride, ...: BATCH of them, or the first `count` if WHOLE is false.
+  template <bool WHOLE, class P> __device__ __forceinline__ void load(P first, P stride, int count, Batch *batch) const {
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
       if (WHOLE || b < count) {
-        row[b] = gs_load(indices + first + b * stride);
-        a[b] = value(first + b * stride);
+        batch->row[b] = gs_load(indices + first + b * stride);
+        batch->a[b] = value(first + b * stride);
       }
+  }
+  // Load what is left of a run: a whole batch, or less.
+  template <class P> __device__ __forceinline__ void load_some(P first, P stride, int left, Batch *batch) const {
+    if (left >= BATCH) load<true>(first, stride, BATCH, batch);
+    else if (left > 0) load<false>(first, stride, left, batch);
+  }
+  // Add a batch, or its first `count` entries if WHOLE is false. Meanwhile load the batch at `next`, of `left` entries.
+  template <bool WHOLE, class P>
+  __device__ __forceinline__ void add_batch(const Batch &batch, int count, P next, P stride, int left, Batch *ahead) {
+    Packed elements[BATCH][LOADS];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
-      if (WHOLE || b < count) read(row[b], elements[b]);
+      if (WHOLE || b < count) read(batch.row[b], elements[b]);
+    load_some(next, stride, left, ahead);
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
-      if (WHOLE || b < count) add(a[b], elements[b]);
+      if (WHOLE || b < count) add(batch.a[b], elements[b]);
   }
   // Add `count` entries, at positions first, first + stride, ...
   template <class P> __device__ __forceinline__ void add_run(P first, P stride, int count) {
-    for (; count >= BATCH; count -= BATCH, first += BATCH * stride) add_batch<true>(first, stride, int(BATCH));
-    if (count > 0) add_batch<false>(first, stride, count);
+    Batch batch, ahead;
+    if (AHEAD) load_some(first, stride, count, &batch);
+    for (; count >= BATCH; count -= BATCH) {
+      if (!AHEAD) load<true>(first, stride, BATCH, &batch);
+      first += BATCH * stride;
+      add_batch<true>(batch, BATCH, first, stride, AHEAD ? count - BATCH : 0, &ahead);
+      if (AHEAD) batch = ahead;
+    }
+    if (count <= 0) return;
+    if (!AHEAD) load<false>(first, stride, count, &batch);
+    add_batch<false>(batch, count, first, stride, 0, &ahead);
   }
   // Add up over the lanes of a group of `width` that own the same columns. The first lane of each column has the sum.
   __device__ __forceinline__ void add_lanes(int column_lanes, int width) {

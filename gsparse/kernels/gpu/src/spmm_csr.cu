@@ -16,6 +16,9 @@
 // memory (one value for each thread). The last chunk of a row to arrive adds the row's partial sums up, always in the
 // same order; only the count of arrivals is atomic.
 //
+// If `order` is not null, neighbouring groups of lanes take rows of about the same length, so that few lanes of a warp
+// wait for the longest row. It holds the rows of each 1,024 by decreasing length (setup_rows.cu).
+//
 // If `codes` is not null, A is in row patterns: row i has the entries of row codes[i] of a short table, and their
 // columns count from i on. Only the codes of A are read from memory; the table stays in the first-level cache.
 //
@@ -41,6 +44,7 @@ template <class Stored, class Index> struct Rows {
   int code_bytes;     // 1 or 2
   const Index *indptr, *indices;
   const Stored *data;
+  const int *order;  // the rows in the order in which groups of lanes take them, and -1 for none; null for all in order
 };
 
 // How threads are shared out among the entries of a row and the columns of a tile.
@@ -135,7 +139,11 @@ __device__ __forceinline__ bool gs_add_row(Reader &gather, const Shape &shape, c
                                            long long thread, long long *row) {
   *row = thread >> (shape.column_bits + shape.entry_bits);
   // Lanes without a row must not return: they take part in the shuffles.
-  const bool inside = *row < rows.num_rows;
+  bool inside = *row < rows.num_rows;
+  if (inside && rows.order) {
+    *row = rows.order[*row];
+    inside = *row >= 0;
+  }
   const long long stored = inside && rows.codes ? gs_code(rows.codes, rows.code_bytes, *row) : *row;
   if (rows.codes) gather.shift(*row);
   const Index begin = inside ? rows.indptr[stored] : 0, length = inside ? rows.indptr[stored + 1] - begin : 0;
@@ -149,16 +157,16 @@ __device__ __forceinline__ bool gs_add_row(Reader &gather, const Shape &shape, c
   return owned && place == 0;
 }
 
-template <class Stored, class T, class Index, int LOADS, int EACH>
+template <class Stored, class T, class Index, int LOADS, int EACH, int AHEAD>
 GS_KERNEL_FOR(GS_SPMM_THREADS, GS_SPMM_BLOCKS)
 csr_spmm(long long num_rows, int num_columns, int column_bits, int entry_bits, long long long_length, int chunk_bits,
          int num_chunks, const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, const void *codes,
          int code_bytes, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-         const Stored *__restrict__ data, const T *__restrict__ x, Index x_row_bytes, long long x_column_bytes,
-         T *__restrict__ y, long long y_row_stride, long long y_column_stride, int packed_y, T alpha, T beta,
-         int read_y, int conjugate) {
-  typedef Gather<Stored, T, Index, LOADS, EACH> Reader;
-  const Rows<Stored, Index> rows = {num_rows, codes, code_bytes, indptr, indices, data};
+         const Stored *__restrict__ data, const int *__restrict__ order, const T *__restrict__ x, Index x_row_bytes,
+         long long x_column_bytes, T *__restrict__ y, long long y_row_stride, long long y_column_stride, int packed_y,
+         T alpha, T beta, int read_y, int conjugate) {
+  typedef Gather<Stored, T, Index, LOADS, EACH, AHEAD> Reader;
+  const Rows<Stored, Index> rows = {num_rows, codes, code_bytes, indptr, indices, data, order};
   const Shape shape = {column_bits, entry_bits, chunk_bits, long_length};
   const LongRows<T> long_rows = {num_chunks, chunks, partials, arrivals};
   const int column_lanes = 1 << column_bits;

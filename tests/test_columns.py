@@ -359,7 +359,7 @@ def test_rows_much_longer_than_others_are_cut_into_chunks() -> None:
         (EVEN, Panel(64, 1, True), (2, 4, 1)),
         (LONG, Panel(2, 2), (1, 1, 16)),
         (LONG, Panel(16, 2), (8, 1, 4)),
-        (LONG, Panel(256, 2), (32, 1, 1)),
+        (LONG, Panel(256, 2), (8, 2, 4)),
     ],
 )
 def test_lanes_take_columns_first_and_then_entries_of_long_rows(

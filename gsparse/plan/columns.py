@@ -28,8 +28,8 @@ _MAX_TILE_LOADS = 64
 # constant is for tiles of the largest width.
 _TWO_LOADS_THREADS = 2**19
 _TWO_LOADS_WIDE_THREADS = 2**18
-# If row lengths vary, rows are long and nnz is large, tiles are narrower, so that the rows of X that are read most
-# often stay in the cache, and the widest have two loads per lane. A matrix with fewer entries lost 60 %.
+# If row lengths vary or are large, and nnz is large, tiles are narrower, so that the rows of X that are read most often
+# stay in the cache, and the widest have two loads per lane. A matrix with fewer entries lost 60 %.
 _NARROW_TILE = 16
 _NARROW_LENGTH, _NARROW_ENTRIES = 12.0, 2**18
 # A tile has fewer loads, but at least _MIN_TILE_LOADS, if otherwise more than a quarter of the loads had no columns:
@@ -143,7 +143,7 @@ cut into chunks
     elif panel.by_columns:
         column_lanes, loads = _strided_shape(units, most_loads)
     else:
-        column_lanes, loads = _shape(stats, units, lanes, most_loads, from_table, varies)
+        column_lanes, loads = _shape(stats, units, lanes, most_loads, from_table, is_even)
     tiles = -(-units // (column_lanes * loads))
     threads = stats.num_rows * column_lanes * tiles
     by_length = varies and not (from_table or block or panel.by_columns)
@@ -195,9 +195,11 @@ def seconds_per_columns(
     return nbytes * model.column_byte + gathered * model.column_gather / threads
 
 
-def _shape(stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, varies: bool) -> tuple[int, int]:
+def _shape(
+    stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, is_even: bool
+) -> tuple[int, int]:
     """Return the number of lanes of a tile, and the loads per lane, if a row of X takes `units` loads."""
-    is_narrow = varies and stats.typical_length >= _NARROW_LENGTH and stats.nnz >= _NARROW_ENTRIES
+    is_narrow = not is_even and stats.typical_length >= _NARROW_LENGTH and stats.nnz >= _NARROW_ENTRIES
     widest, narrowest_with_two = (_NARROW_TILE, 8) if is_narrow else (_MAX_TILE_LOADS, 4)
     if from_table:
         widest, narrowest_with_two = _PATTERN_TILE, 2

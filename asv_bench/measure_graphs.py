@@ -121,7 +121,7 @@ def best_of_cusparse(clock: GpuClock, arrays: Arrays, x: Any, time: bool = True)
     result = y.copy()
     if not time:
         return 0.0, result
-    plans = {name: CusparsePlan(arrays[:3], arrays.shape, name, x, y) for name in plan_algorithms()}
+    plans = {name: CusparsePlan(arrays[:3], arrays.shape, arrays.data.size, name, x, y) for name in plan_algorithms()}
     launches = {name: product.launch for name, product in (products | plans).items()}
     return min(microseconds(clock, launches).values()), result
 

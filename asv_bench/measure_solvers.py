@@ -26,7 +26,7 @@ import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix, get_num_threads
 from gsparse.bench.problems import application_matrix, stencil
-from gsparse.bench.timing import GpuClock
+from gsparse.device.select import get_device
 from gsparse.linalg import amg, bicgstab, cg, gmres, jacobi
 
 try:
@@ -193,7 +193,7 @@ def measure_gmres() -> Iterator[Row]:
 
 def measure_traffic() -> Iterator[Row]:
     """Compare fused CG with the time that its memory traffic takes at the bandwidth of a copy."""
-    bandwidth = GpuClock(cupy).copy_bandwidth()
+    bandwidth = get_device("gpu").copy_bandwidth
     for variable in (False, True):
         A, _, b = peers_of(poisson(200, variable=variable))
         time_per_iteration = iteration(

@@ -1,4 +1,4 @@
-"""Pictures of a multigrid hierarchy: bars of the levels, and aggregates on a grid or at coordinates."""
+"""Pictures of a multigrid hierarchy: bars of the levels, and aggregates on a grid."""
 
 from __future__ import annotations
 
@@ -70,25 +70,6 @@ def test_of_a_grid_in_three_dimensions_the_middle_is_shown(M: Any, ax: Any) -> N
     assert len(ax.collections[0].get_segments()) == (groups[:, 1:] != groups[:, :-1]).sum()
 
 
-@pytest.mark.parametrize("dimension", [2, 3])
-def test_nodes_are_drawn_at_their_coordinates(
-    M: Any, dimension: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    points = rng.random((SIDE * SIDE, dimension))
-    ax = hierarchy(M, coordinates=points)
-    assert hasattr(ax, "zaxis") == (dimension == 3)
-    groups, drawn = groups_of(M, 0), ax.collections[0]
-    assert ax.get_title() == f"{groups.size} nodes in {groups.max() + 1} aggregates"
-    if dimension == 2:  # in three dimensions, matplotlib sorts and shades the points by their depth
-        np.testing.assert_array_equal(drawn.get_offsets(), points)
-        for group in np.unique(groups):
-            assert len(np.unique(drawn.get_facecolor()[groups == group], axis=0)) == 1
-    matplotlib.pyplot.close(ax.figure)
-
-
 def test_a_matrix_in_place_of_its_hierarchy_is_refused() -> None:
     with pytest.raises(TypeError, match=r"a multigrid preconditioner is needed, got csr_array: pass .*amg\(A\)"):
         hierarchy(sp.eye_array(4, format="csr"))
@@ -108,11 +89,8 @@ def test_nodes_without_an_aggregate_are_black(ax: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"coordinates": np.zeros((576, 2)), "shape": (24, 24)}, ValueError, "coordinates or shape, not both"),
         ({"shape": (24, 23)}, ShapeError, "whose product is 576"),
         ({"shape": (2, 2, 2, 72)}, ShapeError, "two or three lengths"),
-        ({"coordinates": np.zeros((575, 2))}, ShapeError, "must have the shape"),
-        ({"coordinates": np.zeros((576, 3))}, ValueError, "projection='3d'"),
         ({"shape": (24, 24), "level": 9}, ValueError, "level must be one of"),
         ({"shape": (24, 24), "level": -1}, ValueError, "level must be one of"),
     ],

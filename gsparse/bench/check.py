@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from gsparse.bench.peers import LoadedMatrix
-
-# Entries of a chunk of rows. It bounds the memory of the products in extended precision.
-CHUNK_ENTRIES = 4_000_000
 
 
 class ExactProduct:
@@ -80,7 +78,7 @@ class ExactProduct:
 
 
 def extended_product(data: Any, indices: Any, indptr: Any, x: Any, magnitudes: Any = None) -> tuple[Any, Any]:
-    """Return A·x and |A|·magnitudes as longdouble arrays, computed in chunks of rows. Magnitudes default to |x|.
+    """Return A·x and |A|·magnitudes as longdouble arrays, by SciPy's product. Magnitudes default to |x|.
 
     Examples
     --------
@@ -90,22 +88,10 @@ def extended_product(data: Any, indices: Any, indptr: Any, x: Any, magnitudes: A
     ([-1.0, 0.0], [5.0, 0.0])
     """
     magnitudes = abs(x) if magnitudes is None else magnitudes
-    num_rows = indptr.size - 1
-    exact, bound = (np.zeros(num_rows, np.longdouble) for _ in range(2))
-    begin = 0
-    while begin < num_rows:
-        chunk_end = np.searchsorted(indptr, indptr[begin] + CHUNK_ENTRIES, side="right") - 1
-        end = max(begin + 1, int(chunk_end))
-        first, last = int(indptr[begin]), int(indptr[end])
-        values, columns = data[first:last].astype(np.longdouble), indices[first:last]
-        terms, bounds = values * x[columns], abs(values) * magnitudes[columns]
-        starts = indptr[begin:end].astype(np.int64) - first
-        nonempty = np.flatnonzero(np.diff(indptr[begin : end + 1]))  # np.add.reduceat is wrong for empty rows.
-        if nonempty.size:
-            exact[begin + nonempty] = np.add.reduceat(terms, starts[nonempty])
-            bound[begin + nonempty] = np.add.reduceat(bounds, starts[nonempty])
-        begin = end
-    return exact, bound
+    S = sp.csr_array((data.astype(np.longdouble), indices, indptr), shape=(indptr.size - 1, x.size))
+    exact = S @ x.astype(np.longdouble)
+    np.abs(S.data, out=S.data)
+    return exact, S @ magnitudes.astype(np.longdouble)
 
 
 def _host(array: Any) -> Any:

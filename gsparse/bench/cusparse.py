@@ -10,14 +10,12 @@ NVIDIA, "cuSPARSE generic APIs", https://docs.nvidia.com/cuda/cusparse (12 and 1
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +42,6 @@ INDEX_TYPES = {"int32": 2, "int64": 3}
 VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, c_float), "float64": (1, c_double)}
 NON_TRANSPOSE, BASE_ZERO = 0, 0
 SUCCESS, NOT_SUPPORTED = 0, 10
-
-# File names of the library, in the order of search: the name in CUDA 12 and 13 (the library's own version is 12 in
-# both), the link that a toolkit makes, and the name that a later version may have.
-NAMES = ("libcusparse.so.12", "libcusparse.so", "libcusparse.so.13")
-
-# Folders in which the wheels nvidia-cusparse (CUDA 13) and nvidia-cusparse-cu12 install the library, within the
-# namespace package `nvidia`.
-WHEEL_FOLDERS = ("cu13/lib", "cusparse/lib", "cu12/lib")
 
 _P, _I64, _INT = c_void_p, c_int64, c_int
 _SPMV = (_P, _INT, _P, _P, _P, _P, _P, _INT, _INT)
@@ -91,27 +81,8 @@ class CusparseError(RuntimeError):
     """cuSPARSE is not installed, or a call of it failed."""
 
 
-def library_paths() -> Iterator[str]:
-    """Yield the paths where libcusparse may be. The copy that CuPy has already loaded comes first."""
-    memory_map = Path("/proc/self/maps")
-    lines = memory_map.read_text(encoding="utf-8", errors="replace").splitlines() if memory_map.is_file() else []
-    yield from sorted({line.split(maxsplit=5)[-1] for line in lines if "libcusparse.so" in line})
-    spec = find_spec("nvidia")
-    packages = (spec and spec.submodule_search_locations) or ()
-    folders = [Path(package) / folder for package in packages for folder in WHEEL_FOLDERS]
-    toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
-    folders += [Path(root) / folder for root in (*toolkits, "/usr/local/cuda") if root for folder in ("lib64", "lib")]
-    yield from (str(folder / name) for folder in folders for name in NAMES if (folder / name).is_file())
-    yield from NAMES
-
-
-def load_library(cupy: Any = None) -> Any:
-    """Load libcusparse and declare the functions that are used.
-
-    Parameters
-    ----------
-    cupy : module, optional
-        CuPy, which then loads its own copy first.
+def load_library(cupy: Any) -> Any:
+    """Load libcusparse, if possible the copy that CuPy loads, and declare the functions that are used.
 
     Raises
     ------
@@ -119,22 +90,25 @@ def load_library(cupy: Any = None) -> Any:
         If the library is not found. The message lists what was tried.
     """
     failures: list[str] = []
-    if cupy is not None:
+    for path_of in (partial(_loaded_path, cupy), _found_path):
         try:
-            cupy.cuda.device.get_cusparse_handle()
-        except Exception as error:  # The library may still be elsewhere, and reports itself what it lacks.
-            failures.append(f"through CuPy: {error}")
-    for path in library_paths():
-        try:
-            return declare(ctypes.CDLL(path))
-        except (OSError, AttributeError) as error:
-            failures.append(str(error))
-    try:
-        return declare(ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cusparse").abs_path))
-    except Exception as error:  # cuda.pathfinder is not installed, or does not find the library.
-        failures.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            return declare(ctypes.CDLL(path_of()))
+        except Exception as error:  # The next way may find it.
+            failures.append(str(error).partition("\n")[0] or type(error).__name__)
     remedy = "install nvidia-cusparse, or a CUDA toolkit"
-    raise CusparseError(f"libcusparse was not found ({remedy}): " + "; ".join(failures))
+    raise CusparseError(f"libcusparse was not found ({remedy}): {'; '.join(failures)}")
+
+
+def _loaded_path(cupy: Any) -> str:
+    """Return the path of the copy that CuPy has loaded."""
+    cupy.cuda.device.get_cusparse_handle()
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.split(maxsplit=5)[-1] for line in lines if "libcusparse.so" in line), "libcusparse.so.12")
+
+
+def _found_path() -> str:
+    """Return the path that NVIDIA's own search finds, in wheels and in toolkits."""
+    return str(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cusparse").abs_path)
 
 
 def declare(library: Any) -> Any:
@@ -250,8 +224,15 @@ class CusparseProduct:
         self._finalizer = weakref.finalize(self, destroy, self._library, self._descriptors)
         self._finalizer.atexit = False  # At interpreter exit the driver may have shut down already.
         matrix = self._create_matrix(arrays, shape, nnz, value_type, algorithm)
-        self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
         dense = [self._create_dense(array, value_type) for array in (x, y)]
+        self._prepare(matrix, dense, value_type, algorithm, preprocess=preprocess)
+
+    def _prepare(
+        self, matrix: c_void_p, dense: list[c_void_p], value_type: int, algorithm: str, *, preprocess: bool
+    ) -> None:
+        """Make the arguments of the product and its buffer, and preprocess the matrix."""
+        x, data = self._arrays[1], self._arrays[0][0]
+        self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
         pointers = (byref(self._alpha), matrix, dense[0], byref(self._beta), dense[1])
         operations = (NON_TRANSPOSE,) * x.ndim
         self._arguments: tuple[Any, ...] = (

@@ -31,7 +31,7 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
     for algorithm in plan_algorithms():
-        yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_plan, loaded, algorithm), {})
+        yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_csr, loaded, algorithm, CusparsePlan), {})
     for algorithm in BLOCK_ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), {})
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
@@ -71,26 +71,18 @@ def _cusparse(loaded: LoadedMatrix, algorithm: str) -> Callable[[], Prepared]:
     return lambda: _prepare_sell(loaded) if algorithm == "SELL" else _prepare_csr(loaded, algorithm)
 
 
-def _prepare_csr(loaded: LoadedMatrix, algorithm: str) -> Prepared:
+def _prepare_csr(loaded: LoadedMatrix, algorithm: str, product: type[CusparseProduct] = CusparseProduct) -> Prepared:
     y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
     # The default algorithm is not preprocessed: this is what "the vendor's default" means in published figures.
-    make = partial(
-        CusparseProduct, nnz=loaded.nnz, algorithm=algorithm, x=loaded.x, y=y, preprocess=algorithm != "default"
-    )
-    return _timed_setup(loaded, partial(make, loaded.arrays[:3], loaded.shape))
+    arguments = (loaded.arrays[:3], loaded.shape, loaded.nnz, algorithm, loaded.x, y)
+    return _timed_setup(loaded, partial(product, *arguments, preprocess=algorithm != "default"))
 
 
-def _prepare_plan(loaded: LoadedMatrix, algorithm: str) -> Prepared:
-    y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
-    make = partial(CusparsePlan, loaded.arrays[:3], loaded.shape, algorithm, loaded.x, y)
-    return _timed_setup(loaded, make)
-
-
-def _timed_setup(loaded: LoadedMatrix, make: Callable[[], CusparseProduct | CusparsePlan]) -> Prepared:
+def _timed_setup(loaded: LoadedMatrix, make: Callable[[], CusparseProduct]) -> Prepared:
     warm_up = make()  # Loads the library and its kernels, so that the timed set-up does not.
     loaded.device.synchronize()
     del warm_up
-    products: list[CusparseProduct | CusparsePlan] = []
+    products: list[CusparseProduct] = []
     setup = seconds_of_call(lambda: products.append(make()), loaded.device.synchronize)
     product = products[0]
     return Prepared(

@@ -26,10 +26,10 @@ from gsparse.bench.timing import (
     GpuClock,
     Sampler,
     call_sampler,
-    cpu_copy_bandwidth,
     medians,
     threads_from_the_first_call,
 )
+from gsparse.device.bandwidth import measure_copy_bandwidth
 from gsparse.device.base import Device
 
 # Up to this many entries (plus elements of X and Y beyond their first columns), all peers are prepared at once and
@@ -97,7 +97,7 @@ def run(problems: Iterable[Problem], settings: Settings, listener: RunListener |
     device, listener = settings.device, listener or RunListener()
     with device.active():
         clock = GpuClock(device.xp) if device.kind == "gpu" else None
-        results = Run(environment(device), copy_bandwidths(settings, clock), ())
+        results = Run(environment(device), copy_bandwidths(settings), ())
         listener.start(results)
         for problem in with_distinct_names(problems):
             for name, make in (case for dtype in settings.dtypes for case in _cases(problem, dtype, settings)):
@@ -288,11 +288,18 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {first}"[:300]
 
 
-def copy_bandwidths(settings: Settings, clock: GpuClock | None) -> dict[str, float]:
+def copy_bandwidths(settings: Settings) -> dict[str, float]:
     """Measure the bandwidth of a large copy in GB/s, with the keys of `Run.copy_gbytes_per_second`."""
-    if clock is not None:
-        return {"gpu": clock.copy_bandwidth() / 1e9}
-    return {str(threads): cpu_copy_bandwidth(threads) / 1e9 for threads in settings.threads}
+    if settings.device.kind == "gpu":
+        return {"gpu": settings.device.copy_bandwidth / 1e9}
+    bandwidths, previous = {}, gsparse.get_num_threads()
+    try:
+        for threads in settings.threads:
+            gsparse.set_num_threads(threads)
+            bandwidths[str(threads)] = measure_copy_bandwidth(settings.device) / 1e9
+    finally:
+        gsparse.set_num_threads(previous)
+    return bandwidths
 
 
 def environment(device: Device) -> dict[str, str]:

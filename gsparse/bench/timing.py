@@ -5,12 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from gsparse.device.gpu_streams import on_stream
 
@@ -28,10 +25,6 @@ MIN_SAMPLES = 3
 # A batch of eager calls takes about this many seconds, but has at most MAX_BATCH calls.
 BATCH_SECONDS = 2e-3
 MAX_BATCH = 50
-
-# Bytes read and written by the copy that measures the bandwidth of a GPU, and bytes of the array copied on a CPU.
-COPY_BYTES = 4 << 30
-CPU_COPY_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -186,17 +179,6 @@ class GpuClock:
                 f"events around {PRODUCTS_PER_GRAPH} eager calls, not captured ({reason})",
             )
 
-    def copy_bandwidth(self) -> float:
-        """Return the bandwidth of a large copy by the driver, in bytes read and written per second."""
-        free, _ = self.cupy.cuda.runtime.memGetInfo()
-        source = self.cupy.ones(min(COPY_BYTES, free // 4) // 16, np.float64)
-        target = self.cupy.empty_like(source)
-        stream = self.cupy.cuda.get_current_stream()
-        copy = self._event_sample(stream, lambda: target.data.copy_from_device_async(source.data, source.nbytes))
-        # One run is one copy, so undo the division by the number of products. The first three runs warm up.
-        seconds = statistics.median([copy() * PRODUCTS_PER_GRAPH for _ in range(13)][3:])
-        return float(2 * source.nbytes / seconds)
-
     def _next_stream(self) -> Any:
         if self._used == len(self._streams):
             self._streams.append(self.cupy.cuda.Stream(non_blocking=True))
@@ -249,16 +231,3 @@ class GpuClock:
             return float(cuda.get_elapsed_time(begin, end)) / PRODUCTS_PER_GRAPH / 1e3
 
         return sample
-
-
-def cpu_copy_bandwidth(threads: int, nbytes: int = CPU_COPY_BYTES) -> float:
-    """Return the bandwidth of a large copy by this many threads, in bytes read and written per second."""
-    source, target = np.ones(nbytes // 8), np.zeros(nbytes // 8)
-    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = medians(
-            {0: Sampler(lambda: seconds_of_call(lambda: list(pool.map(np.copyto, *zip(*parts, strict=True))), int))}, 5
-        )[0]
-    if isinstance(seconds, Exception):
-        raise seconds
-    return 2 * nbytes / seconds

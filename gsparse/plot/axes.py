@@ -11,12 +11,6 @@ from gsparse._version import install_command
 from gsparse.errors import GsparseError
 from gsparse.writing import replacing
 
-# A logarithmic axis has labels at linear steps if its end is less than this times its beginning. Up to the ratios that
-# follow, labels are at these multiples of powers of ten, and above at powers of ten. So at least three are visible.
-_LINEAR_RATIO = 5.0
-_MULTIPLES = {20.0: (1.0, 2.0, 3.0, 5.0, 7.0), 1000.0: (1.0, 2.0, 5.0)}
-
-
 # Dots per inch of a picture that is written to a file.
 _DPI = 130
 
@@ -48,11 +42,10 @@ def save_picture(path: Path, draw: Callable[[Any], object], inches: tuple[float,
 def label_log_axis(axis: Any, low: float, high: float) -> None:
     """Label a logarithmic axis that shows values from `low` to `high` with plain numbers, such as 0.5 or 20."""
     ticker = matplotlib_module("ticker")
-    multiples = next((subs for ratio, subs in _MULTIPLES.items() if high < ratio * low), (1.0,))
-    is_linear = high < _LINEAR_RATIO * low
-    axis.set_major_locator(
-        ticker.MaxNLocator(6, steps=[1, 2, 5, 10]) if is_linear else ticker.LogLocator(subs=multiples)
-    )
+    # At least three labels are visible, also if the axis spans less than a decade.
+    multiples = (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)
+    linear = ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
+    axis.set_major_locator(linear if high < 6 * low else ticker.LogLocator(subs=multiples))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
 

@@ -1,4 +1,4 @@
-"""Pictures of multigrid hierarchies: the size of the levels, and the aggregates of a mesh."""
+"""Pictures of multigrid hierarchies: the size of the levels, and the aggregates of a grid."""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ from gsparse.plot.axes import axes_of, matplotlib_module
 
 # Colours of aggregates. Their order makes neighbours, which mostly have numbers close to each other, differ.
 _NUM_COLORS, _STEP = 20, 7
-# Area of the marks of all nodes together, and largest area of one mark, in square points (a point is 1/72 inch).
-_ALL_POINTS, _LARGEST_POINT = 40_000.0, 60.0
 
 
-def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = None, level: int = 0) -> Any:
-    """Draw the aggregates of a mesh, or without a mesh the number of rows and entries of each level.
+def hierarchy(M: Any, ax: Any = None, *, shape: Any = None, level: int = 0) -> Any:
+    """Draw the aggregates of a grid, or without a shape the number of rows and entries of each level.
 
     Parameters
     ----------
     M : MultigridPreconditioner
         The result of `gsparse.linalg.amg`. Aggregates are known if a matrix was passed to it.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default. Coordinates in three dimensions need Axes of the projection
-        "3d".
-    coordinates : array_like, shape (num_nodes, 2) or (num_nodes, 3), optional
-        The coordinates of the nodes of the finest level.
+        Where to draw. A new figure is made by default.
     shape : tuple of int, optional
         The number of nodes along each axis of a rectangular grid, in two or three dimensions; the last axis is that
         along which numbers of nodes follow each other. In three dimensions, the layer in the middle of the first axis
@@ -48,10 +43,9 @@ def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = N
     TypeError
         If `M` is not a multigrid preconditioner.
     ShapeError
-        If coordinates or shape do not fit the number of nodes.
+        If the shape does not fit the number of nodes.
     ValueError
-        If the level has no aggregates, both `coordinates` and `shape` are passed, or coordinates in three dimensions
-        are to be drawn into Axes of another projection.
+        If the level has no aggregates.
 
     Examples
     --------
@@ -65,15 +59,10 @@ def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = N
     """
     if not hasattr(M, "sizes"):
         raise TypeError(f"a multigrid preconditioner is needed, got {type(M).__name__}: pass gsparse.linalg.amg(A)")
-    if coordinates is not None and shape is not None:
-        raise ValueError("pass coordinates or shape, not both")
-    if coordinates is None and shape is None:
+    if shape is None:
         return _draw_levels(M, axes_of(ax))
     groups = _groups(M, level)
-    if shape is None:
-        ax = _draw_points(groups, np.asarray(coordinates, np.float64), ax)
-    else:
-        ax = _draw_grid(groups, shape, ax)
+    ax = _draw_grid(groups, shape, ax)
     ax.set_title(f"{groups.size} nodes in {groups.max(initial=-1) + 1} aggregates", fontsize="small")
     return ax
 
@@ -139,20 +128,3 @@ def _draw_borders(ax: Any, differs: npt.NDArray[np.bool_], axis: int) -> None:
         lines.reshape(-1, 2, 2), colors="white", linewidths=0.8
     )
     ax.add_collection(collection)
-
-
-def _draw_points(groups: npt.NDArray[np.int64], points: npt.NDArray[np.float64], ax: Any) -> Any:
-    if points.ndim != 2 or points.shape[0] != groups.size or points.shape[1] not in (2, 3):
-        raise ShapeError(f"coordinates must have the shape ({groups.size}, 2 or 3), got {points.shape}")
-    if ax is None and points.shape[1] == 3:
-        pyplot = matplotlib_module("pyplot")
-        ax = pyplot.subplots(layout="constrained", subplot_kw={"projection": "3d"})[1]
-    ax = axes_of(ax)
-    if points.shape[1] == 3 and not hasattr(ax, "zaxis"):
-        raise ValueError(
-            "coordinates in three dimensions need Axes of projection='3d': leave ax out, or pass such Axes"
-        )
-    area = min(_LARGEST_POINT, _ALL_POINTS / max(groups.size, 1))
-    ax.scatter(*points.T, c=_colors(groups), s=area, linewidths=0)
-    ax.set_aspect("equal")
-    return ax

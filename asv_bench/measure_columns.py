@@ -51,7 +51,7 @@ def products(loaded: LoadedMatrix) -> Iterator[tuple[str, PanelLaunch | None, Ca
         Y = device.xp.empty((loaded.shape[0], loaded.columns), dtype, order=order)
         yield layout, None, partial(A.matmat, X, out=Y)
         for launch in launches(panel_of(X), device.lanes, dtype.itemsize):
-            kernel = kernels_of(device).csr_spmm(
+            kernel = kernels_of(device).spmm.csr_spmm(
                 device, stored, dtype, lambda panel, launch=launch: launch, prepared.structure.survey
             )
             yield layout, launch, partial(run, kernel, X, Y)

@@ -197,12 +197,14 @@ def measure_updates(device: Device, quick: bool) -> Iterator[str]:
     with SquareMatrix.of(A, "measure") as matrix:
         structure = RowStructure.of(matrix)
         filled = structure.fill(matrix, matrix.diagonal)
-        factorize = partial(kernels_of(device).factorize_ilu0, device, filled, structure.diagonal, structure.levels)
+        factorize = partial(
+            kernels_of(device).triangular.factorize_ilu0, device, filled, structure.diagonal, structure.levels
+        )
         phases: dict[str, Callable[[], Any]] = {
             "comparison with the adjoint": matrix.is_roughly_hermitian,
             "search for values that are not finite": partial(matrix.check_finite, "measure"),
             "structure of the factors": partial(RowStructure.of, matrix),
-            "of which levels": partial(kernels_of(device).triangular_levels, device, structure.lower, False),
+            "of which levels": partial(kernels_of(device).triangular.triangular_levels, device, structure.lower, False),
             "values on the structure": partial(structure.fill, matrix, matrix.diagonal),
             "factorization": factorize,
         }

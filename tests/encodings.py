@@ -74,7 +74,7 @@ HURTING: dict[str, Any] = {
 
 def hurting(device: Device, name: str, rng: np.random.Generator) -> sp.csr_array:
     """Return a structure of `HURTING`, with the limits of a device's kernels."""
-    return _window(HURTING[name](kernels_of(device), rng), rng)
+    return _window(HURTING[name](kernels_of(device).layout, rng), rng)
 
 
 def values_of_kind(kind: str, rng: np.random.Generator, size: int, dtype: Any) -> Any:
@@ -119,7 +119,7 @@ def store(
         entries._made |= {"values": encoded, "patterns": None}
     if format == "bsr":
         block_rows, plain = structure.block_rows, structure.plain_block_columns()
-        encode = kernels_of(device).encode_columns
+        encode = kernels_of(device).encode.encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
         structure.block_rows = replace(block_rows, columns=encoded)
     elif format not in (PATTERN, "row_lanes"):
@@ -128,7 +128,7 @@ def store(
             "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
         }.get(format, ("csr_columns", lambda: csr.indices))
         plain = lay()
-        encode = kernels_of(device).encode_columns
+        encode = kernels_of(device).encode.encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
         setattr(structure, places, encoded)
     return entries.stored(format)
@@ -153,7 +153,7 @@ def multiply(
     compute = x.dtype
     poison = np.nan if compute.kind in "fc" else -(2**62)
     out = on_device(device, np.full(stored.num_rows, poison, compute) if y is None else y)
-    kernel = kernels_of(device).SPMV[format](device, stored, compute, launch or Launch(256, 4))
+    kernel = kernels_of(device).spmv.PRODUCTS[format](device, stored, compute, launch or Launch(256, 4))
     kernel(on_device(device, x), out, compute.type(alpha), compute.type(beta), conjugate)
     return host(out)
 

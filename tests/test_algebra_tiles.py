@@ -105,7 +105,7 @@ def test_entries_that_are_not_zero(device: Device, name: str, dtype: Any, rng: n
     A.data[rng.random(A.nnz) < 0.2] = 0
     want = A.copy()
     want.eliminate_zeros()
-    assert_same(kernels_of(device).drop_zeros(device, on(device, A)), want)
+    assert_same(kernels_of(device).sparse_rows.drop_zeros(device, on(device, A)), want)
 
 
 def test_signs_and_subnormal_numbers_of_each_precision_are_told_from_zero(device: Device):
@@ -117,7 +117,7 @@ def test_signs_and_subnormal_numbers_of_each_precision_are_told_from_zero(device
             values = np.concatenate([values, values])
             values.real[: parts.size], values.imag[: parts.size] = 0, parts
         A = sp.csr_array((values, np.arange(values.size), [0, values.size]))
-        kept = kernels_of(device).drop_zeros(device, on(device, A))
+        kept = kernels_of(device).sparse_rows.drop_zeros(device, on(device, A))
         np.testing.assert_array_equal(host(kept.indices), np.flatnonzero(values != 0))
 
 
@@ -127,13 +127,13 @@ def test_marked_entries_and_columns_with_a_place(device: Device, name: str, rng:
     keep = rng.random(A.nnz) < 0.5
     want = sp.csr_array((np.where(keep, 1.0, 0.0), A.indices, A.indptr), shape=A.shape, copy=True)
     want.eliminate_zeros()
-    kept = kernels_of(device).keep_entries(device, on(device, A), on_device(device, keep))
+    kept = kernels_of(device).sparse_rows.keep_entries(device, on(device, A), on_device(device, keep))
     np.testing.assert_array_equal(host(kept.indptr), want.indptr)
     np.testing.assert_array_equal(host(kept.indices), want.indices)
     np.testing.assert_array_equal(host(kept.data), A.data[keep])
     places = np.where(rng.random(A.shape[1]) < 0.5, -1, 0).astype(A.indices.dtype)
     places[places == 0] = np.arange((places == 0).sum())
-    mapped = kernels_of(device).map_columns(device, on(device, A), on_device(device, places), A.shape[1])
+    mapped = kernels_of(device).sparse_rows.map_columns(device, on(device, A), on_device(device, places), A.shape[1])
     selected = A[:, np.flatnonzero(places >= 0)]
     np.testing.assert_array_equal(host(mapped.indptr), selected.indptr)
     np.testing.assert_array_equal(host(mapped.indices), selected.indices)
@@ -191,11 +191,11 @@ def test_a_transpose_keeps_the_order_of_the_rows_in_every_way(
     S = with_types(from_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)  # unsorted, with duplicates
     canonical = with_types(with_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)
     for _ in range(2):
-        transposed = kernels_of(device).csr_transpose(device, on(device, S))
+        transposed = kernels_of(device).transpose.csr_transpose(device, on(device, S))
         assert_transposed(S, transposed)
         assert not transposed.is_canonical
         known = replace(on(device, canonical), is_canonical=True)
-        transposed = kernels_of(device).csr_transpose(device, known)
+        transposed = kernels_of(device).transpose.csr_transpose(device, known)
         assert_transposed(canonical, transposed)
         assert transposed.is_canonical
 
@@ -219,7 +219,7 @@ SMALL_SHAPES = {
 def test_a_transpose_of_each_small_shape(device: Device, name: str, rng: np.random.Generator) -> None:
     lengths, num_cols = SMALL_SHAPES[name]
     S = numbered(with_lengths(lengths, num_cols, rng)) if lengths.size else sp.csr_array((0, num_cols))
-    assert_transposed(S, kernels_of(device).csr_transpose(device, on(device, S)))
+    assert_transposed(S, kernels_of(device).transpose.csr_transpose(device, on(device, S)))
 
 
 def test_long_columns_are_not_counted_if_the_mean_column_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_long_columns_are_not_counted_if_the_mean_column_is_long(monkeypatch: py
         columns = np.sort(np.arange(1000).reshape(200, 5) % used).reshape(-1).astype(np.int32)
         S = sp.csr_array((np.ones(1000), columns, np.arange(0, 1001, 5, dtype=np.int32)), shape=(200, num_cols))
         S = numbered(S)
-        assert_transposed(S, kernels_of(device).csr_transpose(device, on(device, S)))
+        assert_transposed(S, kernels_of(device).transpose.csr_transpose(device, on(device, S)))
         assert ("count_columns" in asked, "order_entries" in asked) == (counts, orders)
 
 
@@ -251,7 +251,7 @@ def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
     for seed in range(4):  # Each runs the threads of a block in another order.
         device = EmulatedDevice(32, seed)
         csr = replace(on(device, S), is_canonical=is_canonical)
-        assert_transposed(S, kernels_of(device).csr_transpose(device, csr))
+        assert_transposed(S, kernels_of(device).transpose.csr_transpose(device, csr))
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -262,7 +262,7 @@ def test_rows_are_taken_and_numbered(device: Device, name: str, rng: np.random.G
     taken = select_rows(device, on(device, A), on_device(device, rows))
     for part in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(host(getattr(taken, part)), getattr(want, part))
-    numbers = kernels_of(device).row_numbers(device, on_device(device, A.indptr), A.nnz)
+    numbers = kernels_of(device).sparse_rows.row_numbers(device, on_device(device, A.indptr), A.nnz)
     np.testing.assert_array_equal(host(numbers), np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)))
 
 
@@ -272,9 +272,9 @@ def test_values_are_scaled_by_rows_and_columns(device: Device, name: str, rng: n
     rows, columns = rng.standard_normal(A.shape[0]), rng.standard_normal(A.shape[1])
     kernels, csr = kernels_of(device), on(device, A)
     numbers = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    got = kernels.scale_rows(device, csr, on_device(device, rows))
+    got = kernels.sparse_rows.scale_rows(device, csr, on_device(device, rows))
     np.testing.assert_array_equal(host(got), A.data * rows[numbers])
-    got = kernels.scale_columns(device, csr, on_device(device, columns))
+    got = kernels.sparse_rows.scale_columns(device, csr, on_device(device, columns))
     np.testing.assert_array_equal(host(got), A.data * columns[A.indices])
 
 

@@ -30,8 +30,8 @@ Size = tuple[int, int, int]
 @pytest.fixture(autouse=True)
 def multiplies_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiply also such matrices by blocks that could be multiplied faster by entries."""
-    monkeypatch.setattr("gsparse.kernels.cpu.block_products._FEWEST_PRODUCTS", 0)
-    monkeypatch.setattr("gsparse.kernels.gpu.block_products._MOST_LOOKS", 1000.0)
+    monkeypatch.setattr("gsparse.kernels.cpu.blocks._FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr("gsparse.kernels.gpu.blocks._MOST_LOOKS", 1000.0)
 
 
 def upload(device: Device, S: sp.csr_array) -> Csr:
@@ -83,7 +83,7 @@ def assert_within_the_bound(result: Csr, A: sp.csr_array, B: sp.csr_array) -> No
 def test_a_product_by_blocks_has_the_entries_of_one_by_entries(
     device: Device, name: str, sizes: Size, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.kernels.gpu.block_products._SHORT", 1000)
+    monkeypatch.setattr("gsparse.kernels.gpu.blocks._SHORT", 1000)
     A, B = two(name, sizes, rng)
     a, b = upload(device, A), upload(device, B)
     result = by_blocks(device, a, b, sizes).result
@@ -233,7 +233,7 @@ def test_threads_of_a_gpu_that_would_mostly_look_in_vain_multiply_by_entries(
     A = of_blocks(np.full(400, 8), 400, (2, 2), rng)
     a = upload(device, A)
     assert product_of_blocks(device, a, a, (2, 2), (2, 2))[1] == (2, 2)
-    monkeypatch.setattr("gsparse.kernels.gpu.block_products._MOST_LOOKS", 1.5)
+    monkeypatch.setattr("gsparse.kernels.gpu.blocks._MOST_LOOKS", 1.5)
     result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
     assert (blocksize is None) == (device.kind == "gpu")
     assert_alike(result, product(device, a, a))
@@ -250,7 +250,7 @@ def test_looks_are_counted_if_block_rows_are_uneven(
     products = np.diff(host(of_b.indptr))[host(of_a.indices)].sum()
     exact = (lengths[0] * lengths[1]).sum() / products
     for name, value in (("_SHORT", 1), ("_EVEN", 0), ("_SPREAD", 1), ("_MOST_LOOKS", most * exact / 4)):
-        monkeypatch.setattr(f"gsparse.kernels.gpu.block_products.{name}", value)
+        monkeypatch.setattr(f"gsparse.kernels.gpu.blocks.{name}", value)
     result, blocksize = product_of_blocks(device, a, b, (2, 2), (2, 2))
     assert (blocksize is None) == (most < 1 and device.kind == "gpu")
     assert_within_the_bound(result, A, B)
@@ -279,8 +279,8 @@ def looks_at_small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 def needs_blocks(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     """Make products computed by entries fail; those of patterns, with which products by blocks begin, still run."""
     kernels = kernels_of(device)
-    monkeypatch.delattr(kernels, "spgemm")
-    monkeypatch.delattr(kernels, "spgemm_values")
+    monkeypatch.delattr(kernels.sparse_products, "spgemm")
+    monkeypatch.delattr(kernels.sparse_products, "spgemm_values")
 
 
 @pytest.mark.usefixtures("looks_at_small_matrices", "needs_blocks")
@@ -329,7 +329,7 @@ def test_a_product_with_a_matrix_that_has_no_blocks_is_computed_by_entries(
 ) -> None:
     S, _ = two("ragged", (3, 3, 2), rng)
     T = sp.csr_array(sp.random_array((S.shape[1], 50), density=0.05, rng=rng))
-    monkeypatch.delattr(kernels_of(device), "multiply_blocks")
+    monkeypatch.delattr(kernels_of(device).blocks, "multiply_blocks")
     C = GpuSparseMatrix(S, device=device) @ GpuSparseMatrix(T, device=device)
     np.testing.assert_allclose(C.toarray(), (S @ T).toarray(), rtol=1e-12, atol=1e-12)
 
@@ -339,7 +339,7 @@ def test_products_of_small_matrices_are_not_examined_for_blocks(
 ) -> None:
     S, T = two("ragged", (3, 3, 2), rng)
     A, B = GpuSparseMatrix(S, device=device), GpuSparseMatrix(T, device=device)
-    monkeypatch.delattr(kernels_of(device), "full_blocks")
+    monkeypatch.delattr(kernels_of(device).blocks, "full_blocks")
     assert (A @ B).shape == (S.shape[0], T.shape[1])
 
 
@@ -351,7 +351,7 @@ def test_a_product_by_blocks_for_which_memory_does_not_suffice_is_made_by_entrie
 
     A, B = two("ragged", (3, 3, 2), rng)
     a, b = upload(device, A), upload(device, B)
-    monkeypatch.setattr(kernels_of(device), "multiply_blocks", fails)
+    monkeypatch.setattr(kernels_of(device).blocks, "multiply_blocks", fails)
     result, blocksize = product_of_blocks(device, a, b, (3, 3), (3, 2))
     assert blocksize is None
     assert_alike(result, product(device, a, b))

@@ -70,10 +70,10 @@ def test_slices_sort_rows_and_split_long_rows_only_when_needed(device: Device, r
         assert (slices.long_rows is not None) is is_split
         assert (slices.rows is not None) is (is_sorted or is_split)
         if is_split:
-            assert slices.long_length == kernels_of(device).LONG_LENGTH
+            assert slices.long_length == kernels_of(device).layout.LONG_LENGTH
             lengths = np.diff(S.indptr)
             np.testing.assert_array_equal(
-                host(slices.long_rows.rows), np.flatnonzero(lengths > kernels_of(device).LONG_LENGTH)
+                host(slices.long_rows.rows), np.flatnonzero(lengths > kernels_of(device).layout.LONG_LENGTH)
             )
 
 
@@ -127,7 +127,7 @@ def test_column_codes_are_as_narrow_as_the_span_of_a_run_allows(
     S.data, S.indices, S.indptr = random_values(rng, num_rows, float), columns, np.arange(num_rows + 1, dtype=index)
     A = GpuSparseMatrix(S, device=device, format=format)
     stored = A.stored.columns
-    codes = kernels_of(device).CSR_CODES if format in CSR else (np.dtype(np.uint8), np.dtype(np.uint16))
+    codes = kernels_of(device).encode.CSR_CODES if format in CSR else (np.dtype(np.uint8), np.dtype(np.uint16))
     dtype = next((code for code in codes if dtype is not None and code >= np.dtype(dtype)), None)
     assert stored.codes.dtype == (dtype or index)
     assert (stored.bases is None) is (dtype is None)
@@ -272,12 +272,12 @@ def test_only_row_patterns_refuse_a_matrix_of_too_many_distinct_rows(device: Dev
 def test_rows_with_colliding_hashes_are_distinguished(
     device: Device, hashes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_keys = kernels_of(device).row_keys
+    true_keys = kernels_of(device).encode.row_keys
 
     def keys(*args: Any) -> Any:
         return true_keys(*args) % np.uint64(hashes)
 
-    monkeypatch.setattr(kernels_of(device), "row_keys", keys)
+    monkeypatch.setattr(kernels_of(device).encode, "row_keys", keys)
     S = sp.vstack([patterned(rng, 20_000, 9), patterned(rng, 20_000, 9)]).tocsr()[:, :20_000]
     x = random_values(rng, S.shape[1], float)
     with pytest.raises(FormatError):
@@ -289,8 +289,10 @@ def test_rows_with_colliding_hashes_are_distinguished(
 def test_rows_whose_values_collide_in_their_hashes_store_their_own_values(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_keys = kernels_of(device).row_keys
-    monkeypatch.setattr(kernels_of(device), "row_keys", lambda device, csr, values: true_keys(device, csr, False))
+    true_keys = kernels_of(device).encode.row_keys
+    monkeypatch.setattr(
+        kernels_of(device).encode, "row_keys", lambda device, csr, values: true_keys(device, csr, False)
+    )
     S = patterned(rng, 2000, 6)
     S.data = random_values(rng, S.nnz, float)
     A = GpuSparseMatrix(S, device=device, format=PATTERN)
@@ -324,7 +326,7 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
 def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
     S = hurting(device, structure, rng)
     structure_of = Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
-    size, lengths = kernels_of(device).CHUNK_SIZE, np.diff(S.indptr)
+    size, lengths = kernels_of(device).layout.CHUNK_SIZE, np.diff(S.indptr)
     for limit in (16, 64, 256):
         long = structure_of.csr_long_rows(limit)
         rows = np.flatnonzero(lengths > limit)
@@ -348,8 +350,11 @@ def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng
 def test_a_survey_agrees_with_numpy(device: Device, structure: str, index: Any, rng: np.random.Generator) -> None:
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
     indptr, indices = (on_device(device, part.astype(index)) for part in (S.indptr, S.indices))
-    survey, lengths = kernels_of(device).survey(device, indptr, indices, True), np.diff(S.indptr).astype(np.int64)
-    short = np.where(lengths > kernels_of(device).LONG_LENGTH, 0, lengths)
+    survey, lengths = (
+        kernels_of(device).layout.survey(device, indptr, indices, True),
+        np.diff(S.indptr).astype(np.int64),
+    )
+    short = np.where(lengths > kernels_of(device).layout.LONG_LENGTH, 0, lengths)
     padded = [np.append(part, np.zeros(-part.size % device.lanes, int)) for part in (lengths, short)]
     stored = [device.lanes * part.reshape(-1, device.lanes).max(axis=1, initial=0).sum() for part in padded]
     rows = np.repeat(np.arange(lengths.size), lengths)
@@ -360,7 +365,7 @@ def test_a_survey_agrees_with_numpy(device: Device, structure: str, index: Any, 
     assert (survey.first, survey.last, survey.num_falls) == (0, S.nnz, 0)
     assert survey.num_unsorted == ((np.diff(rows) == 0) & (np.diff(S.indices) <= 0)).sum()
     assert (survey.min_column, survey.max_column) == ((S.indices.min(), S.indices.max()) if S.nnz else (0, 0))
-    if kernels_of(device).CSR_CODES:
+    if kernels_of(device).encode.CSR_CODES:
         runs = [S.indices[k : k + device.lanes] for k in range(0, S.nnz, device.lanes)]
         assert survey.run_span == max((int(np.ptp(run)) for run in runs), default=0)
 
@@ -373,7 +378,7 @@ def test_distinct_keys_returns_all_keys_or_none_above_the_limit(
 ) -> None:
     table = np.unique(np.append([0, 1], rng.integers(0, np.iinfo(key).max, 2 * count, dtype=key)).astype(key))[:count]
     keys = rng.permutation(np.append(table, table[rng.integers(0, count, repeats)]))
-    distinct = kernels_of(device).distinct_keys(device, on_device(device, keys), 4096)
+    distinct = kernels_of(device).encode.distinct_keys(device, on_device(device, keys), 4096)
     if count > 4096:
         assert distinct is None
         return

@@ -78,7 +78,7 @@ class WorkerProducts:
             )
 
         survey = self.prepared.structure.survey
-        multiply = kernels_of(self.device).csr_spmm(self.device, self.prepared.csr, X.dtype, choose, survey)
+        multiply = kernels_of(self.device).spmm.csr_spmm(self.device, self.prepared.csr, X.dtype, choose, survey)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
         alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
         multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
@@ -194,13 +194,13 @@ def test_values_that_float32_can_hold_are_read_as_float32(
     if survives:
         S.data = S.data.astype(np.complex64 if S.dtype.kind == "c" else np.float32).astype(dtype)
     read: list[Any] = []
-    csr_spmm = kernels_of(gpu).csr_spmm
+    csr_spmm = kernels_of(gpu).spmm.csr_spmm
 
     def spy(device: Device, csr: Any, *rest: Any) -> Any:
         read.append(csr.dtype)
         return csr_spmm(device, csr, *rest)
 
-    monkeypatch.setattr(kernels_of(gpu), "csr_spmm", spy)
+    monkeypatch.setattr(kernels_of(gpu).spmm, "csr_spmm", spy)
     X = random_values(rng, (S.shape[1], 6), dtype)
     assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6) @ X, S, X)
     assert read[0].itemsize == S.dtype.itemsize // (2 if survives else 1)

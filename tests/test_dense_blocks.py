@@ -132,7 +132,9 @@ def test_a_survey_never_denies_blocks_that_are_there(
 ) -> None:
     S = of_blocks(*STRUCTURES[structure](rng), size, rng)
     A = GpuSparseMatrix(S, device=device)
-    survey = kernels_of(device).survey(device, *(on_device(device, part) for part in (S.indptr, S.indices)), False)
+    survey = kernels_of(device).layout.survey(
+        device, *(on_device(device, part) for part in (S.indptr, S.indices)), False
+    )
     if largest_blocks(S) != (1, 1):
         assert survey.may_consist_of_blocks
     assert A._prepared()[0].structure.blocksize == (largest_blocks(S) if S.nnz else (1, 1))
@@ -143,7 +145,9 @@ def test_the_survey_alone_recognizes_most_matrices_without_blocks(
 ) -> None:
     """The survey of the CPU does not examine rows for blocks."""
     device = gpu_device
-    monkeypatch.setattr(kernels_of(device), "full_blocks", Mock(side_effect=AssertionError("rows are examined again")))
+    monkeypatch.setattr(
+        kernels_of(device).blocks, "full_blocks", Mock(side_effect=AssertionError("rows are examined again"))
+    )
     lines = [sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)) for n in (40, 300)]
     random = sp.random_array((1000, 900), density=0.02, rng=rng, format="csr")
     one_dense_row = from_lengths(np.append(rng.integers(3, 9, 99), 200), 200, rng)
@@ -162,7 +166,7 @@ def test_block_columns_are_stored_in_two_bytes_if_they_are_close(
         S = of_blocks(np.full(70, 3), num_block_cols, (2, 2), rng)
         S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
         stored = GpuSparseMatrix(S, device=device, format="bsr").stored
-        assert stored.columns.codes.dtype == (dtype if kernels_of(device).SLICES_BLOCKS else np.int32)
+        assert stored.columns.codes.dtype == (dtype if kernels_of(device).blocks.SLICES_BLOCKS else np.int32)
         plain = GpuSparseMatrix(S, device=device, format="bsr", compress=False).stored
         assert plain.columns.codes.dtype == np.int32
         assert_decodes(plain, S, device.lanes)
@@ -348,7 +352,7 @@ def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(
     gpu_device: Device, rng: np.random.Generator
 ) -> None:
     device = gpu_device
-    assert kernels_of(device).SLICES_BLOCKS  # on a CPU, one thread owns a block row
+    assert kernels_of(device).blocks.SLICES_BLOCKS  # on a CPU, one thread owns a block row
     even = GpuSparseMatrix(of_blocks(np.full(200, 30), 60, (3, 3), rng), device=device, format="bsr").stored
     assert even.row_lanes == 8
     assert even.slices.rows is None
@@ -356,7 +360,7 @@ def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(
     S = of_blocks(different, 60, (3, 3), rng)
     A = GpuSparseMatrix(S, device=device, format="bsr")
     assert A.stored.row_lanes == 8
-    assert A.stored.slices.sorting_scope == 8 * kernels_of(device).SORTING_SCOPE
+    assert A.stored.slices.sorting_scope == 8 * kernels_of(device).layout.SORTING_SCOPE
     assert A.stored.padding_ratio < 1.4
     x = random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)

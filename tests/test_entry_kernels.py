@@ -58,7 +58,7 @@ def test_entries_are_found_and_repeated_ones_reported(
     S = made(structure, rng, is_sorted, index=index)
     rows, columns = samples(S, rng)
     with device.active():
-        positions, num_missing, has_several = kernels_of(device).find_entries(
+        positions, num_missing, has_several = kernels_of(device).edits.find_entries(
             device, on(device, S), on_device(device, rows), on_device(device, columns), is_sorted
         )
     coo, found = S.tocoo(), host(positions)
@@ -83,8 +83,8 @@ def test_the_entries_at_a_place_are_added_up(
     rows, columns = samples(S, rng)
     with device.active():
         arguments = (device, on(device, S), on_device(device, rows), on_device(device, columns), is_sorted)
-        sums = host(kernels_of(device).sample_entries(*arguments))
-        again = host(kernels_of(device).sample_entries(*arguments))
+        sums = host(kernels_of(device).edits.sample_entries(*arguments))
+        again = host(kernels_of(device).edits.sample_entries(*arguments))
     assert sums.dtype == dtype
     np.testing.assert_array_equal(sums, S.toarray()[rows, columns])
     assert sums.tobytes() == again.tobytes()
@@ -101,7 +101,7 @@ def test_a_single_entry_is_a_scalar_of_its_dtype(
     csr, dense = on(device, S), S.toarray()
     with device.active():
         for row, column in zip(*samples(S, rng, 8), strict=True):
-            value = kernels_of(device).sample_entry(device, csr, int(row), int(column))
+            value = kernels_of(device).edits.sample_entry(device, csr, int(row), int(column))
             assert (value, value.dtype) == (dense[row, column], S.dtype)
             assert np.isscalar(value)
 
@@ -121,7 +121,7 @@ def test_new_entries_are_inserted_in_order(
     values = random_values(rng, places.shape[1], dtype)
     with device.active():
         new = (on_device(device, part) for part in (*places, values))
-        result = scipy_of(kernels_of(device).insert_entries(device, on(device, S), *new, is_sorted))
+        result = scipy_of(kernels_of(device).edits.insert_entries(device, on(device, S), *new, is_sorted))
     coo = S.tocoo()
     order = np.argsort(np.concatenate([places[0], coo.row]), kind="stable")
     columns, data = np.concatenate([places[1], coo.col])[order], np.concatenate([values, coo.data])[order]
@@ -144,7 +144,7 @@ def test_missing_entries_are_all_places_without_one(
     S = sp.csr_array(np.ones((5, 7))) if structure == "full" else made(structure, rng, True)
     S = with_types(S, float, index, rng)
     with device.active():
-        missing = scipy_of(kernels_of(device).missing_entries(device, on(device, S)))
+        missing = scipy_of(kernels_of(device).edits.missing_entries(device, on(device, S)))
     assert missing.dtype == bool
     assert missing.indices.dtype == index
     pattern = sp.csr_array((np.ones(S.nnz, bool), S.indices, S.indptr), shape=S.shape)
@@ -165,7 +165,9 @@ def test_the_element_at_the_place_of_each_entry_is_taken(
         values = random_values(rng, S.shape, dtype)
         wide = np.repeat(np.repeat(values, 2, axis=0), 3, axis=1)[::2, ::3]
         for array in (on_device(device, values), on_device(device, values.T.copy()).T, on_device(device, wide)):
-            np.testing.assert_array_equal(host(kernels.take_elements(device, csr, array)), values[coo.row, coo.col])
+            np.testing.assert_array_equal(
+                host(kernels.edits.take_elements(device, csr, array)), values[coo.row, coo.col]
+            )
 
 
 @pytest.mark.few(12)
@@ -179,7 +181,7 @@ def test_entries_are_added_to_a_dense_array_in_their_order(
     csr, before = on(device, S), random_values(rng, S.shape, dtype)
     with device.active():
         dense = on_device(device, before)
-        kernels_of(device).add_entries(device, replace(csr, is_canonical=is_sorted), dense)
+        kernels_of(device).edits.add_entries(device, replace(csr, is_canonical=is_sorted), dense)
     coo, want = S.tocoo(), before.copy()
     for row, column, value in zip(coo.row, coo.col, coo.data, strict=True):
         want[row, column] += value
@@ -191,7 +193,7 @@ def test_many_entries_at_one_place_of_a_boolean_matrix_stay_true(device: Device)
     for is_canonical in (False, True) if device.is_host else (False,):
         with device.active():
             dense = on_device(device, np.array([[False, True]]))
-            kernels_of(device).add_entries(device, replace(on(device, S), is_canonical=is_canonical), dense)
+            kernels_of(device).edits.add_entries(device, replace(on(device, S), is_canonical=is_canonical), dense)
         np.testing.assert_array_equal(host(dense), [[True, True]])
 
 
@@ -199,7 +201,7 @@ def test_many_entries_at_one_place_of_a_boolean_matrix_stay_true(device: Device)
 def test_unsigned_numbers_that_int64_cannot_hold_are_out_of_range(device: Device, size: int) -> None:
     numbers = np.arange(size).astype(np.uint64)
     with device.active():
-        from_start = kernels_of(device).numbers_from_start
+        from_start = kernels_of(device).sparse_rows.numbers_from_start
         np.testing.assert_array_equal(host(from_start(device, on_device(device, numbers), size)), numbers)
         numbers[3] = 2**64 - 1
         assert from_start(device, on_device(device, numbers), size) is None
@@ -225,7 +227,7 @@ def test_values_are_put_to_their_positions(device: Device, dtype: str, rng: np.r
     for new in (values, values[:1]):
         written, want = on_device(device, data), data.copy()
         with device.active():
-            kernels.put_values(device, written, on_device(device, positions), on_device(device, new))
+            kernels.edits.put_values(device, written, on_device(device, positions), on_device(device, new))
         want[positions[stay]] = new if new.size == 1 else new[stay]
         np.testing.assert_array_equal(host(written), want)
 
@@ -236,8 +238,8 @@ def test_a_sample_in_a_row_that_is_longer_than_a_block(device: Device) -> None:
     rows, columns = np.ones(40, np.int64), np.arange(40)
     with device.active():
         arguments = (device, on(device, S), on_device(device, rows), on_device(device, columns), False)
-        np.testing.assert_array_equal(host(kernels_of(device).sample_entries(*arguments)), S.toarray()[1])
-        positions, num_missing, has_several = kernels_of(device).find_entries(*arguments)
+        np.testing.assert_array_equal(host(kernels_of(device).edits.sample_entries(*arguments)), S.toarray()[1])
+        positions, num_missing, has_several = kernels_of(device).edits.find_entries(*arguments)
         assert (host(positions) == -2).all()
         assert (num_missing, has_several) == (0, True)
 

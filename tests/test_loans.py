@@ -629,8 +629,8 @@ def test_a_transposed_copy_is_made_once_for_all_views(
     else:
         A.data[:], S.data[:] = 2, 2
     made: list[int] = []
-    transpose = kernels_of(device).csr_transpose
-    monkeypatch.setattr(kernels_of(device), "csr_transpose", lambda *args: made.append(1) or transpose(*args))
+    transpose = kernels_of(device).transpose.csr_transpose
+    monkeypatch.setattr(kernels_of(device).transpose, "csr_transpose", lambda *args: made.append(1) or transpose(*args))
     z = np.arange(float(SHAPE[0]))
     for _ in range(3):
         assert_product(A.H @ z, S.T, z)

@@ -124,7 +124,7 @@ def test_a_product_is_made_in_parts_if_memory_does_not_suffice(
 ) -> None:
     S, T = (whole_numbers(part, rng) for part in two(rng))
     kernels, rows = kernels_of(device), list[int]()
-    spgemm = kernels.spgemm
+    spgemm = kernels.sparse_products.spgemm
 
     def fails_for_many_rows(home: Device, a: Any, b: Any) -> Any:
         rows.append(a.num_rows)
@@ -132,11 +132,11 @@ def test_a_product_is_made_in_parts_if_memory_does_not_suffice(
             raise MemoryError
         return spgemm(home, a, b)
 
-    monkeypatch.setattr(kernels, "spgemm", fails_for_many_rows)
+    monkeypatch.setattr(kernels.sparse_products, "spgemm", fails_for_many_rows)
     assert_same(product(device, on(device, S), on(device, T)), S @ T)
     assert rows[0] == 60
     assert max(rows[-12:]) <= 5
-    monkeypatch.setattr(kernels, "spgemm", lambda *_: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr(kernels.sparse_products, "spgemm", lambda *_: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(MemoryError):
         product(device, on(device, S), on(device, T))
 

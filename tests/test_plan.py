@@ -392,14 +392,14 @@ def test_the_table_shows_measured_times() -> None:
 
 def test_row_statistics_are_those_of_the_rows(device: Device) -> None:
     lengths = np.random.default_rng(3).integers(0, 9, 4500)
-    lengths[[5, 4000]] = kernels_of(device).LONG_LENGTH + 1, 3 * kernels_of(device).LONG_LENGTH
+    lengths[[5, 4000]] = kernels_of(device).layout.LONG_LENGTH + 1, 3 * kernels_of(device).layout.LONG_LENGTH
     stats = GpuSparseMatrix(from_lengths(lengths, 50, np.random.default_rng(4)), device=device).plan.stats
     assert (stats.num_rows, stats.num_cols, stats.nnz) == (4500, 50, lengths.sum())
     assert (stats.min_length, stats.max_length, stats.num_empty) == (lengths.min(), lengths.max(), (lengths == 0).sum())
     assert stats.mean_length == pytest.approx(lengths.mean())
     assert stats.std_length == pytest.approx(lengths.std())
-    assert (stats.num_long, stats.long_entries) == (2, 4 * kernels_of(device).LONG_LENGTH + 1)
-    short = np.where(lengths > kernels_of(device).LONG_LENGTH, 0, lengths)
+    assert (stats.num_long, stats.long_entries) == (2, 4 * kernels_of(device).layout.LONG_LENGTH + 1)
+    short = np.where(lengths > kernels_of(device).layout.LONG_LENGTH, 0, lengths)
     for stored, of in ((stats.blocked_stored, lengths), (stats.split_stored, short)):
         slices = [of[i : i + device.lanes].max() * device.lanes for i in range(0, 4500, device.lanes)]
         assert stored == sum(slices)

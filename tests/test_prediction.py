@@ -15,7 +15,7 @@ from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.costs import TABLE_BYTES, KernelModel, num_sharing, vector_length
 from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
 from gsparse.formats.row_stats import RowStats, share_above
-from gsparse.kernels import gpu
+from gsparse.kernels.gpu import layout
 from gsparse.plan.choice import Candidate, make_plan
 from gsparse.plan.cost_model import MachineModel
 
@@ -157,7 +157,7 @@ def test_only_sorted_slices_look_up_their_rows(format: str) -> None:
 @EVERY_FORMAT
 def test_uncoalesced_reads_depend_on_row_length_up_to_the_longest_row_of_one_thread(format: str) -> None:
     assert count("stride", format, SHORT) == pytest.approx(SHORT.nnz * 3.6)
-    assert count("stride", format, replace(SHORT, mean_length=300.0)) == SHORT.nnz * gpu.SCALAR_LENGTH
+    assert count("stride", format, replace(SHORT, mean_length=300.0)) == SHORT.nnz * layout.SCALAR_LENGTH
 
 
 # -------------------------------------------------------------------------------------------------- the longest path
@@ -176,7 +176,7 @@ def test_a_thread_loads_several_entries_at_once() -> None:
 
 
 def test_a_thread_of_csr_scalar_has_no_longer_rows_than_the_limit_of_long_rows() -> None:
-    limit = gpu.SCALAR_LENGTH
+    limit = layout.SCALAR_LENGTH
     assert [steps("csr_scalar", n) for n in (1, limit, limit + 1, 9 * limit)] == pytest.approx([1, limit, limit, limit])
 
 
@@ -195,7 +195,7 @@ def test_threads_of_csr_vector_share_a_row() -> None:
     assert lengths == pytest.approx([1, 1.5, each, each, each])
     # With two threads for each row, the same rows are long rows as with one thread.
     assert predicted("csr_vector", SHORT).launch.threads_per_row == 2
-    assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
+    assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * layout.SCALAR_LENGTH / 2)
 
 
 def test_slices_have_no_row_longer_than_the_limit_of_long_rows() -> None:
@@ -211,7 +211,7 @@ def test_slices_have_no_row_longer_than_the_limit_of_long_rows() -> None:
 
 def test_slices_cut_their_long_rows_into_chunks() -> None:
     apart = Storage("int32", "float64", RAGGED.split_stored, 10**9)
-    chunks = RAGGED.num_long + RAGGED.long_entries / gpu.CHUNK_SIZE
+    chunks = RAGGED.num_long + RAGGED.long_entries / layout.CHUNK_SIZE
     assert count("chunk", "blocked_ellpack", RAGGED, apart) == pytest.approx(chunks)
     assert count("chunk", "blocked_ellpack", RAGGED, replace(apart, num_stored=RAGGED.blocked_stored)) == 0
     for length in (LONG_LENGTH - 1, LONG_LENGTH):
@@ -220,7 +220,7 @@ def test_slices_cut_their_long_rows_into_chunks() -> None:
 
 def test_block_rows_cut_their_long_rows_into_chunks() -> None:
     limit = LONG_LENGTH * MAX_BLOCK
-    chunks = RAGGED.num_long + RAGGED.long_entries / gpu.CHUNK_SIZE
+    chunks = RAGGED.num_long + RAGGED.long_entries / layout.CHUNK_SIZE
     assert count("chunk", "bsr", replace(RAGGED, max_length=limit + 1)) == pytest.approx(chunks)
     for length in (limit - 1, limit):
         assert count("chunk", "bsr", replace(RAGGED, max_length=length)) == 0
@@ -229,7 +229,7 @@ def test_block_rows_cut_their_long_rows_into_chunks() -> None:
 @pytest.mark.parametrize(
     ("format", "limit"),
     [
-        ("csr_scalar", gpu.SCALAR_LENGTH),
+        ("csr_scalar", layout.SCALAR_LENGTH),
         ("csr_vector", vector_length(8)),  # rows of this length have eight threads
     ],
 )
@@ -237,16 +237,16 @@ def test_long_rows_of_gpu_kernels_are_cut_into_chunks(format: str, limit: int) -
     some = replace(MEDIUM, nnz=9_000_000 * limit, mean_length=0.9 * limit, std_length=0.2 * limit, max_length=limit + 1)
     rows, entries = share_above(some, limit)
     assert 0.1 < rows < entries < 0.5
-    assert count("chunk", format, some) == pytest.approx(rows * 10_000_000 + entries * some.nnz / gpu.CHUNK_SIZE)
+    assert count("chunk", format, some) == pytest.approx(rows * 10_000_000 + entries * some.nnz / layout.CHUNK_SIZE)
     assert count("chunk", format, replace(some, max_length=limit)) == 0
     assert count("chunk", format, replace(some, nnz=0)) == 0
 
 
 def test_all_rows_are_cut_into_chunks_if_all_are_long() -> None:
-    limit = gpu.SCALAR_LENGTH
+    limit = layout.SCALAR_LENGTH
     long = replace(MEDIUM, nnz=9_000_000 * 2 * limit, num_empty=1_000_000, max_length=2 * limit)
     long = replace(long, mean_length=1.8 * limit, std_length=0.6 * limit)
-    assert count("chunk", "csr_scalar", long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
+    assert count("chunk", "csr_scalar", long) == pytest.approx(9_000_000 + long.nnz / layout.CHUNK_SIZE)
 
 
 @pytest.mark.parametrize("format", ["ellpack", "row_pattern"])

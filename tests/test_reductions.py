@@ -164,9 +164,9 @@ def test_rows_that_are_cut_into_pieces_are_reduced_correctly(device: Device, rng
         assert_same(REDUCTIONS[name](A, axis), REDUCTIONS[name](S, axis))
     values = rng.integers(-9, 9, 300_000).astype(float)
     data, kernels = on_device(device, values), kernels_of(device)
-    assert host(kernels.sum_entries(device, None, data, "square", data.size)) == (values**2).sum()
-    assert host(kernels.extreme_entries(device, None, data, "fmin", data.size)) == values.min()
-    assert host(kernels.extreme_positions(device, None, data, "maximum", data.size)) == values.argmax()
+    assert host(kernels.reductions.sum_entries(device, None, data, "square", data.size)) == (values**2).sum()
+    assert host(kernels.reductions.extreme_entries(device, None, data, "fmin", data.size)) == values.min()
+    assert host(kernels.reductions.extreme_positions(device, None, data, "maximum", data.size)) == values.argmax()
 
 
 @pytest.mark.parametrize("axis", [2, -3, (0, 0), (), 1.5, "rows", (0, 1, 0), [0]], ids=str)

@@ -13,7 +13,7 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu import lane_slices
+from gsparse.kernels.gpu import spmv
 from gsparse.products import row_lanes
 from gsparse.products.structure import Structure
 from tests.conftest import make_device
@@ -62,7 +62,7 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     numbers = np.full(400, 65535, np.uint16)
     numbers[:60] = np.arange(60)
     csr = structure_of(device, S).csr
-    found = kernels_of(device).lane_rows(device, csr, on_device(device, numbers) if hubs else None, 4)
+    found = kernels_of(device).layout.lane_rows(device, csr, on_device(device, numbers) if hubs else None, 4)
     order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
     lengths, width = np.diff(S.indptr), device.lanes
     frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300) * hubs
@@ -124,7 +124,7 @@ def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_sli
 def test_matrices_that_are_larger_than_the_cache_multiply_right(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(lane_slices, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(spmv, "_CACHED_BYTES", 0)
     S = graph(rng, 300, 500, 4000)
     for dtype, data in (("float64", S.data), ("complex64", S.data * (1 + 2j)), ("float64", np.ones(S.nnz))):
         T = sp.csr_array((data.astype(dtype), S.indices, S.indptr), shape=S.shape)

@@ -41,7 +41,7 @@ def test_numbers_that_both_backends_share_are_those_of_the_kernels() -> None:
 
 
 def test_the_survey_reads_its_statistics_where_the_kernel_puts_them() -> None:
-    from gsparse.kernels.gpu.survey import _COUNTERS, _FACTS
+    from gsparse.kernels.gpu.layout import _COUNTERS, _FACTS
 
     assert len(_COUNTERS) == constant("parts.cuh", "GS_LONG")
     assert len(_FACTS) == constant("setup_survey.cu", "GS_CONTRADICTED") + 1

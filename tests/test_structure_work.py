@@ -19,10 +19,11 @@ from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_d
 
 KERNELS = gsparse.FORMATS[1:]
 # Not `lane_positions`: eight bytes an entry are not kept between matrices, but made again.
-BUILDERS = (
-    "survey", "long_rows", "cut_slices", "run_span", "encode_columns", "full_blocks",
-    "block_parts", "lane_rows",
-)  # fmt: skip
+BUILDERS = {
+    "layout": ("survey", "long_rows", "cut_slices", "lane_rows"),
+    "encode": ("run_span", "encode_columns"),
+    "blocks": ("full_blocks", "block_parts"),
+}
 
 
 def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,11 +32,12 @@ def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*args: Any) -> None:
         raise AssertionError("the structure was examined again")
 
-    for name in BUILDERS:
-        monkeypatch.setattr(kernels_of(device), name, refuse)
-    row_keys = kernels_of(device).row_keys
+    for namespace, names in BUILDERS.items():
+        for name in names:
+            monkeypatch.setattr(getattr(kernels_of(device), namespace), name, refuse)
+    row_keys = kernels_of(device).encode.row_keys
     monkeypatch.setattr(
-        kernels_of(device),
+        kernels_of(device).encode,
         "row_keys",
         lambda device, csr, values: row_keys(device, csr, values) if values else refuse(),
     )
@@ -219,7 +221,7 @@ def test_a_symmetric_matrix_is_recognized_and_not_copied(
     S = square(rng, dtype, kind)
     S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
     if device.kind == "gpu":  # on the CPU, the check itself makes a temporary transpose
-        monkeypatch.setattr(kernels_of(device), "csr_transpose", refuse)
+        monkeypatch.setattr(kernels_of(device).transpose, "csr_transpose", refuse)
     A = GpuSparseMatrix(S, device=device)
     assert is_its_own_transpose(A)
     assert A._prepared()[0].transposed()[1] is (kind == "hermitian" and dtype.kind == "c")
@@ -285,7 +287,7 @@ def test_a_conversion_makes_the_transpose_once_and_asks_for_no_symmetry(
 ) -> None:
     S = square(rng, float, "symmetric")
     S = unsymmetric("one ulp", S, rng) if kind == "other" else S
-    A, asked, kernels = GpuSparseMatrix(S, device=device), list[str](), kernels_of(device)
+    A, asked, kernels = GpuSparseMatrix(S, device=device), list[str](), kernels_of(device).transpose
     for name in ("is_symmetric", "csr_transpose"):
         kernel = getattr(kernels, name)
         monkeypatch.setattr(
@@ -329,7 +331,7 @@ def test_a_declared_symmetry_is_not_checked(
         raise AssertionError("symmetry was checked or a transpose made, although it was declared")
 
     for name in ("is_symmetric", "csr_transpose"):
-        monkeypatch.setattr(kernels_of(device), name, refuse)
+        monkeypatch.setattr(kernels_of(device).transpose, name, refuse)
     S = square(rng, dtype, kind)
     A = GpuSparseMatrix(S, device=device, symmetric=declared)
     assert is_its_own_transpose(A)
@@ -342,7 +344,7 @@ def test_a_declared_symmetry_is_not_checked(
 
 def test_symmetric_false_is_not_checked(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
     S = square(rng, float, "symmetric")
-    monkeypatch.setattr(kernels_of(device), "is_symmetric", None)
+    monkeypatch.setattr(kernels_of(device).transpose, "is_symmetric", None)
     A = GpuSparseMatrix(S, device=device, symmetric=False)
     assert not is_its_own_transpose(A)
     check_views(A, S, rng)
@@ -452,7 +454,7 @@ def test_operations_that_preserve_symmetry_keep_its_declaration(
         raise AssertionError("symmetry was checked, or a transposed copy made, though it was declared")
 
     for kernel in ("is_symmetric", "csr_transpose"):
-        monkeypatch.setattr(kernels_of(real_device), kernel, refuse)
+        monkeypatch.setattr(kernels_of(real_device).transpose, kernel, refuse)
     A = GpuSparseMatrix(square(rng, complex, kind), device=real_device, symmetric=declared)
     assert is_its_own_transpose(STAYS_SYMMETRIC[name](A))
 
@@ -486,7 +488,7 @@ def test_the_symmetry_tolerance_is_relative_to_the_largest_entry_of_a_row(
 ) -> None:
     def is_near(S: sp.csr_array, tolerance: float) -> bool:
         csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
-        return bool(kernels_of(device).is_symmetric(device, csr, kind == "hermitian", tolerance))
+        return bool(kernels_of(device).transpose.is_symmetric(device, csr, kind == "hermitian", tolerance))
 
     scales = sp.diags_array(10.0 ** rng.integers(-6, 7, 203))
     S = sp.csr_array((scales @ square(rng, np.promote_types(dtype, float), kind) @ scales).astype(dtype))
@@ -519,7 +521,7 @@ def test_subnormal_values_that_differ_are_not_symmetric(device: Device, dtype: A
     for other, want in ((3 * least, True), (least, False), (0, False)):
         S = sp.csr_array((np.array([1, 3 * least, other, 1], dtype), np.array([0, 1, 0, 1]), np.array([0, 2, 4])))
         csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
-        assert kernels_of(device).is_symmetric(device, csr, False) == want
+        assert kernels_of(device).transpose.is_symmetric(device, csr, False) == want
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -528,4 +530,4 @@ def test_nan_and_inf_are_never_nearly_symmetric(device: Device, value: float, rn
     rows = np.repeat(np.arange(203), np.diff(S.indptr))
     S.data[np.flatnonzero(rows < S.indices)[0]] = value
     csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
-    assert not kernels_of(device).is_symmetric(device, csr, False, 1e-10)
+    assert not kernels_of(device).transpose.is_symmetric(device, csr, False, 1e-10)

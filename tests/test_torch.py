@@ -219,11 +219,11 @@ def test_values_and_vectors_on_the_device_are_not_copied(monkeypatch: pytest.Mon
 
 
 def test_the_structure_is_transposed_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gsparse.kernels import cpu
+    from gsparse.kernels.cpu import transpose
 
     calls: list[int] = []
-    transpose = cpu.csr_transpose
-    monkeypatch.setattr(cpu, "csr_transpose", lambda *args: calls.append(1) or transpose(*args))
+    csr_transpose = transpose.csr_transpose
+    monkeypatch.setattr(transpose, "csr_transpose", lambda *args: calls.append(1) or csr_transpose(*args))
     S = rectangular(np.random.default_rng(0))
     A, x = GpuSparseMatrix(S, device="cpu"), tensor(np.ones(5))
     for factor in (1.0, 2.0, 3.0):

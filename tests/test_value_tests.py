@@ -38,8 +38,8 @@ def special_values(dtype: np.dtype[Any]) -> list[Any]:
 def check(device: Device, values: Any, *tests: str) -> None:
     passing = [any(EXPECTED[test](value) for test in tests) for value in values.ravel()]
     kernels, array = kernels_of(device), on_device(device, values)
-    assert kernels.first_where(device, array, *tests) == (passing.index(True) if any(passing) else None)
-    assert kernels.count_where(device, array, *tests) == sum(passing)
+    assert kernels.reductions.first_where(device, array, *tests) == (passing.index(True) if any(passing) else None)
+    assert kernels.reductions.count_where(device, array, *tests) == sum(passing)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

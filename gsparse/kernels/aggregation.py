@@ -95,7 +95,7 @@ class NodePattern:
 
 
 class AggregationKernels(Protocol):
-    """The set-up of smoothed aggregation. Every function returns new arrays unless the text says otherwise."""
+    """Connections and aggregates. The functions return new arrays unless the text says otherwise."""
 
     def block_weights(self, device: Device, csr: Csr, block_size: int) -> Csr:
         """Return the matrix of nodes, whose values are the weights of the Frobenius norms of blocks (float64).
@@ -160,6 +160,10 @@ class AggregationKernels(Protocol):
         than `MOST_SUMMED` entries, that of the heaviest connection. It stays out if it has none.
         """
         ...
+
+
+class ProlongationKernels(Protocol):
+    """Prolongators. Every function returns new arrays."""
 
     def orthonormal_candidates(
         self, device: Device, bounds: Array, order: Array, candidates: Array, block_size: int

@@ -73,8 +73,8 @@ class BlockPattern:
     blocks: Csr
 
 
-class AlgebraKernels(Protocol):
-    """Sparse algebra. Every function returns new arrays."""
+class SparseProductKernels(Protocol):
+    """Products of sparse matrices. The functions return new arrays."""
 
     def spgemm(self, device: Device, a: Csr, b: Csr) -> Csr:
         """Return the matrix product A·B, sorted, without entries whose products add up to 0. Synchronizes.
@@ -95,24 +95,9 @@ class AlgebraKernels(Protocol):
         """
         ...
 
-    def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-        """Return the pattern of A·B for two matrices of blocks, with a block wherever a product contributes, sorted.
 
-        B is sorted, the number of columns of A's blocks is that of the rows of B's blocks, and the dtype of both
-        patterns is that of the values. Returns None where `multiply_blocks` would take longer than `spgemm`.
-        Synchronizes.
-        """
-        ...
-
-    def multiply_blocks(
-        self, device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
-    ) -> Array:
-        """Return the values of C = A·B in CSR order, zeros included, from those of A and B.
-
-        `patterns` are those of A, B and C, which `block_product` returns. Each sum is made in the order of A's row. C's
-        blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
-        """
-        ...
+class SparsePairKernels(Protocol):
+    """Two sparse matrices combined entry by entry."""
 
     def combine_rows(self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
         """Return the entries of ``operation(A, B)`` that are not 0; values are bool for comparisons.
@@ -122,6 +107,10 @@ class AlgebraKernels(Protocol):
         Synchronizes.
         """
         ...
+
+
+class SparseRowKernels(Protocol):
+    """Entries and rows of a sparse matrix, and lists of their numbers. The functions return new arrays."""
 
     def row_numbers(self, device: Device, indptr: Array, nnz: int) -> Array:
         """Return the row of each of the `nnz` entries, in indptr's dtype."""
@@ -202,6 +191,41 @@ class AlgebraKernels(Protocol):
         """Return the value of each entry times the factor of its column."""
         ...
 
+    def sum_runs(self, device: Device, data: Array, starts: Array) -> Array:
+        """Return the sum of each run of consecutive values.
+
+        Run r begins at ``starts[r]`` and ends where the next one begins, the last one at the end of `data`. No run is
+        empty.
+        """
+        ...
+
+    def diagonal_entries(self, device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
+        """Return the diagonal on which column minus row is `offset`; entries that are there twice are added up.
+
+        `out` is a contiguous array of the result's size and dtype, to which it is written.
+        """
+        ...
+
+
+class TransposeKernels(Protocol):
+    """The transpose, symmetry, and the order of integer keys. The functions return new arrays."""
+
+    def csr_transpose(self, device: Device, csr: Csr) -> Csr:
+        """Return the transpose, in which entries of one column keep the order of their rows. May synchronize.
+
+        It is known to be in canonical form if the matrix is.
+        """
+        ...
+
+    def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
+        """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes.
+
+        With a `tolerance` above 0, two values that mirror each other may differ by this fraction of the largest
+        magnitude in either of their rows, and entries that are not stored count as 0. The magnitude of a complex number
+        is the larger of its parts.
+        """
+        ...
+
     def stable_order(self, device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
         """Return the numbers of the keys in the order of the keys, in which equal keys stay as they are.
 
@@ -218,21 +242,6 @@ class AlgebraKernels(Protocol):
         """Return the numbers of entries in the order of their rows, and row pointers of the dtype of `rows`.
 
         `rows` (int32 or int64) has the row of each entry. Entries of one row keep their order.
-        """
-        ...
-
-    def sum_runs(self, device: Device, data: Array, starts: Array) -> Array:
-        """Return the sum of each run of consecutive values.
-
-        Run r begins at ``starts[r]`` and ends where the next one begins, the last one at the end of `data`. No run is
-        empty.
-        """
-        ...
-
-    def diagonal_entries(self, device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
-        """Return the diagonal on which column minus row is `offset`; entries that are there twice are added up.
-
-        `out` is a contiguous array of the result's size and dtype, to which it is written.
         """
         ...
 
@@ -310,7 +319,7 @@ class ReductionKernels(Protocol):
         ...
 
 
-class EntryKernels(Protocol):
+class EditKernels(Protocol):
     """Single entries of a sparse matrix, and dense arrays of its shape.
 
     Rows and columns are arrays of int64, each number in range. `is_sorted` says whether columns rise within each row of

@@ -11,7 +11,7 @@ from gsparse.profiling.recorded import recorded_call
 
 
 def kernels_of(device: Device) -> Kernels:
-    """Return the module that implements the contract on a device: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
+    """Return the modules that implement the contract on a device, of `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
     return _cpu_kernels() if device.is_host else _gpu_kernels()
 
 
@@ -20,14 +20,14 @@ def kernels_of(device: Device) -> Kernels:
 @recorded_call("import", "kernels of the CPU")
 def _cpu_kernels() -> Kernels:
     with uninterrupted():
-        from gsparse.kernels import cpu
+        from gsparse.kernels.cpu import KERNELS
 
-    return cpu
+    return KERNELS
 
 
 @cache
 @recorded_call("import", "kernels of GPUs")
 def _gpu_kernels() -> Kernels:
-    from gsparse.kernels import gpu
+    from gsparse.kernels.gpu import KERNELS
 
-    return gpu
+    return KERNELS

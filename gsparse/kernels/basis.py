@@ -1,4 +1,4 @@
-"""The contract of Krylov bases: `kernels_of(device).Arnoldi`, implemented by each backend.
+"""The contract of Krylov bases: `kernels_of(device).basis.Arnoldi`, implemented by each backend.
 
 Arnoldi's process for an operator B orthogonalizes every vector twice, with two passes over the basis per iteration: the
 second orthogonalization is delayed until the next iteration, where it shares a pass with the first one of the next
@@ -29,7 +29,7 @@ Here the pass that computes w also computes s, so that the residual is known one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -118,3 +118,12 @@ class Arnoldi(ABC):
     @abstractmethod
     def combine(self, x: Array) -> Call:
         """Bind the end of a cycle: x += V·y (Z·y where flexible), y the solution of the least-squares problem."""
+
+
+class BasisKernels(Protocol):
+    """Arnoldi's process."""
+
+    @property
+    def Arnoldi(self) -> type[Arnoldi]:
+        """The backend's implementation of `Arnoldi`."""
+        ...

@@ -1,8 +1,13 @@
 """The contract of the kernels: what each one computes, written once and implemented for the CPU and for GPUs.
 
-`gsparse.kernels.cpu` and `gsparse.kernels.gpu` are modules that implement the protocol `Kernels`: the same names with
-the same signatures. `gsparse.kernels.backends.kernels_of` returns the one of a device. mypy checks both modules against
-the protocols, and tests/test_contract.py compares the two namespaces.
+Kernels of one subject are a module of the same name in both backends, such as `gsparse.kernels.cpu.sparse_rows` and
+`gsparse.kernels.gpu.sparse_rows`. Both implement one protocol: the same names with the same signatures, which mypy and
+tests/test_contract.py compare. `gsparse.kernels.backends.kernels_of` returns the modules of a device (`Kernels`):
+
+    kernels_of(device).sparse_rows.take_rows(device, csr, rows)
+
+To add a kernel, add it to the protocol and to the two modules. The module of the GPU also lists the instantiations of
+its CUDA templates (`gsparse.kernels.gpu.catalogue`).
 
 Common to all kernels
 ---------------------
@@ -11,16 +16,18 @@ Common to all kernels
 - Index arrays are int32 or int64, one dtype for `indptr` and `indices`.
 - A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
-The contracts of larger pieces have files of their own: the set-up of storage formats (`gsparse.kernels.set_up`),
-sparse algebra (`gsparse.kernels.algebra`), relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid
-(`gsparse.kernels.aggregation`), gradients (`gsparse.kernels.gradients`), messages between ranks
-(`gsparse.kernels.mailboxes`), the language of solver steps (`gsparse.kernels.steps`), Arnoldi's process for GMRES
-(`gsparse.kernels.basis`) and Krylov decompositions (`gsparse.kernels.decomposition`).
+The protocols of products with dense vectors and of triangular factors are below, the others in files of their own: the
+set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra (`gsparse.kernels.algebra`), relaxation
+(`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), gradients
+(`gsparse.kernels.gradients`), what ranks exchange (`gsparse.kernels.exchange`), steps of solvers
+(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
+(`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,16 +36,22 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Bsr, Csr, Levels, RowPattern
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
-from gsparse.kernels.aggregation import AggregationKernels
-from gsparse.kernels.algebra import AlgebraKernels, EntryKernels, ReductionKernels
-from gsparse.kernels.basis import Arnoldi
-from gsparse.kernels.calls import Call
-from gsparse.kernels.decomposition import Decomposition
+from gsparse.kernels.aggregation import AggregationKernels, ProlongationKernels
+from gsparse.kernels.algebra import (
+    EditKernels,
+    ReductionKernels,
+    SparsePairKernels,
+    SparseProductKernels,
+    SparseRowKernels,
+    TransposeKernels,
+)
+from gsparse.kernels.basis import BasisKernels
+from gsparse.kernels.decomposition import DecompositionKernels
+from gsparse.kernels.exchange import ExchangeKernels
 from gsparse.kernels.gradients import GradientKernels
-from gsparse.kernels.mailboxes import Mailboxes
-from gsparse.kernels.relaxation import RelaxationKernels
-from gsparse.kernels.set_up import SetUpKernels, Survey
-from gsparse.kernels.steps import Multiplication, Program, Step, StepState
+from gsparse.kernels.relaxation import DiagonalBlockKernels, RelaxationKernels
+from gsparse.kernels.set_up import BlockKernels, EncodeKernels, LayoutKernels, Survey
+from gsparse.kernels.steps import StepKernels
 
 DType = np.dtype[Any]
 ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
@@ -92,12 +105,31 @@ class BindProduct(Protocol):
         ...
 
 
-class ProductKernels(Protocol):
-    """Products with one vector, by the name of the storage format, and with several dense columns."""
+class SpmvKernels(Protocol):
+    """Products with one vector."""
 
     @property
-    def SPMV(self) -> Mapping[str, BindProduct]:
-        """How to bind a product in each storage format."""
+    def PRODUCTS(self) -> Mapping[str, BindProduct]:
+        """How to bind a product in each storage format, by the name of the format."""
+        ...
+
+    @property
+    def FIRST_FORMAT(self) -> str:
+        """A format without set-up that is fast enough for a few products of any matrix; "auto" if there is none."""
+        ...
+
+
+class SpmmKernels(Protocol):
+    """Products with several dense columns."""
+
+    @property
+    def FORMATS(self) -> tuple[str, ...]:
+        """The names of the formats that these products can read, besides CSR."""
+        ...
+
+    @property
+    def READS_HALVES(self) -> bool:
+        """Whether these products also read CSR's values in half the precision."""
         ...
 
     def csr_spmm(
@@ -112,7 +144,7 @@ class ProductKernels(Protocol):
         """Bind a product with several dense columns.
 
         `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
-        `SPMM_FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
+        `FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
         such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
         matrix; the CPU uses neither. `transpose` has the transposed arrays, with values of any dtype that can be
         converted to `dtype`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the
@@ -123,6 +155,11 @@ class ProductKernels(Protocol):
 
 class TriangularKernels(Protocol):
     """Incomplete factors and solves with them, by rows or by blocks of rows."""
+
+    @property
+    def NEEDS_LEVELS(self) -> bool:
+        """Whether triangular factors are solved level by level, and so need `Levels`."""
+        ...
 
     def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
         """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
@@ -201,174 +238,28 @@ class TriangularKernels(Protocol):
         ...
 
 
-class ExchangeKernels(Protocol):
-    """Elements of vectors that ranks exchange, and messages through memory that they share."""
+@dataclass(frozen=True)
+class Kernels:
+    """The modules of a backend, each of which implements a protocol."""
 
-    @property
-    def Mailboxes(self) -> type[Mailboxes]:
-        """The backend's implementation of `gsparse.kernels.mailboxes.Mailboxes`."""
-        ...
-
-    def gather(self, device: Device, x: Array, numbers: Array, out: Array) -> None:
-        """Compute out = x[numbers]."""
-        ...
-
-    def scatter_add(
-        self,
-        device: Device,
-        values: Array,
-        numbers: Array,
-        y: Array,
-        x: Array | None = None,
-        dots: Array | None = None,
-    ) -> None:
-        """Compute y[numbers] += values; all numbers are distinct.
-
-        With `x` and `dots` it also leaves ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values in
-        `dots`.
-        """
-        ...
-
-    def num_scatter_dots(self, count: int) -> int:
-        """Return how many partial sums `scatter_add` of `count` values leaves; 0 where it leaves none."""
-        ...
-
-
-class SolverKernels(Protocol):
-    """The steps of solvers."""
-
-    @property
-    def Arnoldi(self) -> type[Arnoldi]:
-        """The backend's implementation of `gsparse.kernels.basis.Arnoldi`."""
-        ...
-
-    @property
-    def Decomposition(self) -> type[Decomposition]:
-        """The backend's implementation of `gsparse.kernels.decomposition.Decomposition`."""
-        ...
-
-    def compile_steps(self, device: Device, program: Program, dtype: DType) -> None:
-        """Begin to compile the passes of a program for vectors of this dtype, if other threads can do that."""
-        ...
-
-    def bind_step(
-        self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
-    ) -> Call:
-        """Return a call that runs one step of a program on these vectors (`gsparse.kernels.steps`)."""
-        ...
-
-    def bind_iterations(
-        self,
-        device: Device,
-        program: Program,
-        operations: tuple[Step | Multiplication, ...],
-        csr: Csr,
-        width: int,
-        vectors: Mapping[str, Array],
-        state: StepState,
-        turns: int,
-    ) -> Call | None:
-        """Return a call that runs up to `turns` iterations and stops when the program does, as one kernel.
-
-        An iteration consists of these steps and products with the square matrix, in this order; each step occurs once.
-        There is one right-hand side, values and vectors have one dtype, and the longest row has `width` entries. None
-        if the device has no such kernel, or if the matrix is too large for it.
-        """
-        ...
-
-    def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
-        """Write real numbers between -1/2 and 1/2 that look random: element i is a hash of i + 1 + offset, modulo 2³².
-
-        For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
-        the lower ones by an exclusive or. The element is h / 2³² - 1/2.
-        """
-        ...
-
-    def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-        """Return an array for the partial sums that a product leaves, and what must be called after the product.
-
-        Steps that are bound later read the sum under `name`. Only for products whose `num_dots` is not 0.
-        """
-        ...
-
-
-class Constants(Protocol):
-    """Constants of a backend."""
-
-    @property
-    def SORTING_SCOPE(self) -> int:
-        """Rows within which slices are sorted by length."""
-        ...
-
-    @property
-    def CHUNK_SIZE(self) -> int:
-        """Entries of a chunk of a long row."""
-        ...
-
-    @property
-    def LONG_LENGTH(self) -> int:
-        """Entries above which a row is kept out of slices."""
-        ...
-
-    @property
-    def SCALAR_LENGTH(self) -> int:
-        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
-        ...
-
-    @property
-    def CSR_CODES(self) -> tuple[DType, ...]:
-        """Dtypes to which columns in CSR order may be narrowed."""
-        ...
-
-    @property
-    def LOOKS_UP(self) -> bool:
-        """Whether reading a value from a table by a one-byte code is faster than reading it in half the precision."""
-        ...
-
-    @property
-    def FIRST_FORMAT(self) -> str:
-        """A format without set-up that is fast enough for a few products of any matrix; "auto" if there is none."""
-        ...
-
-    @property
-    def SPMM_FORMATS(self) -> tuple[str, ...]:
-        """The names of the formats that products with several columns can read, besides CSR."""
-        ...
-
-    @property
-    def SPMM_HALVES(self) -> bool:
-        """Whether products with several columns also read CSR's values in half the precision."""
-        ...
-
-    @property
-    def SLICES_BLOCKS(self) -> bool:
-        """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
-        ...
-
-    @property
-    def SHARES_RUNS(self) -> bool:
-        """Whether a product takes consecutive rows of one pattern together, so that their number decides its time."""
-        ...
-
-    @property
-    def NEEDS_LEVELS(self) -> bool:
-        """Whether triangular factors are solved level by level, and so need `Levels`."""
-        ...
-
-
-class Kernels(
-    ProductKernels,
-    AlgebraKernels,
-    ReductionKernels,
-    EntryKernels,
-    SetUpKernels,
-    TriangularKernels,
-    RelaxationKernels,
-    AggregationKernels,
-    GradientKernels,
-    ExchangeKernels,
-    SolverKernels,
-    Constants,
-    Protocol,
-):
-    """All that a backend implements."""
+    aggregation: AggregationKernels
+    basis: BasisKernels
+    blocks: BlockKernels
+    decomposition: DecompositionKernels
+    diagonal_blocks: DiagonalBlockKernels
+    edits: EditKernels
+    encode: EncodeKernels
+    exchange: ExchangeKernels
+    gradients: GradientKernels
+    layout: LayoutKernels
+    prolongation: ProlongationKernels
+    reductions: ReductionKernels
+    relaxation: RelaxationKernels
+    sparse_pairs: SparsePairKernels
+    sparse_products: SparseProductKernels
+    sparse_rows: SparseRowKernels
+    spmm: SpmmKernels
+    spmv: SpmvKernels
+    steps: StepKernels
+    transpose: TransposeKernels
+    triangular: TriangularKernels

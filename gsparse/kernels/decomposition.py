@@ -1,4 +1,4 @@
-"""The contract of Krylov decompositions: `kernels_of(device).Decomposition`, implemented by each backend.
+"""The contract of Krylov decompositions: `kernels_of(device).decomposition.Decomposition`, implemented by each backend.
 
 A decomposition of an operator B has m orthonormal vectors, and the projected matrix H:
 
@@ -40,7 +40,7 @@ D. Bielich et al., see `gsparse.kernels.basis`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -147,3 +147,12 @@ class Decomposition(ABC):
 
     def _p(self, j: int) -> Any:
         return self.table[j, 1]
+
+
+class DecompositionKernels(Protocol):
+    """Krylov decompositions."""
+
+    @property
+    def Decomposition(self) -> type[Decomposition]:
+        """The backend's implementation of `Decomposition`."""
+        ...

@@ -94,6 +94,10 @@ class RelaxationKernels(Protocol):
         """
         ...
 
+
+class DiagonalBlockKernels(Protocol):
+    """Inverses of diagonal blocks, and relaxation with them."""
+
     def invert_blocks(
         self, device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float
     ) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""The contract of the kernels that examine a matrix and make storage formats of it.
+"""The contract of the kernels that examine a matrix, make storage formats of it, and multiply matrices of blocks.
 
 `gsparse.kernels.contract` says what all kernels have in common.
 """
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, Slices
+from gsparse.kernels.algebra import BlockPattern
 
 HostArray = npt.NDArray[Any]
 
@@ -76,8 +77,28 @@ class Survey:
         return self.first == 0 and not self.num_falls and 0 <= self.last <= capacity and columns_fit
 
 
-class SetUpKernels(Protocol):
-    """What `gsparse.products` makes storage formats of. Every function returns new arrays, written by kernels."""
+class LayoutKernels(Protocol):
+    """Statistics of a structure, and where padded formats store its entries. The functions return new arrays."""
+
+    @property
+    def SORTING_SCOPE(self) -> int:
+        """Rows within which slices are sorted by length."""
+        ...
+
+    @property
+    def CHUNK_SIZE(self) -> int:
+        """Entries of a chunk of a long row."""
+        ...
+
+    @property
+    def LONG_LENGTH(self) -> int:
+        """Entries above which a row is kept out of slices."""
+        ...
+
+    @property
+    def SCALAR_LENGTH(self) -> int:
+        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
+        ...
 
     def survey(self, device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
         """Return the statistics of row pointers and columns, whatever the arrays hold. Synchronizes.
@@ -121,6 +142,36 @@ class SetUpKernels(Protocol):
         """Return the same for the column-major positions of `Ellpack`."""
         ...
 
+    def lane_rows(
+        self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return (order, lanes, frequent_steps, rare_steps) of the rows for `LaneSlices`.
+
+        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes that is at least its
+        number of entries divided by `most_steps`, a longer row a multiple of ``device.lanes``. `frequent_steps` and
+        `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in
+        frequent and in rare columns. `order` are the rows by falling number of lanes, then of all steps, then of
+        frequent steps, and then in their order. `numbers` is that of `LaneSlices`. On a CPU it is None, and each row
+        has one lane.
+        """
+        ...
+
+    def lane_positions(self, device: Device, csr: Csr, slices: LaneSlices) -> Array:
+        """Return the position of each entry, in CSR's order, as int64.
+
+        Those of the frequent positions come first, and the rare ones follow (`LaneSlices`).
+        """
+        ...
+
+
+class BlockKernels(Protocol):
+    """Matrices that consist of dense blocks: found, stored as BSR, and multiplied. The functions return new arrays."""
+
+    @property
+    def SLICES_BLOCKS(self) -> bool:
+        """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
+        ...
+
     def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
         """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
 
@@ -144,25 +195,42 @@ class SetUpKernels(Protocol):
         """
         ...
 
-    def lane_rows(
-        self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
-    ) -> tuple[Array, Array, Array, Array]:
-        """Return (order, lanes, frequent_steps, rare_steps) of the rows for `LaneSlices`.
+    def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
+        """Return the pattern of A·B for two matrices of blocks, with a block wherever a product contributes, sorted.
 
-        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes that is at least its
-        number of entries divided by `most_steps`, a longer row a multiple of ``device.lanes``. `frequent_steps` and
-        `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in
-        frequent and in rare columns. `order` are the rows by falling number of lanes, then of all steps, then of
-        frequent steps, and then in their order. `numbers` is that of `LaneSlices`. On a CPU it is None, and each row
-        has one lane.
+        B is sorted, the number of columns of A's blocks is that of the rows of B's blocks, and the dtype of both
+        patterns is that of the values. Returns None where `multiply_blocks` would take longer than `spgemm`.
+        Synchronizes.
         """
         ...
 
-    def lane_positions(self, device: Device, csr: Csr, slices: LaneSlices) -> Array:
-        """Return the position of each entry, in CSR's order, as int64.
+    def multiply_blocks(
+        self, device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
+    ) -> Array:
+        """Return the values of C = A·B in CSR order, zeros included, from those of A and B.
 
-        Those of the frequent positions come first, and the rare ones follow (`LaneSlices`).
+        `patterns` are those of A, B and C, which `block_product` returns. Each sum is made in the order of A's row. C's
+        blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
         """
+        ...
+
+
+class EncodeKernels(Protocol):
+    """Columns, values and rows in fewer bytes. The functions return new arrays."""
+
+    @property
+    def CSR_CODES(self) -> tuple[np.dtype[Any], ...]:
+        """Dtypes to which columns in CSR order may be narrowed."""
+        ...
+
+    @property
+    def LOOKS_UP(self) -> bool:
+        """Whether reading a value from a table by a one-byte code is faster than reading it in half the precision."""
+        ...
+
+    @property
+    def SHARES_RUNS(self) -> bool:
+        """Whether a product takes consecutive rows of one pattern together, so that their number decides its time."""
         ...
 
     def run_span(self, device: Device, columns: Array, num_cols: int) -> int:
@@ -176,10 +244,6 @@ class SetUpKernels(Protocol):
         """Return columns as distances of `dtype` from a base for each run; they must fit below the padding code."""
         ...
 
-    def row_keys(self, device: Device, csr: Csr, values: bool) -> Array:
-        """Return a hash (uint64) of each row's length and offsets, column minus row, and of its values if `values`."""
-        ...
-
     def distinct_keys(self, device: Device, keys: Array, limit: int) -> tuple[HostArray, npt.NDArray[np.int64]] | None:
         """Return the distinct keys, rising, and a position of each in `keys`; both on the host.
 
@@ -190,6 +254,10 @@ class SetUpKernels(Protocol):
 
     def encode_keys(self, device: Device, keys: Array, table: Array, dtype: Any) -> Array:
         """Return the position of each key in the sorted `table`, which holds all of them."""
+        ...
+
+    def row_keys(self, device: Device, csr: Csr, values: bool) -> Array:
+        """Return a hash (uint64) of each row's length and offsets, column minus row, and of its values if `values`."""
         ...
 
     def rows_follow(
@@ -212,21 +280,5 @@ class SetUpKernels(Protocol):
         """Return whether every float64 or complex128 value comes back from half the precision with the same bits.
 
         That must hold however the values are cast. Synchronizes.
-        """
-        ...
-
-    def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
-        """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes.
-
-        With a `tolerance` above 0, two values that mirror each other may differ by this fraction of the largest
-        magnitude in either of their rows, and entries that are not stored count as 0. The magnitude of a complex number
-        is the larger of its parts.
-        """
-        ...
-
-    def csr_transpose(self, device: Device, csr: Csr) -> Csr:
-        """Return the transpose, in which entries of one column keep the order of their rows. May synchronize.
-
-        It is known to be in canonical form if the matrix is.
         """
         ...

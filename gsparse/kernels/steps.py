@@ -21,7 +21,7 @@ It may set a cell `verdict` instead, which means the same to the host, and which
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
@@ -29,7 +29,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.kernels.calls import Call
 
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
@@ -262,4 +265,52 @@ class StepState(Protocol):
     @property
     def reduce(self) -> Callable[[Array], None] | None:
         """A function that adds up sums over all ranks, in place, or None if there is one rank."""
+        ...
+
+
+class StepKernels(Protocol):
+    """Steps of solvers, and the vectors that they begin with."""
+
+    def compile_steps(self, device: Device, program: Program, dtype: np.dtype[Any]) -> None:
+        """Begin to compile the passes of a program for vectors of this dtype, if other threads can do that."""
+        ...
+
+    def bind_step(
+        self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
+    ) -> Call:
+        """Return a call that runs one step of a program on these vectors."""
+        ...
+
+    def bind_iterations(
+        self,
+        device: Device,
+        program: Program,
+        operations: tuple[Step | Multiplication, ...],
+        csr: Csr,
+        width: int,
+        vectors: Mapping[str, Array],
+        state: StepState,
+        turns: int,
+    ) -> Call | None:
+        """Return a call that runs up to `turns` iterations and stops when the program does, as one kernel.
+
+        An iteration consists of these steps and products with the square matrix, in this order; each step occurs once.
+        There is one right-hand side, values and vectors have one dtype, and the longest row has `width` entries. None
+        if the device has no such kernel, or if the matrix is too large for it.
+        """
+        ...
+
+    def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
+        """Return an array for the partial sums that a product leaves, and what must be called after the product.
+
+        Steps that are bound later read the sum under `name`. Only for products whose `num_dots` is not 0.
+        """
+        ...
+
+    def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
+        """Write real numbers between -1/2 and 1/2 that look random: element i is a hash of i + 1 + offset, modulo 2³².
+
+        For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
+        the lower ones by an exclusive or. The element is h / 2³² - 1/2.
+        """
         ...

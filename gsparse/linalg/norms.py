@@ -122,7 +122,7 @@ def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
     if not sums.size:
         return getattr(np, extreme).reduce(np.zeros(0))  # NumPy's error
     with device.active(), device.memory_guard():
-        extreme_sum = kernels_of(device).extreme_entries(device, None, sums, extreme, int(sums.size))
+        extreme_sum = kernels_of(device).reductions.extreme_entries(device, None, sums, extreme, int(sums.size))
     return _downloaded(matrix, extreme_sum)[0]
 
 

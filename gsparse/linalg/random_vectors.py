@@ -36,5 +36,5 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
         The number of the first row: a rank that passes that of its own first row gets its part of the whole vector.
     """
     vector = device.empty(size, dtype)
-    kernels_of(device).fill_hashes(device, vector, number * _STRIDE + first_row)
+    kernels_of(device).steps.fill_hashes(device, vector, number * _STRIDE + first_row)
     return vector

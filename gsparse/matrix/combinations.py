@@ -104,7 +104,7 @@ def _complement(matrix: MatrixLike, csr: Csr) -> Any:
     """
     device = matrix.device
     with device.active(), device.memory_guard():
-        missing = kernels_of(device).missing_entries(device, csr)
+        missing = kernels_of(device).edits.missing_entries(device, csr)
     return matrix_of(matrix, missing, matrix.shape, type(matrix))
 
 

@@ -60,7 +60,7 @@ def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
 
 def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
     """Return the row and the column of each entry, in the dtype of the indices."""
-    return kernels_of(device).row_numbers(device, csr.indptr, csr.nnz), csr.indices
+    return kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz), csr.indices
 
 
 def _written_to(matrix: MatrixLike, order: Any, out: Array) -> Array:
@@ -127,7 +127,7 @@ def _estimated_blocksize(device: Device, csr: Csr) -> tuple[int, int]:
         if csr.num_rows % size or csr.num_cols % size:
             return 0.0
         _, is_first = _entries_by_block(device, csr, size, size)
-        count = kernels_of(device).count_where(device, is_first, "not zero")  # synchronizes
+        count = kernels_of(device).reductions.count_where(device, is_first, "not zero")  # synchronizes
         return csr.nnz / (size * size * count)
 
     enough = 0.7

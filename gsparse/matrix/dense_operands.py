@@ -213,7 +213,7 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
             apply = getattr(device.xp, name) if name in ("maximum", "minimum") else function
             other = common.type(scalar)
             values = device.map_values(lambda part: apply(part.astype(common, copy=False), other), csr.data)
-            result = kernels_of(device).drop_zeros(device, csr.with_data(values))
+            result = kernels_of(device).sparse_rows.drop_zeros(device, csr.with_data(values))
         else:
             # A matrix of the same structure stands for the scalar, because kernels compare subnormal numbers exactly.
             scalars = csr.with_data(device.xp.full(csr.nnz, scalar, common))

@@ -82,7 +82,7 @@ def _extreme_of_all(matrix: MatrixLike, axis: None, extreme: str, out: Any, expl
     if csr.nnz:
         with device.active(), device.memory_guard():
             data, unsigned = computed(csr, matrix.dtype).data, matrix.dtype == np.uint64
-            found = kernels_of(device).extreme_entries(device, None, data, extreme, csr.nnz, 0, unsigned)
+            found = kernels_of(device).reductions.extreme_entries(device, None, data, extreme, csr.nnz, 0, unsigned)
         value = downloaded(matrix, found, matrix.dtype)[0]
         if csr.nnz != prod(matrix.shape) and not explicit:
             value = getattr(np, extreme)(zero, value)

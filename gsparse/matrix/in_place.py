@@ -99,9 +99,9 @@ def _are_sorted(matrix: MatrixLike) -> bool:
         return True
     device, csr = matrix.device, matrix._arrays.current(matrix._stored_shape).csr
     with device.active(), device.memory_guard():
-        rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
         falls = (csr.indices[1:] < csr.indices[:-1]) & (rows[1:] == rows[:-1])
-        return kernels_of(device).first_where(device, falls, "not zero") is None  # synchronizes
+        return kernels_of(device).reductions.first_where(device, falls, "not zero") is None  # synchronizes
 
 
 def _are_canonical(matrix: MatrixLike) -> bool:

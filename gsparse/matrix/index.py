@@ -209,7 +209,7 @@ def _checked_numbers(device: Device, numbers: Array, size: int) -> Array:
     else:
         with device.active(), device.memory_guard():
             on_device = device.upload(flat) if isinstance(numbers, np.ndarray) and not device.is_host else flat
-            checked = kernels_of(device).numbers_from_start(device, on_device, size)  # synchronizes
+            checked = kernels_of(device).sparse_rows.numbers_from_start(device, on_device, size)  # synchronizes
     if checked is None:
         low, high = int(numbers.min()), int(numbers.max())  # synchronizes
         raise IndexError(f"index ({high if high >= size else low}) out of range")
@@ -240,4 +240,6 @@ def _places_of(matrix: MatrixLike, mask: Any, number: int, first: int) -> tuple[
         columns = csr.indices.astype(np.int64, copy=False)
         if mask.ndim == 1:
             return (columns,)
-        return kernels_of(device).row_numbers(device, csr.indptr, csr.nnz).astype(np.int64, copy=False), columns
+        return kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz).astype(
+            np.int64, copy=False
+        ), columns

@@ -45,7 +45,7 @@ def _entry(matrix: MatrixLike, row: int, column: int, index: Index) -> Any:
     if prepared.is_canonical:
         row_of_arrays, column_of_arrays = (column, row) if matrix._by_columns else (row, column)
         with device.active(), device.memory_guard():
-            value = kernels_of(device).sample_entry(device, prepared.csr, row_of_arrays, column_of_arrays)
+            value = kernels_of(device).edits.sample_entry(device, prepared.csr, row_of_arrays, column_of_arrays)
         value = np.conjugate(value) if matrix._arrays.data.conjugated else value
     else:
         value = device.download_vector(_samples(matrix, np.array([row]), np.array([column])))[0]  # synchronizes
@@ -85,7 +85,7 @@ def _samples(matrix: MatrixLike, rows: Array, columns: Array) -> Array:
         i, j = list_places(device, rows, columns, shape)
         csr = csr if is_sorted else computed(csr, matrix.dtype)
         i, j = (j, i) if matrix._by_columns else (i, j)
-        values = kernels_of(device).sample_entries(device, csr, i, j, is_sorted)
+        values = kernels_of(device).edits.sample_entries(device, csr, i, j, is_sorted)
         values = values.astype(matrix.dtype, copy=False)
         return device.xp.conjugate(values) if conjugated else values
 
@@ -186,8 +186,8 @@ class Selection(MatrixLike):
         is_direct = out is not None and device.owns(out) and out.dtype == own.dtype and out.flags.c_contiguous
         with device.active(), device.memory_guard():
             if is_direct and out.shape == (own.diagonal_size(offset),):
-                return kernels_of(device).diagonal_entries(device, own, offset, out)
-            entries = kernels_of(device).diagonal_entries(device, own, offset)
+                return kernels_of(device).sparse_rows.diagonal_entries(device, own, offset, out)
+            entries = kernels_of(device).sparse_rows.diagonal_entries(device, own, offset)
         if out is not None:
             return written(self, entries, out, entries.shape)
         return device.download_vector(entries).astype(self.dtype, copy=False)  # synchronizes

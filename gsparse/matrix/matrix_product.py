@@ -152,6 +152,6 @@ class MatrixProduct:
             return False
         pairs = ((known.indptr, given.indptr), (known.indices, given.indices))
         device = self._like.device
-        first_where = partial(kernels_of(device).first_where, device)
+        first_where = partial(kernels_of(device).reductions.first_where, device)
         with device.active():
             return all(a is b or first_where(a != b, "not zero") is None for a, b in pairs)  # synchronizes

@@ -286,7 +286,9 @@ class Reductions(MatrixLike):
         device, (csr, _) = self.device, lines_of(self, None, summed=False)
         with device.active(), device.memory_guard():
             own = computed(csr, self.dtype)
-            diagonal = kernels_of(device).diagonal_entries(device, own, -offset if self._by_columns else offset)
+            diagonal = kernels_of(device).sparse_rows.diagonal_entries(
+                device, own, -offset if self._by_columns else offset
+            )
             if not diagonal.size:
                 return np.zeros(0, self.dtype).sum()
             if self.dtype.kind in "biu":

@@ -95,5 +95,5 @@ class Shapes(MatrixLike):
             if (axis % 2 == 1) != self._by_columns:
                 counts = csr.indptr[1:] - csr.indptr[:-1]
             else:
-                counts = kernels_of(device).count_numbers(device, csr.indices, csr.num_cols)
+                counts = kernels_of(device).sparse_rows.count_numbers(device, csr.indices, csr.num_cols)
         return device.download(counts)  # synchronizes

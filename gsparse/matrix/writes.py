@@ -169,12 +169,12 @@ def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
     device, kernels = matrix.device, kernels_of(matrix.device)
     i, j = places.of(matrix)
     csr, is_canonical = entries_of(matrix), matrix._arrays.current(matrix._stored_shape).is_canonical
-    positions, num_new, has_several = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
+    positions, num_new, has_several = kernels.edits.find_entries(device, csr, i, j, is_canonical)  # synchronizes
     if has_several:
         matrix._arrays.declared.clear()
         matrix.sum_duplicates()
         csr, is_canonical = entries_of(matrix), True
-        positions, num_new, _ = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
+        positions, num_new, _ = kernels.edits.find_entries(device, csr, i, j, is_canonical)  # synchronizes
     return csr, positions, is_canonical, num_new
 
 
@@ -220,7 +220,7 @@ def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, s
         source = repeated(device, canonical(device, source), shape)  # type: ignore[arg-type]
         if not source.nnz:
             return
-        i = kernels_of(device).row_numbers(device, source.indptr, source.nnz)
+        i = kernels_of(device).sparse_rows.row_numbers(device, source.indptr, source.nnz)
         i, j = (_elements(device, part, i, source.indices) for part in (rows, columns))
         _write(matrix, Places(i, j, index.is_distinct), source.data.astype(matrix.dtype, copy=False))
 
@@ -244,8 +244,10 @@ def _write_zeros(matrix: MatrixLike, index: Index, rows: Array, columns: Array, 
         inside = xp.zeros(csr.num_rows, np.bool_), xp.zeros(csr.num_cols, np.bool_)
         for is_inside, numbers in zip(inside, (i, j), strict=True):
             is_inside[xp.asarray(numbers.reshape(-1))] = True
-        written = inside[0][kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)] & inside[1][csr.indices]
-        if kernels_of(device).first_where(device, written, "not zero") is not None:  # synchronizes
+        written = (
+            inside[0][kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)] & inside[1][csr.indices]
+        )
+        if kernels_of(device).reductions.first_where(device, written, "not zero") is not None:  # synchronizes
             data = xp.where(written, csr.dtype.type(0), csr.data)
             matrix._arrays.replace_values(data, matrix._stored_shape)
         return

@@ -92,7 +92,7 @@ def build_product(preparation: MatrixPreparation, format: str, launch: Launch, e
     device, compute = preparation.structure.device, preparation.compute
     stored = preparation.encoded(encoding).stored(format)
     own_kernel = find_format(format).kernels.get(device.kind)
-    bind = kernels_of(device).SPMV[format] if own_kernel is None else own_kernel
+    bind = kernels_of(device).spmv.PRODUCTS[format] if own_kernel is None else own_kernel
     multiply = bind(device, stored, compute, launch)
     return Product(multiply, format, stored, _one_and_zero(compute))
 
@@ -152,7 +152,7 @@ def build_columns(
     device = structure.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
     choose = partial(launch_for, structure.rows, **_panel_options(structure, stored, compute))
-    multiply = kernels_of(device).csr_spmm(device, stored, compute, choose, structure.survey, transpose)
+    multiply = kernels_of(device).spmm.csr_spmm(device, stored, compute, choose, structure.survey, transpose)
     return ColumnsProduct(multiply, stored, _one_and_zero(compute))
 
 

@@ -51,7 +51,7 @@ def check_structure(device: Device, csr: Csr) -> None:
     first, last = int(indptr[0]), int(indptr[-1])  # synchronizes
     if first != 0 or last != csr.nnz:
         raise StructureError(f"indptr must run from 0 to the {csr.nnz} entries, it runs from {first} to {last}")
-    row = kernels_of(device).first_where(device, indptr[1:] < indptr[:-1], "not zero")  # synchronizes
+    row = kernels_of(device).reductions.first_where(device, indptr[1:] < indptr[:-1], "not zero")  # synchronizes
     if row is not None:
         begin, end = int(indptr[row]), int(indptr[row + 1])  # synchronizes
         raise StructureError(f"indptr must not decrease, it does at row {row}, from {begin} to {end}")

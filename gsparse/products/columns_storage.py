@@ -32,7 +32,7 @@ def may_read_other_formats(structure: Structure) -> bool:
     At most, it searches for blocks, which takes less time than two products. A plan takes longer, so the caller makes
     one only if this function returns True.
     """
-    formats = kernels_of(structure.device).SPMM_FORMATS
+    formats = kernels_of(structure.device).spmm.FORMATS
     return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)
 
 
@@ -76,7 +76,7 @@ def blocks_for_columns(
     """
     structure = planner.structure
     candidate = next((c for c in plan.candidates if c.format == BSR.name), None)
-    if candidate is None or BSR.name not in kernels_of(structure.device).SPMM_FORMATS or csr.dtype.kind != compute.kind:
+    if candidate is None or BSR.name not in kernels_of(structure.device).spmm.FORMATS or csr.dtype.kind != compute.kind:
         return None
     size = _square_blocks(structure)
     if size == 1:

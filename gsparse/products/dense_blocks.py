@@ -52,7 +52,7 @@ def blocksize(structure: BlockedStructure) -> tuple[int, int]:
         return structure.known_blocksize
     if structure.known_survey is not None and not structure.known_survey.may_consist_of_blocks:
         return 1, 1
-    return kernels_of(structure.device).full_blocks(structure.device, structure.csr)
+    return kernels_of(structure.device).blocks.full_blocks(structure.device, structure.csr)
 
 
 def block_stats(structure: BlockedStructure) -> BlockStats:
@@ -65,7 +65,7 @@ def block_stats(structure: BlockedStructure) -> BlockStats:
 def block_rows(structure: BlockedStructure) -> BlockRows:
     """The blocks and their positions. Synchronizes."""
     device = structure.device
-    if not kernels_of(device).SLICES_BLOCKS:
+    if not kernels_of(device).blocks.SLICES_BLOCKS:
         csr = _parts(structure, 1)
         offsets, count = csr.indptr.astype(np.int64), csr.nnz
         slices = Slices(csr.num_rows, 1, 1, offsets, None, None, NO_LIMIT, count, count)
@@ -96,7 +96,7 @@ def _slices_of_parts(structure: BlockedStructure, parts: BlockedStructure, lanes
         return parts.natural_slices
     device, kernels = structure.device, kernels_of(structure.device)
     rows = structure.of_parts(_parts(structure, 1))
-    order, _, _ = kernels.cut_slices(device, rows.csr.indptr, rows.survey, NO_LIMIT, True)  # synchronizes
+    order, _, _ = kernels.layout.cut_slices(device, rows.csr.indptr, rows.survey, NO_LIMIT, True)  # synchronizes
     assert order is not None
     xp, indptr = device.xp, parts.csr.indptr
     places = order[:, None] * np.int32(lanes) + xp.arange(lanes, dtype=np.int32)
@@ -106,7 +106,7 @@ def _slices_of_parts(structure: BlockedStructure, parts: BlockedStructure, lanes
     offsets = xp.zeros(places.size // device.lanes + 1, np.int64)
     offsets[1:] = xp.cumsum(lengths.reshape(-1, device.lanes).max(axis=1).astype(np.int64) * device.lanes)
     positions = int(device.download(offsets[-1:])[0])  # synchronizes
-    scope = kernels.SORTING_SCOPE * lanes
+    scope = kernels.layout.SORTING_SCOPE * lanes
     return Slices(parts.csr.num_rows, device.lanes, scope, offsets, places, None, NO_LIMIT, positions, positions)
 
 
@@ -120,13 +120,13 @@ def plain_block_columns(self: BlockedStructure) -> Array:
 
 def lay_out_blocks(self: BlockedStructure, items: Array) -> Array:
     """Arrange items from CSR's order at the positions of the elements of blocks; padding receives zeros."""
-    return kernels_of(self.device).lay_out_blocks(self.device, self.block_rows, items)
+    return kernels_of(self.device).blocks.lay_out_blocks(self.device, self.block_rows, items)
 
 
 def _parts(structure: BlockedStructure, lanes: int) -> Csr:
     """Return CSR arrays whose rows are parts of block rows, and whose entries are blocks."""
     csr, (rows, columns) = structure.csr, structure.blocksize
-    indptr, indices = kernels_of(structure.device).block_parts(structure.device, csr, structure.blocksize, lanes)
+    indptr, indices = kernels_of(structure.device).blocks.block_parts(structure.device, csr, structure.blocksize, lanes)
     shape = csr.num_rows // rows * lanes, csr.num_cols // columns
     return Csr(shape, indptr, indices, csr.data)
 

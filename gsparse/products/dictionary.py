@@ -50,7 +50,7 @@ class Dictionary:
     @cached_property
     def codes(self) -> Array:
         """The code of each key, of uint8 or uint16 on the device."""
-        return kernels_of(self.device).encode_keys(self.device, self.keys, self.table, code_dtype(self.size))
+        return kernels_of(self.device).encode.encode_keys(self.device, self.keys, self.table, code_dtype(self.size))
 
 
 def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | None:
@@ -63,7 +63,7 @@ def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | Non
     limit : int
         At most 4096.
     """
-    distinct = kernels_of(device).distinct_keys(device, keys, limit)
+    distinct = kernels_of(device).encode.distinct_keys(device, keys, limit)
     if distinct is None:
         return None
     table, places = distinct

@@ -52,7 +52,7 @@ class Planner:
     @property
     def request(self) -> str:
         """The format for the next products. The first products of a result use one that needs no set-up."""
-        first = kernels_of(self.structure.device).FIRST_FORMAT if self.is_new_result else "auto"
+        first = kernels_of(self.structure.device).spmv.FIRST_FORMAT if self.is_new_result else "auto"
         return self.format if first == "auto" else first
 
     @property

@@ -261,12 +261,12 @@ class PreparedMatrix:
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
         plan = self.plan(storage, compute) if is_planned and may_read_other_formats(self.structure) else None
         stored: Any = None
-        if plan is not None and plan.format in kernels.SPMM_FORMATS:
+        if plan is not None and plan.format in kernels.spmm.FORMATS:
             stored = self.product(storage, compute).stored
             stored = stored if can_multiply_columns(stored, compute) else None
         if isinstance(stored, Bsr):
             return stored
-        reads_less = kernels.SPMM_HALVES and self.options.encoding.values
+        reads_less = kernels.spmm.READS_HALVES and self.options.encoding.values
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
@@ -339,7 +339,7 @@ class PreparedMatrix:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
                     if self._transposed_csr is None:
-                        self._transposed_csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
+                        self._transposed_csr = kernels_of(self.device).transpose.csr_transpose(self.device, self.csr)
                     return self._transposed_csr, False
         prepared, conjugated = self.transposed()
         return prepared.csr, conjugated
@@ -352,7 +352,7 @@ def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix 
     """
     device, symmetry = matrix.device, matrix.options.symmetric
     if symmetry is None and matrix.csr.shape[0] == matrix.csr.shape[1] and matrix.is_canonical:
-        is_symmetric = partial(kernels_of(device).is_symmetric, device, matrix.csr)
+        is_symmetric = partial(kernels_of(device).transpose.is_symmetric, device, matrix.csr)
         symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
     if symmetry:  # Only complex values have a conjugate: a matrix that is declared Hermitian may be real.
         return None, symmetry == "hermitian" and matrix.csr.dtype.kind == "c"
@@ -361,7 +361,7 @@ def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix 
         structure = known[0]
         csr = structure.csr.with_data(matrix.csr.data.take(known[1]))
     elif csr is None:
-        csr = kernels_of(device).csr_transpose(device, matrix.csr)
+        csr = kernels_of(device).transpose.csr_transpose(device, matrix.csr)
     source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure.of(device, csr)
     flags = matrix.on_loan, matrix.is_new_result
     return PreparedMatrix(device, csr, matrix.options, structure, source, *flags, matrix.csr), False
@@ -390,7 +390,9 @@ def prepare_matrix(
         if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
             refuse_arrays(device, shape, indptr, indices, data)
         device.compile_ahead("A @ x", data.dtype, indices.dtype)
-        survey = kernels_of(device).survey(device, indptr, indices, bool(kernels_of(device).CSR_CODES))  # synchronizes
+        survey = kernels_of(device).layout.survey(
+            device, indptr, indices, bool(kernels_of(device).encode.CSR_CODES)
+        )  # synchronizes
         if not survey.describes(shape[1], min(indices.size, data.size)):
             refuse_arrays(device, shape, indptr, indices, data)
         indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays

@@ -68,7 +68,7 @@ def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary
     """
     if max(csr.shape) > MAX_INT32:
         return None
-    return find_dictionary(device, kernels_of(device).row_keys(device, csr, values), MAX_PATTERNS)
+    return find_dictionary(device, kernels_of(device).encode.row_keys(device, csr, values), MAX_PATTERNS)
 
 
 def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values: bool) -> Patterns | None:
@@ -87,13 +87,13 @@ def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values
         return None
     # Different rows can have the same hash. So each row is compared with the representative of its code.
     representatives = device.upload(hashes.places)
-    lengths = kernels_of(device).rows_follow(device, csr, hashes.codes, representatives, values)
+    lengths = kernels_of(device).encode.rows_follow(device, csr, hashes.codes, representatives, values)
     if lengths is None:
         return None
     indptr = np.zeros(hashes.size + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
     # Runs are groups of consecutive rows with the same pattern.
-    runs = _runs(hashes.codes, lengths) if kernels_of(device).SHARES_RUNS else (0, 0)
+    runs = _runs(hashes.codes, lengths) if kernels_of(device).encode.SHARES_RUNS else (0, 0)
     return Patterns(hashes.codes, representatives, device.upload(indptr), int(indptr[-1]), runs)
 
 

@@ -92,7 +92,7 @@ def lane_slices(structure: LaneSlicesStructure) -> LaneSlices:
     frequent, numbers = _frequent_columns(device, csr) if structure.has_hubs else (xp.empty(0, np.int32), None)
     group = _GROUP if numbers is None and not _sums_whole_rows(device) else 1
     steps = structure.most_steps
-    order, lanes, frequent_steps, rare_steps = kernels_of(device).lane_rows(device, csr, numbers, steps)
+    order, lanes, frequent_steps, rare_steps = kernels_of(device).layout.lane_rows(device, csr, numbers, steps)
     rare_steps = -(-rare_steps // group) * group
     sorted_lanes = lanes[order]
     places_in_order, num_slices, num_long_slices = _places(device, sorted_lanes)
@@ -133,8 +133,10 @@ def lane_slices(structure: LaneSlicesStructure) -> LaneSlices:
 def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
     """Return the frequent columns, and the number of each of them. Synchronizes."""
     xp = device.xp
-    counts = kernels_of(device).count_numbers(device, csr.indices, csr.num_cols)
-    num_frequent = min(MAX_FREQUENT, kernels_of(device).count_where(device, counts, "not zero"))  # synchronizes
+    counts = kernels_of(device).sparse_rows.count_numbers(device, csr.indices, csr.num_cols)
+    num_frequent = min(
+        MAX_FREQUENT, kernels_of(device).reductions.count_where(device, counts, "not zero")
+    )  # synchronizes
     frequent = xp.argsort(-counts, kind="stable")[:num_frequent].astype(np.int32)
     numbers = xp.full(csr.num_cols, _RARE, np.uint16)
     numbers[frequent] = xp.arange(num_frequent, dtype=np.uint16)
@@ -143,7 +145,7 @@ def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
 
 def _sums_whole_rows(device: Device) -> bool:
     """Return whether one thread sums all entries of a row, as on a CPU."""
-    return bool(kernels_of(device).SCALAR_LENGTH == NO_LIMIT)
+    return bool(kernels_of(device).layout.SCALAR_LENGTH == NO_LIMIT)
 
 
 def most_steps(structure: LaneSlicesStructure) -> int:
@@ -211,4 +213,4 @@ def lay_out_lanes(self: LaneSlicesStructure, items: Array) -> Array:
 
 def lane_positions(structure: LaneSlicesStructure) -> Array:
     """The position of each entry, in CSR's order."""
-    return kernels_of(structure.device).lane_positions(structure.device, structure.csr, structure.lane_slices)
+    return kernels_of(structure.device).layout.lane_positions(structure.device, structure.csr, structure.lane_slices)

@@ -46,7 +46,7 @@ def slices(structure: SlicedStructure) -> Slices:
     """
     stats, limit, sort = structure.rows, NO_LIMIT, False
     if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= MAX_INT32:
-        limit = kernels_of(structure.device).LONG_LENGTH if stats.num_long else NO_LIMIT
+        limit = kernels_of(structure.device).layout.LONG_LENGTH if stats.num_long else NO_LIMIT
         sort = stats.wants_sorting
     return _cut(structure, limit, sort)
 
@@ -65,11 +65,11 @@ def natural_slices(structure: SlicedStructure) -> Slices:
 
 def _cut(structure: SlicedStructure, limit: int, sort: bool) -> Slices:
     device, kernels, indptr = structure.device, kernels_of(structure.device), structure.csr.indptr
-    rows, offsets, num_positions = kernels.cut_slices(device, indptr, structure.survey, limit, sort)
+    rows, offsets, num_positions = kernels.layout.cut_slices(device, indptr, structure.survey, limit, sort)
     long_rows, end = None, num_positions
     if limit != NO_LIMIT:
-        long_rows, end = kernels.long_rows(device, indptr, structure.survey, limit, num_positions)
-    scope = kernels.SORTING_SCOPE if sort else 1
+        long_rows, end = kernels.layout.long_rows(device, indptr, structure.survey, limit, num_positions)
+    scope = kernels.layout.SORTING_SCOPE if sort else 1
     return Slices(structure.csr.num_rows, device.lanes, scope, offsets, rows, long_rows, limit, num_positions, end)
 
 
@@ -91,4 +91,4 @@ def plain_slice_columns(self: SlicedStructure) -> Array:
 
 def lay_out(self: SlicedStructure, items: Array, slices: Slices, padding: Any) -> Array:
     """Arrange items from CSR's order at the positions of slices, with `padding` at positions without an entry."""
-    return kernels_of(self.device).lay_out(self.device, self.csr.indptr, items, slices, padding)
+    return kernels_of(self.device).layout.lay_out(self.device, self.csr.indptr, items, slices, padding)

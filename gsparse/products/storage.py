@@ -107,7 +107,7 @@ class MatrixPreparation:
     def pattern_entries(self, patterns: Patterns, with_values: bool) -> tuple[Array, Array | None]:
         """Return the offsets of all patterns, one pattern after the other, and their values if `with_values`."""
         device, rows = self.structure.device, (patterns.representatives, patterns.indptr, patterns.num_entries)
-        offsets, values = kernels_of(device).gather_rows(device, self.csr, *rows, with_values)
+        offsets, values = kernels_of(device).encode.gather_rows(device, self.csr, *rows, with_values)
         return offsets, None if values is None else _cast(device, values, self.compute)
 
     def storages(self, analyzed: Collection[str]) -> dict[str, tuple[Storage, ...]]:
@@ -160,7 +160,7 @@ def compress_values(device: Device, data: Array, compute: np.dtype[Any]) -> Valu
         return Values(data)
     by_table = _encode_by_table(device, data, compute)
     narrow = _HALVES.get(data.dtype)
-    if narrow is None or (by_table is not None and (by_table.codes is None or kernels_of(device).LOOKS_UP)):
+    if narrow is None or (by_table is not None and (by_table.codes is None or kernels_of(device).encode.LOOKS_UP)):
         return by_table or Values(data)
     values = halve_precision(device, data)
     return Values(values) if values is not data else by_table or Values(data)
@@ -169,7 +169,7 @@ def compress_values(device: Device, data: Array, compute: np.dtype[Any]) -> Valu
 def halve_precision(device: Device, data: Array) -> Array:
     """Return values in half the precision if that represents each of them exactly, else `data`. Synchronizes."""
     narrow = _HALVES.get(data.dtype)
-    if narrow is None or not data.size or not kernels_of(device).survives_halving(device, data):
+    if narrow is None or not data.size or not kernels_of(device).encode.survives_halving(device, data):
         return data
     return data.astype(narrow)
 

@@ -98,7 +98,9 @@ class Structure:
     def survey(self) -> Survey:
         """The statistics of row pointers and columns, which one pass over both collects. Synchronizes."""
         device, csr = self.device, self.csr
-        return kernels_of(device).survey(device, csr.indptr, csr.indices, bool(kernels_of(device).CSR_CODES))
+        return kernels_of(device).layout.survey(
+            device, csr.indptr, csr.indices, bool(kernels_of(device).encode.CSR_CODES)
+        )
 
     @property
     def known_survey(self) -> Survey | None:
@@ -147,7 +149,7 @@ class Structure:
             return None
         long_rows = self.csr_long_rows_by_limit.get(limit)
         if long_rows is None:
-            long_rows, _ = kernels_of(self.device).long_rows(self.device, self.csr.indptr, self.survey, limit)
+            long_rows, _ = kernels_of(self.device).layout.long_rows(self.device, self.csr.indptr, self.survey, limit)
             self.csr_long_rows_by_limit[limit] = long_rows
         return long_rows
 
@@ -174,7 +176,7 @@ class Structure:
         if not candidates or not columns.size or self.csr.num_cols > MAX_INT32:
             return plain
         if span is None:
-            span = kernels_of(self.device).run_span(self.device, columns, self.csr.num_cols)
+            span = kernels_of(self.device).encode.run_span(self.device, columns, self.csr.num_cols)
         return next((dtype for dtype in candidates if span < padding_code(dtype)), plain)
 
     def narrowed(self, columns: Array, dtypes: tuple[np.dtype[Any], ...] = _NARROW) -> Columns:
@@ -184,12 +186,12 @@ class Structure:
     def _encode(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
         if dtype == columns.dtype:
             return Columns(columns)
-        return kernels_of(self.device).encode_columns(self.device, columns, dtype)
+        return kernels_of(self.device).encode.encode_columns(self.device, columns, dtype)
 
     @cached_property
     def csr_column_dtype(self) -> np.dtype[Any]:
         """The narrowest dtype for columns in CSR's order."""
-        return self._narrowest(self.csr.indices, kernels_of(self.device).CSR_CODES, self.survey.run_span)
+        return self._narrowest(self.csr.indices, kernels_of(self.device).encode.CSR_CODES, self.survey.run_span)
 
     @cached_property
     def csr_columns(self) -> Columns:
@@ -220,7 +222,7 @@ class Structure:
     @property
     def scalar_length(self) -> int:
         """Rows with more entries than this are long rows of `csr_scalar`."""
-        return int(kernels_of(self.device).SCALAR_LENGTH)
+        return int(kernels_of(self.device).layout.SCALAR_LENGTH)
 
     @property
     def vector_length(self) -> int:
@@ -236,7 +238,9 @@ class Structure:
     def lay_out_ellpack(self, items: Array, padding: Any) -> Array:
         """Arrange items from CSR's order at the positions of ELLPACK, with `padding` at positions without an entry."""
         width = self.rows.max_length
-        return kernels_of(self.device).lay_out_ellpack(self.device, self.csr.indptr, items, width, self.pitch, padding)
+        return kernels_of(self.device).layout.lay_out_ellpack(
+            self.device, self.csr.indptr, items, width, self.pitch, padding
+        )
 
     # ------------------------------------------------------------- dense blocks
 

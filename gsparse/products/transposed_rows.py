@@ -18,7 +18,7 @@ def transposition(self: Any) -> tuple[Any, Array]:
     """
     device, csr = self.device, self.csr
     positions = device.xp.arange(csr.nnz, dtype=csr.indices.dtype)
-    transposed = kernels_of(device).csr_transpose(device, csr.with_data(positions))
+    transposed = kernels_of(device).transpose.csr_transpose(device, csr.with_data(positions))
     return self.of_parts(transposed.with_data(device.no_values(csr.dtype))), transposed.data
 
 
@@ -30,4 +30,4 @@ def known_transposition(self: Any) -> tuple[Any, Array] | None:
 
 def row_numbers(self: Any) -> Array:
     """Return the row of each entry, in CSR's order and in the dtype of `indptr`."""
-    return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)
+    return kernels_of(self.device).sparse_rows.row_numbers(self.device, self.csr.indptr, self.csr.nnz)

@@ -56,7 +56,7 @@ def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -
     """Return A·B for factors as kernels take them, in parts if memory does not suffice for the whole. Synchronizes."""
     try:
         with device.memory_guard():
-            c = kernels_of(device).spgemm(device, a, b)
+            c = kernels_of(device).sparse_products.spgemm(device, a, b)
     except MemoryError:
         c = None
     # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
@@ -91,7 +91,10 @@ def product_of_blocks(
         found = None
     if found is None:
         return _product_of_entries(device, a, b, result), None
-    num_entries, c = found[0].nnz, _without_zeros(device, kernels_of(device).drop_zeros(device, found[0]), result)
+    num_entries, c = (
+        found[0].nnz,
+        _without_zeros(device, kernels_of(device).sparse_rows.drop_zeros(device, found[0]), result),
+    )
     return c, found[1] if c.nnz == num_entries else None
 
 
@@ -152,7 +155,9 @@ def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_la
     try:
         with device.memory_guard():
             kernels = kernels_of(device)
-            return kernels.spgemm(device, kernels.slice_rows(device, a, start, end - start), b)
+            return kernels.sparse_products.spgemm(
+                device, kernels.sparse_rows.slice_rows(device, a, start, end - start), b
+            )
     except MemoryError:
         if is_last_try:
             raise
@@ -181,7 +186,7 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
     # Comparisons and extremes need the sums that the common dtype holds: their integers wrap, and booleans stay true.
     a, b = (canonical(device, part.with_data(part.data.astype(common, copy=False))) for part in (a, b))
     a, b = in_common(computed(a, common), computed(b, common))
-    c = kernels_of(device).combine_rows(device, operation, a, b, common == np.uint64)
+    c = kernels_of(device).sparse_pairs.combine_rows(device, operation, a, b, common == np.uint64)
     return _without_zeros(device, c, np.dtype(np.bool_) if operation in COMPARISONS else common)
 
 
@@ -228,7 +233,7 @@ def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
     """Return a canonical result without zeros in its own dtype, and drop integers that wrap to 0. May synchronize."""
     csr = _narrowed(csr, dtype)
     is_wrapped = dtype.kind in "iu" and dtype.itemsize < 8
-    return replace(kernels_of(device).drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
+    return replace(kernels_of(device).sparse_rows.drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
 
 
 class CsrProduct:
@@ -260,12 +265,14 @@ class CsrProduct:
         self._dtype = np.result_type(a.dtype, b.dtype)
         self._structure = (a.shape, a.nnz, b.shape, b.nnz)
         a, b = in_common(computed(a, self._dtype), computed(b, self._dtype))
-        is_sorted = b.is_canonical or not kernels_of(device).survey(device, b.indptr, b.indices, False).num_unsorted
+        is_sorted = (
+            b.is_canonical or not kernels_of(device).layout.survey(device, b.indptr, b.indices, False).num_unsorted
+        )
         if not is_sorted:
             raise StructureError("the second matrix must have sorted rows without duplicates: call sum_duplicates()")
         self._blocks = None if patterns is None else BlockProduct.of(device, *patterns, a.dtype)
         if self._blocks is None:
-            self._known = kernels_of(device).spgemm_known(device, a, b)
+            self._known = kernels_of(device).sparse_products.spgemm_known(device, a, b)
         else:
             self._known = KnownProduct(self._blocks.product(a.data, b.data))
 
@@ -310,5 +317,5 @@ class CsrProduct:
             return self.result
         a, b, result = in_common(a, b, self._known.result)
         known = replace(self._known, result=result)
-        self._known = kernels_of(self._device).spgemm_values(self._device, a, b, known)
+        self._known = kernels_of(self._device).sparse_products.spgemm_values(self._device, a, b, known)
         return self.result

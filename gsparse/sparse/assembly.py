@@ -21,13 +21,13 @@ def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, column
     Entries of one row keep their order, and repeated entries remain. Synchronizes.
     """
     index = np.int32 if max(*shape, int(data.size)) <= MAX_INT32 else np.int64
-    order, indptr = kernels_of(device).order_by_row(device, rows.astype(index, copy=False), shape[0])
+    order, indptr = kernels_of(device).transpose.order_by_row(device, rows.astype(index, copy=False), shape[0])
     return Csr(shape, indptr, columns.astype(index, copy=False)[order], data[order])
 
 
 def without_zeros(device: Device, csr: Csr) -> Csr:
     """Return the entries that are not 0, with values of the dtype of `csr`. Synchronizes."""
-    kept = kernels_of(device).drop_zeros(device, computed(csr, csr.dtype))
+    kept = kernels_of(device).sparse_rows.drop_zeros(device, computed(csr, csr.dtype))
     return kept.with_data(kept.data.astype(csr.dtype, copy=False))
 
 
@@ -82,5 +82,5 @@ def from_blocks(
 
 def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
     """Return the row and the column of each entry as int64, so that products of numbers do not overflow."""
-    rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+    rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
     return rows.astype(np.int64), csr.indices.astype(np.int64)

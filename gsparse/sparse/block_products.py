@@ -49,7 +49,7 @@ def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
     """
     indptr, indices = csr.indptr, csr.indices
     if blocksize != (1, 1):
-        indptr, indices = kernels_of(device).block_parts(device, csr, blocksize, 1)
+        indptr, indices = kernels_of(device).blocks.block_parts(device, csr, blocksize, 1)
     shape = csr.num_rows // blocksize[0], csr.num_cols // blocksize[1]
     blocks = Csr(shape, indptr, indices, device.no_values(csr.dtype), is_canonical=csr.is_canonical)
     return BlockPattern(blocksize, blocks)
@@ -109,7 +109,7 @@ class BlockProduct:
         """
         common = in_common(*(pattern.blocks.with_data(device.no_values(dtype)) for pattern in (a, b)))
         a, b = (BlockPattern(p.blocksize, blocks) for p, blocks in zip((a, b), common, strict=True))
-        c = kernels_of(device).block_product(device, a, b)
+        c = kernels_of(device).blocks.block_product(device, a, b)
         return None if c is None else cls(device, (a, b, c))
 
     @property
@@ -120,7 +120,7 @@ class BlockProduct:
     def product(self, a_data: Array, b_data: Array) -> Csr:
         """Return C, zeros included, from the values of A and B."""
         blocks, (rows, columns) = self.pattern.blocks, self.pattern.blocksize
-        indptr, indices = kernels_of(self._device).expand_pattern(
+        indptr, indices = kernels_of(self._device).prolongation.expand_pattern(
             self._device, blocks.indptr, blocks.indices, rows, columns
         )
         shape = blocks.num_rows * rows, blocks.num_cols * columns
@@ -129,4 +129,4 @@ class BlockProduct:
 
     def values(self, a_data: Array, b_data: Array) -> Array:
         """Return the values of C in CSR order, zeros included, from those of A and B."""
-        return kernels_of(self._device).multiply_blocks(self._device, a_data, b_data, self._patterns)
+        return kernels_of(self._device).blocks.multiply_blocks(self._device, a_data, b_data, self._patterns)

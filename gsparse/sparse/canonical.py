@@ -32,13 +32,15 @@ def canonical(device: Device, csr: Csr) -> Csr:
     if csr.is_canonical:
         return csr
     kernels, dtype = kernels_of(device), csr.dtype
-    if not kernels.survey(device, csr.indptr, csr.indices, False).num_unsorted:
+    if not kernels.layout.survey(device, csr.indptr, csr.indices, False).num_unsorted:
         return replace(csr, is_canonical=True)
     xp, csr = device.xp, sorted_rows(device, computed(csr, dtype))
     is_first = first_of_each_place(device, csr)
-    if kernels.first_where(device, is_first, "zero") is not None:  # synchronizes
-        sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
-        csr = replace(kernels.keep_entries(device, csr, is_first), data=sums)
+    if kernels.reductions.first_where(device, is_first, "zero") is not None:  # synchronizes
+        sums = kernels.sparse_rows.sum_runs(
+            device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype)
+        )  # synchronizes
+        csr = replace(kernels.sparse_rows.keep_entries(device, csr, is_first), data=sums)
     return replace(csr, data=csr.data.astype(dtype, copy=False), is_canonical=True)
 
 
@@ -48,12 +50,12 @@ def sorted_rows(device: Device, csr: Csr) -> Csr:
     The matrix is transposed twice, because the rows of a transpose are sorted.
     """
     kernels = kernels_of(device)
-    return kernels.csr_transpose(device, kernels.csr_transpose(device, csr))
+    return kernels.transpose.csr_transpose(device, kernels.transpose.csr_transpose(device, csr))
 
 
 def first_of_each_place(device: Device, csr: Csr) -> Array:
     """Return whether each entry of sorted rows is the first one in its row and column."""
-    rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+    rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
     is_first = device.xp.ones(csr.nnz, np.bool_)
     is_first[1:] = (rows[1:] != rows[:-1]) | (csr.indices[1:] != csr.indices[:-1])
     return is_first

@@ -132,17 +132,17 @@ def _from_coordinates(
         shape = tuple(int(part.max()) + 1 if part.size else 0 for part in (row, column))  # synchronizes
     shape = _shape_of(shape)
     for name, part, size in zip(("row", "column"), (row, column), shape, strict=True):
-        if not kernels.are_in_range(device, part, size):  # synchronizes
+        if not kernels.sparse_rows.are_in_range(device, part, size):  # synchronizes
             span = f"{int(part.min())} to {int(part.max())}"  # synchronizes
             raise StructureError(f"{name} indices must lie in 0 to {size - 1}, they span {span}")
     dtype = np.int32 if max(*shape, int(data.size)) <= MAX_INT32 else np.int64
-    order, indptr = kernels.order_by_row(device, row.astype(dtype, copy=False), shape[0])
+    order, indptr = kernels.transpose.order_by_row(device, row.astype(dtype, copy=False), shape[0])
     return shape, (data[order], column.astype(dtype, copy=False)[order], indptr)
 
 
 def _row_pointers(device: Device, rows: Array, num_rows: int) -> Array:
     xp, indptr = device.xp, device.xp.zeros(num_rows + 1, np.int64)
-    counts = kernels_of(device).count_numbers(device, xp.ascontiguousarray(rows), num_rows)
+    counts = kernels_of(device).sparse_rows.count_numbers(device, xp.ascontiguousarray(rows), num_rows)
     xp.cumsum(counts, out=indptr[1:])
     return _narrow(indptr, int(rows.size))
 

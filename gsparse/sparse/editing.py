@@ -36,7 +36,7 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
         last = _last_of_each(device, positions + 1, csr.nnz + 1)
         positions, values = positions[last], values[last]
     data = csr.data.copy()
-    kernels_of(device).put_values(device, data, positions, values)
+    kernels_of(device).edits.put_values(device, data, positions, values)
     return data
 
 
@@ -77,7 +77,7 @@ def with_new_entries(
         rows, columns = rows[order], columns[order]
         values = values[order] if values.size > 1 else values
     values = xp.ascontiguousarray(values if values.size > 1 else xp.broadcast_to(values, rows.shape))
-    inserted = kernels_of(device).insert_entries(device, csr, rows, columns, values, is_sorted)
+    inserted = kernels_of(device).edits.insert_entries(device, csr, rows, columns, values, is_sorted)
     return replace(inserted, is_canonical=csr.is_canonical and is_sorted)
 
 
@@ -87,7 +87,7 @@ def _order_of_places(
     """Return the indices that sort places by row, and with `by_columns` by column; of equal places only the last."""
     xp, kernels = device.xp, kernels_of(device)
     if distinct and not by_columns:
-        return kernels.stable_order(device, rows, csr.num_rows)
+        return kernels.transpose.stable_order(device, rows, csr.num_rows)
     bound = csr.num_rows * csr.num_cols
     if bound <= _MAX_INT64:
         places = rows * csr.num_cols + columns
@@ -99,16 +99,16 @@ def _order_of_places(
         places = xp.empty_like(rows)
         places[order], bound = xp.cumsum(is_next), int(rows.size)
     if distinct:
-        return kernels.stable_order(device, places, bound)
+        return kernels.transpose.stable_order(device, places, bound)
     order = _last_of_each(device, places, bound)
     # No place occurs twice: keep the caller's order within each row, as SciPy does.
     is_whole = order.size == rows.size and not by_columns
-    return kernels.stable_order(device, rows, csr.num_rows) if is_whole else order
+    return kernels.transpose.stable_order(device, rows, csr.num_rows) if is_whole else order
 
 
 def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
     """Return the index of the last occurrence of each number, by rising number; all are below `bound`. Synchronizes."""
-    xp, order = device.xp, kernels_of(device).stable_order(device, numbers, bound)
+    xp, order = device.xp, kernels_of(device).transpose.stable_order(device, numbers, bound)
     ordered = numbers[order]
     is_last = xp.ones(numbers.size, np.bool_)
     is_last[:-1] = ordered[1:] != ordered[:-1]
@@ -131,6 +131,6 @@ def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
         indptr = xp.concatenate([indptr, last])
     csr = Csr((num_rows, csr.num_cols), indptr, indices, data, csr.is_canonical)
     if num_cols < csr.num_cols:
-        cut = kernels_of(device).keep_entries(device, csr, csr.indices < num_cols)
+        cut = kernels_of(device).sparse_rows.keep_entries(device, csr, csr.indices < num_cols)
         csr = replace(cut, is_canonical=csr.is_canonical)
     return replace(csr, shape=shape)

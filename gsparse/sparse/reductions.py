@@ -37,12 +37,12 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
     array, shape (num_rows,)
         int64, or floating-point numbers of at least the precision of the values.
     """
-    return kernels_of(device).sum_entries(device, csr.indptr, csr.data, terms, longest)
+    return kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, terms, longest)
 
 
 def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
     """Return the sum of the terms of all values, of which there is at least one, in an array of shape (1,)."""
-    return kernels_of(device).sum_entries(device, None, data, terms, int(data.size))
+    return kernels_of(device).reductions.sum_entries(device, None, data, terms, int(data.size))
 
 
 def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
@@ -113,7 +113,7 @@ def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explic
         0 for a row without entries.
     """
     full = 0 if explicit else csr.num_cols
-    return kernels_of(device).extreme_entries(device, csr.indptr, csr.data, extreme, longest, full, unsigned)
+    return kernels_of(device).reductions.extreme_entries(device, csr.indptr, csr.data, extreme, longest, full, unsigned)
 
 
 def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
@@ -128,9 +128,9 @@ def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, expl
     xp, kernels = device.xp, kernels_of(device)
     if not csr.nnz:
         return xp.zeros(csr.num_rows, np.int64)
-    positions = kernels.extreme_positions(device, csr.indptr, csr.data, extreme, longest, unsigned)
+    positions = kernels.reductions.extreme_positions(device, csr.indptr, csr.data, extreme, longest, unsigned)
     if not explicit:
-        return kernels.extreme_columns(device, csr, positions, extreme, unsigned)
+        return kernels.reductions.extreme_columns(device, csr, positions, extreme, unsigned)
     return xp.where(positions < 0, 0, csr.indices[positions]).astype(np.int64)
 
 
@@ -149,7 +149,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
         Of the matrix, whose values `csr` has in a compute dtype.
     """
     kernels, unsigned = kernels_of(device), dtype == np.uint64
-    found = kernels.extreme_positions(device, None, csr.data, extreme, csr.nnz, unsigned)
+    found = kernels.reductions.extreme_positions(device, None, csr.data, extreme, csr.nnz, unsigned)
     position = int(found[0])  # synchronizes
     if explicit:
         return np.int64(position)
@@ -166,7 +166,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
 
 def _first_missing(device: Device, csr: Csr) -> int:
     """Return the first place without an entry. Synchronizes."""
-    xp, first_where = device.xp, kernels_of(device).first_where
+    xp, first_where = device.xp, kernels_of(device).reductions.first_where
     row = first_where(device, csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols, "not zero") or 0  # synchronizes
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])  # synchronizes
     differs = csr.indices[begin:end] != xp.arange(end - begin)

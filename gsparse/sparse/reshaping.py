@@ -32,7 +32,7 @@ def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
     xp, index = device.xp, np.dtype(np.int32 if max(*shape, csr.nnz) <= MAX_INT32 else np.int64)
     if not csr.nnz:
         return Csr(shape, xp.zeros(shape[0] + 1, index), xp.zeros(0, index), csr.data, is_canonical=True)
-    rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+    rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
     places = rows.astype(np.int64) * csr.num_cols + csr.indices
     rows = places // shape[1]
     columns = places - rows * shape[1]
@@ -56,9 +56,9 @@ def added_to(device: Device, csr: Csr, dense: Array) -> Array:
     """
     kernels = kernels_of(device)
     if not (csr.is_canonical or device.is_host):  # A GPU adds faster if no place has several entries.
-        is_canonical = not kernels.survey(device, csr.indptr, csr.indices, False).num_unsorted  # synchronizes
+        is_canonical = not kernels.layout.survey(device, csr.indptr, csr.indices, False).num_unsorted  # synchronizes
         csr = replace(csr, is_canonical=is_canonical)
-    kernels.add_entries(device, csr, dense)
+    kernels.edits.add_entries(device, csr, dense)
     return dense
 
 

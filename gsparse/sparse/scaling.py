@@ -33,9 +33,9 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     kernels = kernels_of(device)
     dtype = csr.dtype if csr.dtype == factors.dtype else np.result_type(csr.dtype, factors.dtype)
     if 1 not in factors.shape:
-        return csr.data * kernels.take_elements(device, csr, factors)
+        return csr.data * kernels.edits.take_elements(device, csr, factors)
     values = computed(csr, dtype)
-    scale = kernels.scale_columns if factors.shape[0] == 1 else kernels.scale_rows
+    scale = kernels.sparse_rows.scale_columns if factors.shape[0] == 1 else kernels.sparse_rows.scale_rows
     factors = factors.reshape(-1)
     if factors.dtype != values.dtype:
         factors = factors.astype(values.dtype)

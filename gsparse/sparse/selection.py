@@ -31,9 +31,9 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
         Of shape (m, num_cols). The entries of each row keep their order. Synchronizes.
     """
     if not isinstance(rows, range) or rows.step != 1:
-        taken = kernels_of(device).take_rows(device, csr, _as_array(device, rows))
+        taken = kernels_of(device).sparse_rows.take_rows(device, csr, _as_array(device, rows))
         return replace(taken, is_canonical=csr.is_canonical)
-    return kernels_of(device).slice_rows(device, csr, rows.start, len(rows))
+    return kernels_of(device).sparse_rows.slice_rows(device, csr, rows.start, len(rows))
 
 
 def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
@@ -55,10 +55,10 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
         rise and the entries of `csr` are sorted. Synchronizes.
     """
     numbers = _as_array(device, columns)
-    places = kernels_of(device).places_of(device, numbers, csr.num_cols, csr.indices.dtype)  # synchronizes
+    places = kernels_of(device).sparse_rows.places_of(device, numbers, csr.num_cols, csr.indices.dtype)  # synchronizes
     if places is None:
         return _repeat_columns(device, csr, numbers)
-    selected = kernels_of(device).map_columns(device, csr, places, len(columns))
+    selected = kernels_of(device).sparse_rows.map_columns(device, csr, places, len(columns))
     is_canonical = csr.is_canonical and isinstance(columns, range) and columns.step > 0
     return replace(selected, is_canonical=is_canonical)
 
@@ -70,15 +70,15 @@ def _repeat_columns(device: Device, csr: Csr, columns: Array) -> Csr:
     column c becomes as many entries as c has places, one in each.
     """
     xp, index = device.xp, csr.indices.dtype
-    counts = kernels_of(device).count_numbers(device, columns, csr.num_cols)
+    counts = kernels_of(device).sparse_rows.count_numbers(device, columns, csr.num_cols)
     first = xp.zeros(csr.num_cols + 1, np.int64)
     xp.cumsum(counts, out=first[1:])
-    order = kernels_of(device).stable_order(device, columns, csr.num_cols)
+    order = kernels_of(device).transpose.stable_order(device, columns, csr.num_cols)
     ends = xp.zeros(csr.nnz + 1, np.int64)
     xp.cumsum(counts[csr.indices], out=ends[1:])
     nnz = int(ends[-1])  # synchronizes
     index = index if nnz <= MAX_INT32 else np.dtype(np.int64)
-    entries = kernels_of(device).row_numbers(device, ends, nnz)
+    entries = kernels_of(device).sparse_rows.row_numbers(device, ends, nnz)
     number = xp.arange(entries.size, dtype=np.int64) - ends[entries]
     places = order[first[csr.indices[entries]] + number].astype(index)
     return Csr((csr.num_rows, int(columns.size)), ends[csr.indptr].astype(index), places, csr.data[entries])
@@ -92,4 +92,4 @@ def _as_array(device: Device, numbers: Array | range) -> Array:
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
     """Return the entries on and above diagonal `offset`, or on and below it. Synchronizes."""
-    return replace(kernels_of(device).triangle(device, csr, offset, upper), is_canonical=csr.is_canonical)
+    return replace(kernels_of(device).sparse_rows.triangle(device, csr, offset, upper), is_canonical=csr.is_canonical)

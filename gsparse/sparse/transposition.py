@@ -32,10 +32,10 @@ class CsrTranspose:
         """Return the transpose. The structure must be the same each time. The first two calls may synchronize."""
         device = self._device
         if self._structure is None:
-            result = kernels_of(device).csr_transpose(device, csr)
+            result = kernels_of(device).transpose.csr_transpose(device, csr)
             self._structure = result.with_data(device.no_values(csr.dtype))
             return result
         if self._order is None:
             numbers = device.xp.arange(csr.nnz, dtype=np.int32 if csr.nnz <= MAX_INT32 else np.int64)
-            self._order = kernels_of(device).csr_transpose(device, csr.with_data(numbers)).data
+            self._order = kernels_of(device).transpose.csr_transpose(device, csr.with_data(numbers)).data
         return self._structure.with_data(device.xp.take(csr.data, self._order))

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from gsparse.kernels.cpu.prefetch import prefetch
+from gsparse.kernels.cpu.instructions import prefetch
 
 
 def number_of_requests(array: Any, count: int) -> int:

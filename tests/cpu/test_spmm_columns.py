@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.kernels.cpu import spmm, spmm_columns
+from gsparse.kernels.cpu import spmm
 from tests.support import assert_product, random_values
 
 
@@ -19,13 +19,13 @@ from tests.support import assert_product, random_values
 def by_columns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Read small matrices by columns, too. Collect the numbers of copies of Y; 0 stands for a gather."""
     numbers: list[int] = []
-    threads = gsparse.get_num_threads()
+    threads, num_copies = gsparse.get_num_threads(), spmm.num_copies
 
     def recorded(x: Any, y: Any) -> int:
-        numbers.append(spmm_columns.num_copies(x, y))
+        numbers.append(num_copies(x, y))
         return numbers[-1]
 
-    monkeypatch.setattr(spmm_columns, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(spmm, "_CACHE_BYTES", 0)
     monkeypatch.setattr(spmm, "num_copies", recorded)
     yield numbers
     gsparse.set_num_threads(threads)
@@ -113,8 +113,8 @@ def test_nan_reaches_only_what_reads_it(rng: np.random.Generator) -> None:
 def test_a_small_or_a_wide_product_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
     gsparse.set_num_threads(2)
     x = np.zeros((1000, 8))
-    assert spmm_columns.num_copies(x, np.empty((250, 8))) == 2
-    assert spmm_columns.num_copies(x, np.empty((251, 8))) == 0
-    assert spmm_columns.num_copies(np.asfortranarray(x), np.empty((10, 8))) == 0
-    monkeypatch.setattr(spmm_columns, "_CACHE_BYTES", x.nbytes)
-    assert spmm_columns.num_copies(x, np.empty((250, 8))) == 0
+    assert spmm.num_copies(x, np.empty((250, 8))) == 2
+    assert spmm.num_copies(x, np.empty((251, 8))) == 0
+    assert spmm.num_copies(np.asfortranarray(x), np.empty((10, 8))) == 0
+    monkeypatch.setattr(spmm, "_CACHE_BYTES", x.nbytes)
+    assert spmm.num_copies(x, np.empty((250, 8))) == 0

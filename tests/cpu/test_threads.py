@@ -636,14 +636,14 @@ def test_a_delayed_signal_calls_the_handler_of_the_program_once(number: signal.S
 # The function that a single thread calls, and the one that distributes the same kernel over several threads.
 COMPILED = pytest.mark.parametrize(
     ("num_threads", "code"),
-    [(1, "spmv_csr._csr_scalar"), pytest.param(2, "spmv_csr._csr_scalar.hand_out.in_parts", marks=NATIVE)],
+    [(1, "spmv._csr_scalar"), pytest.param(2, "spmv._csr_scalar.hand_out.in_parts", marks=NATIVE)],
     ids=["one thread", "several"],
 )
 
 
 def count_cache_hits(num_threads: int, code: str) -> str:
     return PRODUCT + (
-        "from gsparse.kernels.cpu import spmv_csr\n"
+        "from gsparse.kernels.cpu import spmv\n"
         f"threads.set_num_threads({num_threads})\n"
         "ok = product()\n"
         f"print(ok, sum({code}.stats.cache_hits.values()))\n"
@@ -691,7 +691,7 @@ def test_compiled_code_is_stored_in_the_users_cache_and_not_beside_the_package(
 def test_compiled_code_is_stored_beside_the_source_if_the_users_cache_cannot_be_written(
     tmp_path: Path, installed: Path
 ) -> None:
-    program = count_cache_hits(1, "spmv_csr._csr_scalar")
+    program = count_cache_hits(1, "spmv._csr_scalar")
     variables = at_home(tmp_path / "home")
     # A file in place of the folder prevents writing even for root, which permissions would not.
     (tmp_path / "home" / "cache").touch()

@@ -102,7 +102,7 @@ def test_roots_are_those_of_the_greedy_method_on_every_device(device: Device, gr
     for hashed, most, fewest in ((False, ALL, 0), (True, ALL, 0), (False, 3, 0), (True, ALL, 3)):
         labels = device.upload(np.full(S.shape[0], UNDECIDED, np.int32))
         with device.active():
-            counts = kernels_of(device).independent_set(
+            counts = kernels_of(device).aggregation.independent_set(
                 device, upload(device, S, index), labels, hashed=hashed, most_generations=most, fewest=fewest
             )
         expected = greedy(S, np.full(S.shape[0], UNDECIDED), hashed, most, fewest)
@@ -128,7 +128,7 @@ def test_blocks_that_wait_for_each_other_choose_the_same_roots(
         labels = np.full(S.shape[0], UNDECIDED, np.int32)
         on_device = device.upload(labels)
         with device.active():
-            kernels_of(device).independent_set(
+            kernels_of(device).aggregation.independent_set(
                 device, upload(device, S), on_device, hashed=hashed, most_generations=most, fewest=fewest
             )
         expected = greedy(S, labels, hashed, most, fewest)
@@ -145,7 +145,7 @@ def test_a_generation_with_more_nodes_than_a_block_collects_is_complete(device: 
     for hashed in (False, True):
         on_device = device.upload(labels)
         with device.active():
-            kernels_of(device).independent_set(
+            kernels_of(device).aggregation.independent_set(
                 device, upload(device, S), on_device, hashed=hashed, most_generations=ALL, fewest=0
             )
         np.testing.assert_array_equal(device.download(on_device), greedy(S, labels, hashed, ALL, 0))
@@ -157,7 +157,7 @@ def test_nodes_with_labels_are_left_out_of_the_graph(device: Device) -> None:
     before[70:75] = OUTSIDE
     labels = device.upload(before)
     with device.active():
-        kernels_of(device).independent_set(
+        kernels_of(device).aggregation.independent_set(
             device, upload(device, S), labels, hashed=True, most_generations=ALL, fewest=2
         )
     np.testing.assert_array_equal(device.download(labels), greedy(S, before, True, ALL, 2))
@@ -195,7 +195,7 @@ def test_a_node_joins_the_aggregate_of_its_strongest_connections(device: Device)
         S = sp.csr_array(S + S.T + sp.eye_array(6))
         labels = device.upload(np.array([0, 0, OUTSIDE, 4, 4, 4], np.int32))
         with device.active():
-            aggregates, count = kernels_of(device).join_aggregates(device, upload(device, S), labels)
+            aggregates, count = kernels_of(device).aggregation.join_aggregates(device, upload(device, S), labels)
         assert count == 2
         np.testing.assert_array_equal(device.download(aggregates), [0, 0, expected, 1, 1, 1])
 
@@ -241,7 +241,7 @@ def node_matrix(S: sp.csr_array, block_size: int) -> sp.csr_array:
 def test_blocks_are_weighed_by_their_frobenius_norms(device: Device, dtype: Any, block_size: int) -> None:
     S = random_matrix(23, block_size, dtype)
     with device.active():
-        nodes = kernels_of(device).block_weights(device, upload(device, S), block_size)
+        nodes = kernels_of(device).aggregation.block_weights(device, upload(device, S), block_size)
     expected = node_matrix(S, block_size)
     np.testing.assert_array_equal(device.download(nodes.indptr), expected.indptr)
     np.testing.assert_array_equal(device.download(nodes.indices), expected.indices)
@@ -252,11 +252,11 @@ def test_nodes_of_more_than_32_unknowns_are_refused_on_a_gpu_with_the_remedy(dev
     S = random_matrix(23, 33, np.dtype(float))
     with device.active():
         if device.kind == "cpu":
-            nodes = kernels_of(device).block_weights(device, upload(device, S), 33)
+            nodes = kernels_of(device).aggregation.block_weights(device, upload(device, S), 33)
             np.testing.assert_allclose(nodes.data, node_matrix(S, 33).data, rtol=2**-16)
             return
         with pytest.raises(ShapeError, match=r"nodes of at most 32 unknowns .* got 33: pass a smaller block_size"):
-            kernels_of(device).block_weights(device, upload(device, S), 33)
+            kernels_of(device).aggregation.block_weights(device, upload(device, S), 33)
 
 
 def filtered(S: sp.csr_array, block_size: int, theta: float) -> tuple[sp.csr_array, Any, int]:
@@ -279,8 +279,8 @@ def filtered(S: sp.csr_array, block_size: int, theta: float) -> tuple[sp.csr_arr
 
 def examined(device: Device, S: Any, block_size: int, measure: str, theta: float) -> tuple[Csr, Csr, Any]:
     kernels, csr = kernels_of(device), upload(device, S)
-    nodes = csr if block_size == 1 else kernels.block_weights(device, csr, block_size)
-    return csr, nodes, kernels.examine_rows(device, csr, nodes, block_size, measure, theta)
+    nodes = csr if block_size == 1 else kernels.aggregation.block_weights(device, csr, block_size)
+    return csr, nodes, kernels.aggregation.examine_rows(device, csr, nodes, block_size, measure, theta)
 
 
 @pytest.mark.parametrize("block_size", [1, 3])
@@ -321,7 +321,7 @@ def test_strong_connections_are_those_of_the_definition(device: Device, dtype: A
         _, nodes, found = examined(device, S, 1, "classical", 0.0)
         scales = device.download(found.scales)
         for theta in (0.0, 0.1, 0.4):
-            strong = kernels_of(device).strong_connections(device, nodes, found.scales, theta)
+            strong = kernels_of(device).aggregation.strong_connections(device, nodes, found.scales, theta)
             keep = (size > 0) & (size**2 >= theta**2 * (scales[rows] * scales[S.indices])) | (rows == S.indices)
             np.testing.assert_array_equal(device.download(strong.indices), S.indices[keep])
             np.testing.assert_array_equal(device.download(strong.data), S.data[keep])
@@ -340,7 +340,7 @@ def test_an_examination_finds_the_range_of_the_diagonal(device: Device, diagonal
 def test_a_matrix_with_strong_connections_only_is_its_own_graph(device: Device) -> None:
     with device.active():
         _, nodes, found = examined(device, laplacian(9), 1, "classical", 0.1)
-        assert kernels_of(device).strong_connections(device, nodes, found.scales, 0.1) is nodes
+        assert kernels_of(device).aggregation.strong_connections(device, nodes, found.scales, 0.1) is nodes
 
 
 # --------------------------------------------------------------------------------------------------- prolongators
@@ -349,9 +349,9 @@ def test_a_matrix_with_strong_connections_only_is_its_own_graph(device: Device) 
 def tentative(device: Device, aggregates: Any, candidates: Any, block_size: int) -> tuple[Any, Any]:
     count, dtype = int(aggregates.max(initial=-1)) + 1, np.int32
     keys = np.where(aggregates < 0, count, aggregates).astype(dtype)
-    order, bounds = kernels_of(device).order_by_row(device, device.upload(keys), count + 1)
+    order, bounds = kernels_of(device).transpose.order_by_row(device, device.upload(keys), count + 1)
     arrays = (bounds[: count + 1], order, device.upload(candidates))
-    return kernels_of(device).orthonormal_candidates(device, *arrays, block_size)
+    return kernels_of(device).prolongation.orthonormal_candidates(device, *arrays, block_size)
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
@@ -404,9 +404,11 @@ def test_prolongators_are_smoothed_with_the_filtered_matrix(
             csr, nodes, found = examined(device, S, block_size, "classical", theta)
             Q, _ = tentative(device, aggregates, B, block_size)
             on_device = device.upload(aggregates)
-            pattern = kernels.prolongator_pattern(device, nodes, on_device, 12, found.scales, theta)
-            indptr, indices = kernels.expand_pattern(device, pattern.indptr, pattern.indices, block_size, k)
-            values = kernels.prolongator_values(
+            pattern = kernels.prolongation.prolongator_pattern(device, nodes, on_device, 12, found.scales, theta)
+            indptr, indices = kernels.prolongation.expand_pattern(
+                device, pattern.indptr, pattern.indices, block_size, k
+            )
+            values = kernels.prolongation.prolongator_values(
                 device, csr, nodes, pattern, on_device, found.scales, theta, Q, block_size, 0.6
             )
         parts = (device.download(part) for part in (values, indices, indptr))
@@ -435,7 +437,7 @@ def test_every_node_reaches_the_aggregates_of_its_row_whatever_the_longest_row(
     with device.active():
         nodes = replace(upload(device, S), longest=longest if is_known else None)
         on_device, scales = device.upload(aggregates), device.upload(np.ones(size))
-        pattern = kernels_of(device).prolongator_pattern(device, nodes, on_device, 12, scales, 0.0)
+        pattern = kernels_of(device).prolongation.prolongator_pattern(device, nodes, on_device, 12, scales, 0.0)
     found = np.split(device.download(pattern.indices), device.download(pattern.indptr)[1:-1])
     for node, reached in enumerate(found):
         expected = np.unique(np.append(aggregates[columns[node]], aggregates[node]))
@@ -450,8 +452,10 @@ def test_a_node_that_reaches_many_aggregates_is_not_smoothed(device: Device) -> 
         csr, nodes, found = examined(device, S, 1, "classical", 0.0)
         on_device, count = device.upload(aggregates), 2 * MOST_REACHED
         Q, _ = tentative(device, aggregates, np.ones((S.shape[0], 1)), 1)
-        pattern = kernels.prolongator_pattern(device, nodes, on_device, count, found.scales, 0.0)
-        values = kernels.prolongator_values(device, csr, nodes, pattern, on_device, found.scales, 0.0, Q, 1, 0.5)
+        pattern = kernels.prolongation.prolongator_pattern(device, nodes, on_device, count, found.scales, 0.0)
+        values = kernels.prolongation.prolongator_values(
+            device, csr, nodes, pattern, on_device, found.scales, 0.0, Q, 1, 0.5
+        )
     is_smoothed, indptr = device.download(pattern.is_smoothed), device.download(pattern.indptr)
     hub = S.shape[0] // 2
     np.testing.assert_array_equal(np.flatnonzero(~is_smoothed), [hub])

@@ -31,8 +31,8 @@ class CountedKernel:
 @pytest.fixture
 def multiplied(device: Device, monkeypatch: pytest.MonkeyPatch) -> CountedKernel:
     kernels = kernels_of(device)
-    counted = CountedKernel(kernels.multiply_blocks)
-    monkeypatch.setattr(kernels, "multiply_blocks", counted)
+    counted = CountedKernel(kernels.blocks.multiply_blocks)
+    monkeypatch.setattr(kernels.blocks, "multiply_blocks", counted)
     return counted
 
 
@@ -98,7 +98,7 @@ def test_several_candidates_of_scalar_problems_are_blocks(
     A = GpuSparseMatrix(sp.csr_array(abs(S.tocsr())[::3, ::3] + 9 * sp.eye_array(S.shape[0] // 3)), device=device)
     B = np.random.default_rng(0).standard_normal((A.shape[0], 3))
     expected = amg(A, B=B, max_coarse=1, max_levels=2)
-    monkeypatch.setattr("gsparse.kernels.cpu.block_products._FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr("gsparse.kernels.cpu.blocks._FEWEST_PRODUCTS", 0)
     monkeypatch.setattr(block_products, "_WORTH_A_LOOK", 0)
     M = amg(A, B=B, max_coarse=1, max_levels=2)
     assert multiplied.sizes == [(3, 1, 3)]

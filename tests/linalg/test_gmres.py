@@ -11,7 +11,7 @@ from gsparse import GpuSparseMatrix, get_num_threads, set_num_threads
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu import basis_launch
+from gsparse.kernels.gpu import basis as gpu_basis
 from gsparse.linalg import jacobi, minres
 from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
 from gsparse.linalg.krylov.solve_state import SolveState
@@ -79,7 +79,7 @@ def test_the_basis_is_orthogonal_also_where_one_gram_schmidt_pass_fails(device: 
     state = SolveState(device, PROGRAM, np.dtype(dtype), 1, 64)
     w, u = on_device(device, rng.standard_normal(size).astype(dtype)), device.xp.zeros(size, dtype)
     state.set(norm=np.linalg.norm(host(w).astype(float)), limit=np.inf)
-    basis = kernels_of(device).Arnoldi(device, state, w, u, steps, np.dtype(dtype))
+    basis = kernels_of(device).basis.Arnoldi(device, state, w, u, steps, np.dtype(dtype))
     for j in range(steps):
         u[...] = on_device(device, A @ host(w))
         basis.project(j)()
@@ -118,7 +118,7 @@ def run_arnoldi(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray,
     w, u = on_device(device, rng.standard_normal(2 * size)), device.xp.zeros(2 * size)
     diagonal = on_device(device, rng.standard_normal(2 * size))
     state.set(norm=np.linalg.norm(host(w).reshape(2, -1), axis=1), limit=np.inf)
-    basis = kernels_of(device).Arnoldi(device, state, w, u, steps, np.dtype(float))
+    basis = kernels_of(device).basis.Arnoldi(device, state, w, u, steps, np.dtype(float))
     for j in range(steps):
         u[...] = diagonal * w
         basis.project(j)()
@@ -140,8 +140,8 @@ def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
     gpu_device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors, cells = run_arnoldi(gpu_device)
-    monkeypatch.setattr(basis_launch, "_TEAMS", teams)
-    monkeypatch.setattr(basis_launch, "_BLOCKS", 5)
+    monkeypatch.setattr(gpu_basis, "_TEAMS", teams)
+    monkeypatch.setattr(gpu_basis, "_BLOCKS", 5)
     others, other_cells = run_arnoldi(gpu_device)
     np.testing.assert_allclose(others, vectors, atol=1e-13)
     np.testing.assert_allclose(other_cells, cells, rtol=1e-12)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.kernels.gpu import basis_launch
+from gsparse.kernels.gpu import basis
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
 from gsparse.linalg.eigen.transforms import Filter, Solve, Transform
 from gsparse.linalg.operators import as_operator
@@ -91,7 +91,7 @@ def test_steps_of_a_hermitian_process_read_the_basis_once(device: Device, monkey
 def test_bases_that_registers_cannot_hold_are_right(
     device: Device, hermitian: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(basis_launch, "_TEAMS", 1)  # 8 vectors
+    monkeypatch.setattr(basis, "_TEAMS", 1)  # 8 vectors
     A = problem(np.dtype(float), hermitian)
     space, product = make_space(device, A, hermitian)
     space.start(random_vector(space.space, 2))

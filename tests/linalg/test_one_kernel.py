@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.formats import Csr
-from gsparse.kernels.gpu import iterations
+from gsparse.kernels.gpu import steps
 from gsparse.kernels.gpu.iteration_source import IterationWriter
-from gsparse.kernels.gpu.iterations import layout_of
+from gsparse.kernels.gpu.steps import layout_of
 from gsparse.kernels.steps import Multiplication, Program, Step
 from gsparse.linalg import bicgstab, cg, chebyshev, ilu0, jacobi, minres
 from gsparse.linalg.krylov import solve_loop
@@ -33,7 +33,7 @@ def device(request: pytest.FixtureRequest) -> DeviceWithBlocksTogether:
 @pytest.fixture(autouse=True)
 def two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two blocks share a matrix of a hundred rows."""
-    monkeypatch.setattr(iterations, "_ROWS_PER_BLOCK", ((20, 20), (np.inf, 1)))
+    monkeypatch.setattr(steps, "_ROWS_PER_BLOCK", ((20, 20), (np.inf, 1)))
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_the_proofs_compile_the_kernels_that_solvers_use(device, rng, monkeypatc
     ) -> None:
         bound[program.name] = program, operations
 
-    monkeypatch.setattr(sys.modules["gsparse.kernels.gpu"], "bind_iterations", record)
+    monkeypatch.setattr(steps, "bind_iterations", record)
     A = GpuSparseMatrix(S, device=device)
     for solve, options in ((cg, {}), (single, {}), (bicgstab, {}), (chebyshev, {"bounds": (1.0, 20.0)})):
         solve(A, b, maxiter=2, full_output=True, **options)

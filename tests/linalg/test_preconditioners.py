@@ -415,7 +415,7 @@ def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
     for N, upper in ((lower, False), (sp.csr_array(lower.T), True)):
         with device.active():
             csr = matrix(device, N)._prepared()[0].csr
-            levels = kernels_of(device).triangular_levels(device, csr, upper)
+            levels = kernels_of(device).triangular.triangular_levels(device, csr, upper)
         order = host(levels.order)
         assert sorted(order) == list(range(49))
         level = np.empty(49, int)

@@ -14,7 +14,7 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.cpu.coloring import order_wavefronts
+from gsparse.kernels.cpu.relaxation import order_wavefronts
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
 from gsparse.linalg.preconditioners.row_order import find_levels, ordered_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -56,7 +56,7 @@ def upload(device: Device, S: Any, index: Any = np.int32) -> Csr:
 
 
 def transposed(device: Device, csr: Csr) -> Csr:
-    return kernels_of(device).csr_transpose(device, csr)
+    return kernels_of(device).transpose.csr_transpose(device, csr)
 
 
 def assert_independent(S: Any, groups: Any) -> None:
@@ -83,7 +83,7 @@ def test_colours_separate_neighbours_and_are_the_same_on_every_device(device: De
     for place in (device, cpu):
         with place.active():
             csr = upload(place, S, index)
-            colors.append(place.download(kernels_of(place).color_rows(place, csr, transposed(place, csr))))
+            colors.append(place.download(kernels_of(place).relaxation.color_rows(place, csr, transposed(place, csr))))
     assert colors[0].dtype == np.int32
     assert_independent(S, colors[0])
     np.testing.assert_array_equal(colors[0], colors[1])
@@ -94,7 +94,7 @@ def test_colours_separate_neighbours_and_are_the_same_on_every_device(device: De
 def test_a_mesh_has_few_colours(device: Device) -> None:
     S = laplacian(40)
     with device.active():
-        colors = device.download(kernels_of(device).color_rows(device, upload(device, S), None))
+        colors = device.download(kernels_of(device).relaxation.color_rows(device, upload(device, S), None))
     assert colors.max() < 6
 
 
@@ -165,7 +165,7 @@ def test_a_sweep_visits_every_block_with_the_newest_values(
         bounds = np.array([0, 1]) if levels is None else levels.bounds
         first = int(np.diff(bounds)[-1 if backward else 0])
         for start in (EVERY_GROUP, FROM_ZERO, *([] if levels is None else [NOT_THE_FIRST])):
-            sweep = kernels_of(device).bind_sweep(
+            sweep = kernels_of(device).relaxation.bind_sweep(
                 device, rows, levels, device.upload(weights[order].astype(dtype)), 3, backward, start
             )
             x_device = device.upload(x.ravel().copy())
@@ -187,7 +187,9 @@ def test_sweeps_of_odd_structures_are_right_and_always_the_same(device: Device, 
     with device.active():
         rows, levels, order = ordered(device, S, 1, "multicolor", np.int32)
         weights = (1 / S.diagonal())[order].reshape(-1, 1, 1)
-        sweep = kernels_of(device).bind_sweep(device, rows, levels, device.upload(weights), 1, False, EVERY_GROUP)
+        sweep = kernels_of(device).relaxation.bind_sweep(
+            device, rows, levels, device.upload(weights), 1, False, EVERY_GROUP
+        )
         results = []
         for _ in range(2):
             x_device = device.upload(x.copy())
@@ -216,7 +218,7 @@ def test_projections_solve_one_row_after_the_other(
         order = np.arange(49) if levels is None else device.download(levels.order)
         rows = upload(device, sp.csr_array(S[order]))
         weights = device.upload((0.9 / squares[order]).astype(dtype))
-        project = kernels.bind_projections(device, rows, levels, weights, 2, backward, of_residual)
+        project = kernels.relaxation.bind_projections(device, rows, levels, weights, 2, backward, of_residual)
         arrays = [device.upload(a.ravel().copy()) for a in (v, b, y)]
         project(arrays[0], arrays[2] if of_residual else arrays[1])
         got_v, got_b, got_y = (device.download(a).reshape(2, -1) for a in arrays)

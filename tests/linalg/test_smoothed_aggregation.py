@@ -318,13 +318,13 @@ def test_update_does_not_examine_structures_again(device: Device, dtype: Any, mo
     M @ b
     changed = A.with_data(A.device_data * 4)
     surveyed: list[int] = []
-    survey = kernels_of(device).survey
+    survey = kernels_of(device).layout.survey
 
     def counted(home: Device, indptr: Any, *args: Any) -> Any:
         surveyed.append(indptr.size - 1)
         return survey(home, indptr, *args)
 
-    monkeypatch.setattr(kernels_of(device), "survey", counted)
+    monkeypatch.setattr(kernels_of(device).layout, "survey", counted)
     before = host(M @ b)
     M.update(changed)
     np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-10 if dtype is None else 1e-4)

@@ -84,7 +84,7 @@ class Bound:
         self.state = SolveState(device, program, dtype, columns)
         self.state.set(**scalars)
         self.arrays = {name: on_device(device, array) for name, array in arrays.items()}
-        bind = kernels_of(device).bind_step
+        bind = kernels_of(device).steps.bind_step
         self.steps = {s.name: bind(device, program, s, self.arrays, self.state) for s in program.steps}
 
     def run(self, *names: str) -> Any:
@@ -278,7 +278,7 @@ def test_steps_may_work_on_other_vectors_of_the_same_length(device: Device) -> N
     state = SolveState(device, UPDATE, np.dtype(float), 1)
     state.set(s=2.0)
     placed = {name: on_device(device, array) for name, array in arrays.items()}
-    kernels_of(device).bind_step(
+    kernels_of(device).steps.bind_step(
         device, UPDATE, UPDATE.steps[0], {**placed, "a": placed["c"], "b": placed["d"]}, state
     )()
     np.testing.assert_allclose(host(placed["c"]), arrays["c"] + 2 * arrays["d"], rtol=1e-15, atol=1e-15)

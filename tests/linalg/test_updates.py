@@ -129,15 +129,16 @@ def test_ic0_refuses_values_that_are_not_symmetric() -> None:
 
 @pytest.mark.parametrize("name", ["ilu0", "ic0", "ilu0, blocks"])
 def test_an_update_computes_no_levels_and_finds_no_entries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gsparse.kernels import gpu
     from tests.conftest import make_device
 
     device = make_device("emulated:32")
     S = laplacian(6)
     A = matrix(device, S)
     M = {"ilu0": ilu0, "ic0": ic0, "ilu0, blocks": lambda A: ilu0(A, block_size=2)}[name](A)
-    for kernel in ("triangular_levels", "find_entries", "triangle", "keep_entries", "csr_transpose"):
-        monkeypatch.setattr(gpu, kernel, None)
+    for kernel in ("triangular.triangular_levels", "edits.find_entries", "transpose.csr_transpose"):
+        monkeypatch.setattr(f"gsparse.kernels.gpu.{kernel}", None)
+    for kernel in ("triangle", "keep_entries"):
+        monkeypatch.setattr(f"gsparse.kernels.gpu.sparse_rows.{kernel}", None)
     M.update(A.with_data(2 * A.device_data))
 
 
@@ -158,7 +159,7 @@ def test_levels_found_on_the_device_are_those_found_row_by_row(device: Device, r
             T.sort_indices()
             with device.active():
                 csr = matrix(device, T)._prepared()[0].csr
-                levels = kernels_of(device).triangular_levels(device, csr, upper)
+                levels = kernels_of(device).triangular.triangular_levels(device, csr, upper)
             expected = np.zeros(T.shape[0], int)
             for row in range(T.shape[0])[:: -1 if upper else 1]:
                 columns = T.indices[T.indptr[row] : T.indptr[row + 1]]

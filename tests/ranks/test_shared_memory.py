@@ -21,7 +21,7 @@ from gsparse.distributed.ranks.gpu_memory import SharedGpuCommunicator
 from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, share_memory
 from gsparse.errors import CommunicationError, RankLostError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.mailboxes import HEADER_WORDS, Mailboxes
+from gsparse.kernels.exchange import HEADER_WORDS, Mailboxes
 from gsparse.linalg import cg
 from tests.conftest import make_device
 from tests.linalg.problems import laplacian, residual, right_hand_side
@@ -36,7 +36,7 @@ def boxes_of(device: Device, world_size: int, capacity: int = CAPACITY) -> list[
     shape = world_size, 2, capacity + HEADER_WORDS
     memory = [device.upload(np.zeros(shape, np.uint64)) for _ in range(world_size)]
     return [
-        kernels_of(device).Mailboxes(device, rank, [boxes[rank] for boxes in memory], list(memory[rank]))
+        kernels_of(device).exchange.Mailboxes(device, rank, [boxes[rank] for boxes in memory], list(memory[rank]))
         for rank in range(world_size)
     ]
 

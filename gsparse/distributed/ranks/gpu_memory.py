@@ -25,9 +25,9 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, Round, hash_of, host_hash
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.mailboxes import Mailboxes
+from gsparse.kernels.exchange import Mailboxes
 
-# Size of half a box (`gsparse.kernels.mailboxes`), in words of 64 bits. Each word has 32 bits of the message, so half a
+# Size of half a box (`gsparse.kernels.exchange`), in words of 64 bits. Each word has 32 bits of the message, so half a
 # box has room for 2 MiB.
 _HALF_WORDS = 1 << 19
 # The size of cudaIpcMemHandle_t, in bytes.
@@ -128,7 +128,7 @@ class _GpuBoxes:
         addresses = {**self._opened, self._rank: self._address}
         memory = [self._array(addresses[peer]) for peer in range(self._world_size)]
         theirs = [boxes[self._rank] for boxes in memory]
-        return kernels_of(self._device).Mailboxes(self._device, self._rank, theirs, list(memory[self._rank]))
+        return kernels_of(self._device).exchange.Mailboxes(self._device, self._rank, theirs, list(memory[self._rank]))
 
     def _array(self, address: int) -> Array:
         """Return the boxes at an address as an array with the axes rank, half and word."""

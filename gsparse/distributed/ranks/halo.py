@@ -233,13 +233,13 @@ class HaloExchange:
         It returns them one vector after the other, in a buffer that the next exchange overwrites.
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
-        kernels.gather(self._device, x, shared.numbers, shared.buffer)
+        kernels.exchange.gather(self._device, x, shared.numbers, shared.buffer)
         wait = recorded_wait(self._send_shared(), "halo exchange", self._device, ghosts.buffer)
 
         def finish() -> Array:
             wait()
             if self._ghost_order is not None:
-                kernels.gather(self._device, ghosts.buffer, self._ghost_order, self._sorted_ghosts)
+                kernels.exchange.gather(self._device, ghosts.buffer, self._ghost_order, self._sorted_ghosts)
             return self._sorted_ghosts
 
         return finish
@@ -250,13 +250,13 @@ class HaloExchange:
         It adds them in the order of the ranks, so that the result has the same bits in every run.
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
-        kernels.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
+        kernels.exchange.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
         wait = recorded_wait(self._send_ghosts(), "halo exchange", self._device, shared.buffer)
 
         def add_to(y: Array) -> None:
             wait()
             for peer in sorted(shared.parts):
-                kernels.scatter_add(self._device, shared.parts[peer], shared.numbers_of[peer], y)
+                kernels.exchange.scatter_add(self._device, shared.parts[peer], shared.numbers_of[peer], y)
 
         return add_to
 

@@ -64,8 +64,8 @@ def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
     If several rows of `csr` are put into one row, their entries follow each other in the order of these rows.
     """
     kernels = kernels_of(device)
-    of_entries = rows.astype(csr.indices.dtype)[kernels.row_numbers(device, csr.indptr, csr.nnz)]
-    order, indptr = kernels.order_by_row(device, of_entries, num_rows)
+    of_entries = rows.astype(csr.indices.dtype)[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
+    order, indptr = kernels.transpose.order_by_row(device, of_entries, num_rows)
     return Csr((num_rows, csr.num_cols), indptr, csr.indices[order], csr.data[order])
 
 
@@ -77,7 +77,7 @@ def beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
     if not right.nnz:
         return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
     kernels, (left, right) = kernels_of(device), in_common(left, right)
-    rows = kernels.row_numbers(device, right.indptr, right.nnz).astype(np.int64)
+    rows = kernels.sparse_rows.row_numbers(device, right.indptr, right.nnz).astype(np.int64)
     wide = replace(left, shape=(left.num_rows, num_cols))
     columns = right.indices.astype(np.int64)
-    return replace(kernels.insert_entries(device, wide, rows, columns, right.data, True), is_canonical=True)
+    return replace(kernels.edits.insert_entries(device, wide, rows, columns, right.data, True), is_canonical=True)

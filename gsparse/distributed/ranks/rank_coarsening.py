@@ -132,9 +132,9 @@ class RankCoarsening:
         device, size = self._context.device, self._block_size
         kernels, nodes = kernels_of(device), A.csr
         if size > 1:
-            nodes = kernels.block_weights(device, A.csr, size)
+            nodes = kernels.aggregation.block_weights(device, A.csr, size)
             nodes = replace(nodes, shape=(nodes.num_rows, A.csr.num_cols // size))
-        examination = kernels.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
+        examination = kernels.aggregation.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
         smallest, largest = examination.diagonal_range
         # A rank without rows has no smallest element.
         numbers = [examination.bound, examination.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
@@ -161,12 +161,12 @@ class RankCoarsening:
         device, kernels, xp = self._context.device, kernels_of(self._context.device), self._context.device.xp
         numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
         places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
-        own = replace(kernels.map_columns(device, nodes, places, nodes.num_rows), is_canonical=True)
-        graph = kernels.strong_connections(device, own, examination.scales, self._strength.theta)
+        own = replace(kernels.sparse_rows.map_columns(device, nodes, places, nodes.num_rows), is_canonical=True)
+        graph = kernels.aggregation.strong_connections(device, own, examination.scales, self._strength.theta)
         if self._symmetry != "nonsymmetric":
             return graph
         graph = graph.with_data(xp.abs(graph.data))
-        return combine(device, "maximum", graph, kernels.csr_transpose(device, graph))
+        return combine(device, "maximum", graph, kernels.transpose.csr_transpose(device, graph))
 
     def fill(self, A: RankRows, candidates: tuple[Array, Array], radius: float, phases: Phases) -> RankTransfers:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
@@ -200,14 +200,14 @@ class RankCoarsening:
         count = own.stop - own.start
         # Nodes without an aggregate come last.
         numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
-        order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
+        order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
         return bounds[: count + 1], order
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
         """Return the tentative prolongator, and the candidates of the coarse rows that this rank owns."""
         context = self._context
         candidates = context.device.xp.ascontiguousarray(candidates)
-        orthonormal = kernels_of(context.device).orthonormal_candidates
+        orthonormal = kernels_of(context.device).prolongation.orthonormal_candidates
         tentative, coarse = orthonormal(context.device, *groups, candidates, self._block_size)
         wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
         return tentative, context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
@@ -224,7 +224,7 @@ class RankCoarsening:
         interpolation = self._interpolations[number]
         pattern = interpolation.pattern
         omega = OMEGA / (min(examination.bound, radius) or 1.0)
-        data = kernels.prolongator_values(
+        data = kernels.prolongation.prolongator_values(
             device,
             A.csr,
             nodes,
@@ -236,7 +236,7 @@ class RankCoarsening:
             size,
             omega,
         )
-        indptr, indices = kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)
+        indptr, indices = kernels.prolongation.expand_pattern(device, pattern.indptr, pattern.indices, size, k)
         ghosts = (k * interpolation.ghosts[:, None] + np.arange(k)).reshape(-1)
         own = self.coarse_rows.rows(self._context.rank)
         csr = Csr((A.csr.num_rows, own.stop - own.start + ghosts.size), indptr, indices, data, is_canonical=True)
@@ -255,7 +255,7 @@ class RankCoarsening:
         places = xp.where(is_own, numbers - own.start, own.stop - own.start + xp.searchsorted(ghosts, numbers))
         aggregates = xp.where(numbers < 0, -1, places).astype(np.int32)
         count = own.stop - own.start + int(ghosts.size)
-        pattern = kernels_of(context.device).prolongator_pattern(
+        pattern = kernels_of(context.device).prolongation.prolongator_pattern(
             context.device, nodes, aggregates, count, examination.scales, theta
         )
         return _NodeAggregates(aggregates, context.device.download(ghosts), pattern)

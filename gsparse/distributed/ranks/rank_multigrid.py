@@ -211,9 +211,9 @@ def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
     """Return the rows of the finest level, in which ghosts are whole nodes. Raise an error for values not finite."""
     part = RankRows.of(A, A.dtype if A.dtype.kind in "fc" else np.float64)
     device = A.device
-    entry = kernels_of(device).first_where(device, part.csr.data, "not finite")
+    entry = kernels_of(device).reductions.first_where(device, part.csr.data, "not finite")
     if entry is not None:
-        rows = kernels_of(device).row_numbers(device, part.csr.indptr, part.csr.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, part.csr.indptr, part.csr.nnz)
         row, value = int(rows[entry]) + A.rows.rows(part.context.rank).start, part.csr.data[entry].item()
         raise FactorizationError(f"amg needs finite values, row {row} of the matrix holds {value}: replace it")
     return part if block_size == 1 else part.with_ghosts_of_entries(block_size)

@@ -344,7 +344,7 @@ class _Product(_BoundProduct):
         self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
         self.num_dots = self._num_diagonal_dots
         if self.num_dots:
-            self.num_dots += kernels_of(self._device).num_scatter_dots(self._boundary_values.size)
+            self.num_dots += kernels_of(self._device).exchange.num_scatter_dots(self._boundary_values.size)
 
     def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
         if self._uses_second_stream:
@@ -360,7 +360,7 @@ class _Product(_BoundProduct):
         diagonal(x, y, *diagonal_arguments)
         wait()
         kernels = kernels_of(self._device)
-        kernels.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
+        kernels.exchange.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
 
     def _multiply_ghosts(self, wait_for_ghosts: Callable[[], Array]) -> None:
         self._off_diagonal(wait_for_ghosts(), self._boundary_values)
@@ -378,7 +378,7 @@ class _AdjointProduct(_BoundProduct):
         self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
 
     def __call__(self, x: Array, y: Array) -> None:
-        kernels_of(self._device).gather(self._device, x, self._boundary, self._boundary_values)
+        kernels_of(self._device).exchange.gather(self._device, x, self._boundary, self._boundary_values)
         self._off_diagonal(self._boundary_values, self._ghost_values)
         add_to = self._exchange.scatter_add(self._ghost_values)
         self._diagonal(x, y)

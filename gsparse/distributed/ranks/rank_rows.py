@@ -133,11 +133,11 @@ class RankRows:
         device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
         kernels, xp = kernels_of(device), device.xp
         boundary = self.boundary_rows()
-        diagonal, rest = self._own_entries(), kernels.take_rows(device, csr, boundary)
+        diagonal, rest = self._own_entries(), kernels.sparse_rows.take_rows(device, csr, boundary)
         if num_ghosts:
             places = xp.full(csr.num_cols, -1, csr.indices.dtype)
             places[num_own:] = xp.arange(num_ghosts)
-            rest = kernels.map_columns(device, rest, places, num_ghosts)
+            rest = kernels.sparse_rows.map_columns(device, rest, places, num_ghosts)
         of_diagonal, of_rest = (
             GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
             for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
@@ -212,7 +212,7 @@ class RankRows:
             On the device. Synchronizes.
         """
         device, csr = self.context.device, self.csr
-        rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
         is_wanted = self.whole_columns()[csr.indices] == columns[rows]
         values = device.xp.zeros(csr.num_rows, csr.dtype)
         values[rows[is_wanted]] = csr.data[is_wanted]
@@ -246,9 +246,9 @@ class RankRows:
     def transposed(self, block_size: int = 1) -> RankRows:
         """Return the rows of the transpose that belong to this rank. Synchronizes."""
         context, device, kernels = self.context, self.context.device, kernels_of(self.context.device)
-        flipped, num_own = kernels.csr_transpose(device, self.csr), self.num_own_columns
-        own = kernels.slice_rows(device, flipped, 0, num_own)
-        of_ghosts = kernels.slice_rows(device, flipped, num_own, len(self.ghosts))
+        flipped, num_own = kernels.transpose.csr_transpose(device, self.csr), self.num_own_columns
+        own = kernels.sparse_rows.slice_rows(device, flipped, 0, num_own)
+        of_ghosts = kernels.sparse_rows.slice_rows(device, flipped, num_own, len(self.ghosts))
         own_rows = self.rows.rows(context.rank)
         whole = replace(
             of_ghosts,
@@ -296,13 +296,13 @@ class RankRows:
         """Send the rows that other ranks need by their halo, and return those that this one needs. Synchronizes."""
         device, peers = self.context.device, sorted(halo.sends)
         numbers = np.concatenate([np.empty(0, np.int64), *(halo.sends[peer] for peer in peers)])
-        wanted = kernels_of(device).take_rows(device, self.csr, device.upload(numbers))
+        wanted = kernels_of(device).sparse_rows.take_rows(device, self.csr, device.upload(numbers))
         return self.context.rows_of_ghosts(halo, self.in_whole_columns(wanted))
 
     def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
         """Return the same rows with those ghosts only in which they have entries, in whole nodes. Synchronizes."""
         device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
-        rows = kernels_of(device).take_rows(device, self.csr, self.boundary_rows())
+        rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, self.boundary_rows())
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
         ghosts = whole_nodes(self.ghosts[used], block_size)
         csr = self.csr
@@ -355,12 +355,12 @@ class RankRows:
         """
         device, kernels, xp = self.context.device, kernels_of(self.context.device), self.context.device.xp
         diagonal = self._own_entries()
-        is_symmetric = bool(kernels.is_symmetric(device, diagonal, self.csr.dtype.kind == "c", tolerance))
+        is_symmetric = bool(kernels.transpose.is_symmetric(device, diagonal, self.csr.dtype.kind == "c", tolerance))
         if not self.context.all_ranks(is_symmetric):
             return False
         boundary = self.boundary_rows()
-        rows = kernels.take_rows(device, self.csr, boundary)
-        rows = kernels.keep_entries(device, rows, rows.indices >= self.num_own_columns)
+        rows = kernels.sparse_rows.take_rows(device, self.csr, boundary)
+        rows = kernels.sparse_rows.keep_entries(device, rows, rows.indices >= self.num_own_columns)
         others = replace(self, csr=replace(placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
         difference = others.combine("minus", others.adjoint())
         csr = difference.csr
@@ -368,9 +368,9 @@ class RankRows:
             return True
         magnitudes = xp.abs(self.csr.data)
         longest = int(xp.max(self.csr.indptr[1:] - self.csr.indptr[:-1])) if self.csr.num_rows else 0
-        largest = kernels.extreme_entries(device, self.csr.indptr, magnitudes, "maximum", longest)
+        largest = kernels.reductions.extreme_entries(device, self.csr.indptr, magnitudes, "maximum", longest)
         of_columns = difference.with_ghosts(largest)
-        of_rows = largest[kernels.row_numbers(device, csr.indptr, csr.nnz)]
+        of_rows = largest[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
         allowed = tolerance * xp.maximum(of_rows, of_columns[csr.indices])
         return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
 
@@ -381,4 +381,4 @@ class RankRows:
             return csr
         places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
         places[:num_own] = device.xp.arange(num_own)
-        return replace(kernels_of(device).map_columns(device, csr, places, num_own), is_canonical=True)
+        return replace(kernels_of(device).sparse_rows.map_columns(device, csr, places, num_own), is_canonical=True)

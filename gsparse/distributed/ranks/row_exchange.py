@@ -152,8 +152,8 @@ class RankContext:
         received = self.exchange_rows(rows, dict.fromkeys(others, every_row), {peer: counts[peer] for peer in others})
         before = sum(counts[: self.rank])
         kernels, device = kernels_of(self.device), self.device
-        first = kernels.slice_rows(device, received, 0, before)
-        last = kernels.slice_rows(device, received, before, received.num_rows - before)
+        first = kernels.sparse_rows.slice_rows(device, received, 0, before)
+        last = kernels.sparse_rows.slice_rows(device, received, before, received.num_rows - before)
         return stacked(device, [first, rows, last])
 
     def values_of_all(self, values: Array, partition: RowPartition) -> Array:

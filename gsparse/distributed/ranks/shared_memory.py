@@ -1,6 +1,6 @@
 """Communicators between ranks that share memory: processes of one host, on its CPUs or on its GPUs.
 
-The ranks write messages into each other's memory (`gsparse.kernels.mailboxes`). Processes on CPUs share a file that is
+The ranks write messages into each other's memory (`gsparse.kernels.exchange`). Processes on CPUs share a file that is
 kept in memory; `gpu_memory.py` shares memory of GPUs.
 """
 
@@ -29,7 +29,7 @@ from gsparse.distributed.ranks.messages import bytes_of
 from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
-from gsparse.kernels.mailboxes import Mailboxes
+from gsparse.kernels.exchange import Mailboxes
 
 # Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
@@ -220,7 +220,7 @@ def share_memory(control: Communicator) -> Communicator:
         return control
     device, rank = get_device("cpu"), control.rank
     return MemoryCommunicator(
-        control, device, kernels_of(device).Mailboxes(device, rank, [*boxes[:, rank]], [*boxes[rank]])
+        control, device, kernels_of(device).exchange.Mailboxes(device, rank, [*boxes[:, rank]], [*boxes[rank]])
     )
 
 

@@ -1,10 +1,22 @@
-"""Set-up of BSR: the size of full blocks, their columns, and values laid out block by block.
+"""Matrices that consist of dense blocks: found, stored as BSR, and multiplied with each other.
 
-The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive rows or block rows, about the same number
-of entries plus rows for each part (`first_row`).
+The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive rows or
+block rows, about the same number of entries plus rows for each part (`first_row`).
+
+The places of the blocks of a product are found by the loops for single entries (`sparse_products.py`). A part of the
+numeric phase owns consecutive block rows of the product. It has an array `places` with an element for each block
+column: the position of the block with that column within the block row of the product. The products of pairs of blocks
+are added up in the order of A's row, in an array `sums` in which each row of a block begins a vector register:
+
+    sums      c00 c01 c02 - - - - - | c10 c11 c12 - - - - - | ...      blocks with three columns
+
+The other lanes hold what lies behind the rows of B's blocks, and are not stored.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,13 +25,27 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.kernels.cpu.compiling import compiled
-from gsparse.kernels.cpu.rows import first_row
-from gsparse.kernels.cpu.slices import bits
+from gsparse.kernels.algebra import BlockPattern
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store
+from gsparse.kernels.cpu.layout import bits
+from gsparse.kernels.cpu.rows import Int, first_row
+from gsparse.kernels.cpu.sparse_products import products_before_rows, spgemm_known
 from gsparse.kernels.cpu.vectors import LANES
+
+# Blocks are read one after the other, by the thread that owns their block row.
+SLICES_BLOCKS = False
 
 # Rows that are examined first. If they show that there are no blocks, the other rows are not read.
 _SAMPLE_ROWS = 4096
+
+# For fewer products of elements in each pair of blocks, multiplying by entries is faster than by blocks. Measured for
+# A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads, busy): the
+# time by blocks, over that by entries, is 2.7 for blocks of 2 x 2, 0.85 for 3 x 3 and 0.4 for 4 x 4.
+_FEWEST_PRODUCTS = 18
+
+# Row pointers, columns, and the values of a matrix of blocks, as the loop takes them.
+Blocks = tuple[Array, Array, Array]
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
@@ -118,3 +144,120 @@ def _fill_blocks(
                 for r in range(rows):
                     source = begin + r * length + j * columns + c
                     placed[np.uint64(begin + (j * columns + c) * rows + r)] = items[np.uint64(source)]
+
+
+def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
+    """Find the pattern by multiplying matrices of zeros, where every product leaves an entry. None for small blocks."""
+    if a.blocksize[0] * a.blocksize[1] * b.blocksize[1] < _FEWEST_PRODUCTS:
+        return None
+    zeros = [replace(blocks, data=np.zeros(blocks.nnz, blocks.dtype)) for blocks in (a.blocks, b.blocks)]
+    c = spgemm_known(device, *zeros).result
+    return BlockPattern((a.blocksize[0], b.blocksize[1]), c.with_data(device.no_values(c.dtype)))
+
+
+def multiply_blocks(
+    device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
+) -> Array:
+    """Add up the products of pairs of blocks."""
+    a, b, c = (pattern.blocks for pattern in patterns)
+    (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
+    values, pairs = np.empty(c.nnz * rows * columns, a_data.dtype), products_before_rows(a, b)
+    cost, sizes = int(pairs[-1]) * rows * inner * columns, (rows, inner, columns)
+    run_parts(
+        _multiply, cost, pairs, c.num_cols, *sizes, _with(a, a_data), _with(b, b_data), _with(c, values)
+    )  # fmt: skip
+    return values
+
+
+def _with(blocks: Csr, data: Array) -> Blocks:
+    return blocks.indptr, blocks.indices, data
+
+
+@partial(compiled, allocates=True)
+def _multiply(
+    part: int,
+    num_parts: int,
+    pairs: Array,
+    num_block_cols: int,
+    rows: int,
+    inner: int,
+    columns: int,
+    a_blocks: Blocks,
+    b_blocks: Blocks,
+    c_blocks: Blocks,
+) -> None:
+    a_indptr, a_indices, a_data = a_blocks
+    b_indptr, b_indices, b_data = b_blocks
+    c_indptr, c_indices, c_data = c_blocks
+    begin, end = first_row(part, num_parts, pairs), first_row(part + 1, num_parts, pairs)
+    if begin == end:
+        return
+    places, longest = np.empty(num_block_cols, np.int64), np.int64(0)
+    for row in range(begin, end):
+        longest = max(longest, np.int64(c_indptr[np.uint64(row + 1)]) - np.int64(c_indptr[np.uint64(row)]))
+    registers = (columns + LANES - 1) // LANES  # of a row of a block
+    sums = np.empty(longest * rows * registers * LANES, c_data.dtype)
+    zero = c_data.dtype.type(0)
+    for row in range(begin, end):
+        c_first, c_last = np.int64(c_indptr[np.uint64(row)]), np.int64(c_indptr[np.uint64(row + 1)])
+        for e in range(c_last - c_first):
+            places[np.uint64(c_indices[np.uint64(c_first + e)])] = e * rows * registers * LANES
+        for e in range((c_last - c_first) * rows * registers):
+            store(sums, np.uint64(e * LANES), splat(zero))
+        a_first, a_last = np.int64(a_indptr[np.uint64(row)]), np.int64(a_indptr[np.uint64(row + 1)])
+        for e in range(a_last - a_first):
+            from_row = np.int64(a_indices[np.uint64(a_first + e)])
+            b_first, b_last = np.int64(b_indptr[np.uint64(from_row)]), np.int64(b_indptr[np.uint64(from_row + 1)])
+            a_block = a_first * rows * inner + e * inner, (a_last - a_first) * inner
+            for f in range(b_last - b_first):
+                b_block = b_first * inner * columns + f * columns, (b_last - b_first) * columns
+                place = places[np.uint64(b_indices[np.uint64(b_first + f)])]
+                _add_product(a_data, a_block, b_data, b_block, rows, inner, columns, sums, place)
+        _store_blocks(sums, rows, columns, c_last - c_first, c_first * rows * columns, c_data)
+
+
+@inlined
+def _add_product(
+    a_data: Array,
+    a_block: tuple[Int, Int],
+    b_data: Array,
+    b_block: tuple[Int, Int],
+    rows: int,
+    inner: int,
+    columns: int,
+    sums: Array,
+    place: Int,
+) -> None:
+    """Add the product of two blocks to the sums at `place`.
+
+    A block is given by the position of its first element, and by the distance between its rows.
+    """
+    zero, registers = sums.dtype.type(0), (columns + LANES - 1) // LANES
+    for first in range(0, columns, LANES):
+        start = b_block[0] + first
+        # Whole registers are loaded unless they would end behind the last element.
+        is_whole = start + (inner - 1) * b_block[1] + LANES <= b_data.size
+        for i in range(rows):
+            to = np.uint64(place + i * registers * LANES + first)
+            total = load(sums, to, zero)
+            for k in range(inner):
+                factor = splat(a_data[np.uint64(a_block[0] + i * a_block[1] + k)])
+                source = np.uint64(start + k * b_block[1])
+                if is_whole:
+                    elements = load(b_data, source, zero)
+                else:
+                    elements = load_first(b_data, source, np.uint64(min(columns - first, LANES)), zero)
+                total = add(total, multiply(factor, elements))
+            store(sums, to, total)
+
+
+@inlined
+def _store_blocks(sums: Array, rows: int, columns: int, num_blocks: Int, to: Int, c_data: Array) -> None:
+    """Copy the sums of a block row to their places in CSR, which begin at `to`."""
+    pitch = (columns + LANES - 1) // LANES * LANES
+    for i in range(rows):
+        for e in range(num_blocks):
+            source = (e * rows + i) * pitch
+            for j in range(columns):
+                c_data[np.uint64(to + j)] = sums[np.uint64(source + j)]
+            to += columns

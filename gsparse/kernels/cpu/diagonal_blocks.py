@@ -16,7 +16,7 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.division import divide
+from gsparse.kernels.cpu.instructions import divide
 from gsparse.kernels.relaxation import FROM_ZERO
 
 

@@ -20,6 +20,7 @@ from gsparse.device.cpu import CPU_LANES
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Values
 from gsparse.kernels.cpu.compiling import inlined
+from gsparse.kernels.cpu.instructions import prefetch
 from gsparse.kernels.cpu.lanes import (
     add,
     any_padding,
@@ -35,7 +36,6 @@ from gsparse.kernels.cpu.lanes import (
     multiply,
     splat,
 )
-from gsparse.kernels.cpu.prefetch import prefetch
 from gsparse.kernels.cpu.vectors import LANES
 
 # Consecutive positions that share a base; also the rows of a slice. Four times LANES.

@@ -20,8 +20,8 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_tolerance
+from gsparse.kernels.cpu.aggregation import keeps, safe_diagonal
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.connections import keeps, safe_diagonal
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 

@@ -18,8 +18,8 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import KnownProduct
-from gsparse.kernels.cpu.bits import num_trailing_zeros
 from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.instructions import num_trailing_zeros
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import drop_zeros
 

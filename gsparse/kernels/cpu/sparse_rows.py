@@ -18,7 +18,7 @@ from gsparse.device.threads import map_elements, run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.prefetch import prefetch
+from gsparse.kernels.cpu.instructions import prefetch
 from gsparse.kernels.cpu.rows import first_row
 
 # The arrays of a matrix, as the loops take them: indptr, indices, data.

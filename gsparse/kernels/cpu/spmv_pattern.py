@@ -17,7 +17,6 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import RowPattern
-from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, lanes_first_value, lanes_value, no_sums
 from gsparse.kernels.cpu.lanes import add, conjugate_lanes, load, load_first, multiply, same_as_first, splat
@@ -41,7 +40,6 @@ class StoredValues(NamedTuple):
     conjugate: bool | None
 
 
-@bound
 def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """Row patterns, consecutive rows of one pattern at a time."""
     conjugates = True if conjugate and matrix.dtype.kind == "c" else None

@@ -1,9 +1,8 @@
-"""Passes of solvers as numba loops.
+"""Passes of solvers as numba loops, and numbers that look random.
 
-The contract is in `gsparse.kernels.contract`, and the language of steps in `gsparse.kernels.steps`. The source of a
-program's steps is written to a file in the user's cache directory, because numba caches the compiled code of functions
-only if they come from a file that exists. A part of a pass owns consecutive chunks of elements, the same number for
-each part.
+The contract and the language of steps are in `gsparse.kernels.steps`. The source of a program's steps is written to a
+file in the user's cache directory, because numba caches the compiled code of functions only if they come from a file
+that exists. A part of a pass owns consecutive chunks of elements, the same number for each part.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CHUNK = 4096
 _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
 import numpy as np
 from gsparse.kernels.cpu.compiling import compiled_loosely
-from gsparse.kernels.cpu.division import divide_scalars
+from gsparse.kernels.cpu.instructions import divide_scalars
 from gsparse.kernels.cpu.jit import jitted, subroutine
 
 CHUNK = {_CHUNK}
@@ -53,6 +52,9 @@ def totals(partials, sums):
     for s in range(sums.size):
         sums[s, 0] = total(partials[s])
 '''
+
+# Odd numbers whose multiples, modulo 2³², have bits that look random (Knuth; the finalizer of MurmurHash3).
+MULTIPLIERS = (2654435761, 0x85EBCA6B)
 
 
 class _Writer(ast.NodeTransformer):
@@ -246,3 +248,13 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
             state.reduce(total)
 
     return dots, add_up
+
+
+def fill_hashes(device: Device, out: Array, offset: int) -> None:
+    """Hash all numbers at once."""
+    hashes = np.arange(1, out.size + 1, dtype=np.uint32)
+    hashes += np.uint32(offset % 2**32)
+    for multiplier in MULTIPLIERS:
+        hashes *= np.uint32(multiplier)
+        hashes ^= hashes >> np.uint32(16)
+    out[...] = hashes * np.float64(2.0**-32) - 0.5

@@ -1,4 +1,4 @@
-"""Triangular factors; the contract is in `gsparse.kernels.contract`.
+"""Triangular factors, by rows and by dense blocks; the contract is in `gsparse.kernels.contract`.
 
 The calling thread computes all rows in order: most levels have too few rows to divide among threads. Jacobi sweeps,
 which approximate such a solve (`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All
@@ -17,9 +17,15 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.cpu.compiling import compiled
-from gsparse.kernels.cpu.division import divide
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.diagonal_blocks import invert
+from gsparse.kernels.cpu.instructions import divide
 from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store_first
+from gsparse.kernels.cpu.vectors import LANES
+
+# One thread solves triangular factors, row after row.
+NEEDS_LEVELS = False
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
@@ -131,3 +137,105 @@ def _solve(indptr: Array, indices: Array, data: Array, x: Array, y: Array, upper
         for position in range(indptr[row], indptr[row + np.uint64(1)]):
             total -= data[np.uint64(position)] * y[np.uint64(indices[np.uint64(position)])]
         y[row] = total
+
+
+def factorize_block_ilu0(
+    device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
+) -> tuple[Array, Array]:
+    """Factorize row after row; `levels` is not used."""
+    factors, is_regular = np.empty_like(blocks.data), np.empty(blocks.num_rows, np.uint8)
+    _factorize_blocks(blocks.indptr, blocks.indices, diagonal, blocks.data, factors, largest_error, is_regular)
+    return factors, is_regular
+
+
+@partial(jitted, allocates=True)
+def _factorize_blocks(
+    indptr: Array,
+    indices: Array,
+    diagonal: Array,
+    blocks: Array,
+    factors: Array,
+    largest_error: float,
+    is_regular: Array,
+) -> None:
+    size = blocks.shape[1]
+    exchanged = np.empty(size, np.int64)
+    for row in range(indptr.size - 1):
+        middle, end = diagonal[row], indptr[row + 1]
+        for k in range(indptr[row], middle):
+            pivot_row = indices[k]
+            target = k + 1
+            for u in range(diagonal[pivot_row] + 1, indptr[pivot_row + 1]):
+                while target < end and indices[target] < indices[u]:
+                    target += 1
+                if target < end and indices[target] == indices[u]:
+                    _add_block_product(blocks[k], factors[u], blocks[target], -1)
+            factors[k] = 0
+            _add_block_product(blocks[k], factors[diagonal[pivot_row]], factors[k], 1)
+        factors[middle] = blocks[middle]
+        invert(factors[middle], exchanged)
+        is_regular[row] = _largest_error(blocks[middle], factors[middle]) < largest_error
+        for u in range(middle + 1, end):
+            factors[u] = 0
+            _add_block_product(factors[middle], blocks[u], factors[u], 1)
+
+
+@inlined
+def _add_block_product(left: Array, right: Array, out: Array, sign: int) -> None:
+    """Add the product of two dense matrices, or subtract it if `sign` is -1."""
+    size = out.shape[0]
+    for i in range(size):
+        for m in range(size):
+            factor = out.dtype.type(sign) * left[np.uint64(i), np.uint64(m)]
+            for j in range(size):
+                out[np.uint64(i), np.uint64(j)] += factor * right[np.uint64(m), np.uint64(j)]
+
+
+@inlined
+def _largest_error(matrix: Array, inverse: Array) -> Any:
+    """Return the largest magnitude in the product minus the identity; infinity if an element is NaN."""
+    size = matrix.shape[0]
+    largest = 0.0
+    for i in range(size):
+        for j in range(size):
+            error = matrix.dtype.type(-1 if i == j else 0)
+            for m in range(size):
+                error += matrix[np.uint64(i), np.uint64(m)] * inverse[np.uint64(m), np.uint64(j)]
+            magnitude = abs(error)
+            if not magnitude <= largest:
+                largest = magnitude if magnitude > largest else np.inf
+    return largest
+
+
+def block_triangular_solver(
+    device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
+) -> Callable[[Array, Array], None]:
+    """Bind a solve with blocks that are copied column by column, with negated values; `levels` is not used."""
+    size, count = blocks.data.shape[1], blocks.data.size
+    values = np.zeros(count + LANES, blocks.data.dtype)
+    np.negative(blocks.data.swapaxes(1, 2), out=values[:count].reshape(blocks.data.shape))
+
+    def solve(x: Array, y: Array) -> None:
+        for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
+            _solve_blocks(blocks.indptr, blocks.indices, values, size, source, target, upper)
+
+    return solve
+
+
+@jitted
+def _solve_blocks(indptr: Array, indices: Array, values: Array, size: int, x: Array, y: Array, upper: bool) -> None:
+    """Keep up to `LANES` rows of a row of blocks side by side in a register; lanes past the last one are not stored."""
+    num_block_rows, length = indptr.size - 1, np.uint64(size)
+    for step in range(num_block_rows):
+        row = np.uint64(num_block_rows - 1 - step if upper else step)
+        first, end = row * length, min(row * length + length, np.uint64(x.size))
+        for begin in range(first, end, np.uint64(LANES)):
+            count = min(end - begin, np.uint64(LANES))
+            total = load_first(x, begin, count, y.dtype.type(0))
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                source = np.uint64(indices[np.uint64(k)]) * length
+                place = np.uint64(k) * length * length + begin - first
+                for column in range(source, min(source + length, np.uint64(x.size))):
+                    total = add(total, multiply(load(values, place, y.dtype.type(0)), splat(y[column])))
+                    place += length
+            store_first(y, begin, count, total)

@@ -1,4 +1,7 @@
-"""Roots and aggregates of nodes (contract: `gsparse.kernels.aggregation`; kernels: `src/independent_set.cu`)."""
+"""Connections, roots and aggregates of nodes (contract: `gsparse.kernels.aggregation`).
+
+The kernels are `src/connections.cu` and `src/independent_set.cu`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,24 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.errors import ShapeError
 from gsparse.formats import Csr
-from gsparse.kernels.aggregation import MOST_SUMMED
-from gsparse.kernels.gpu.connections import WIDTHS, lanes_of
+from gsparse.kernels.aggregation import MEASURES, MOST_SUMMED, Examination
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.sparse_rows import prefix_sums
+from gsparse.kernels.gpu.sparse_rows import prefix_sums, row_pointers
+
+_CONNECTIONS = "connections.cu"
+_CONNECTION_THREADS = constant(_CONNECTIONS, "GS_CONNECTION_THREADS")
+# The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.
+_TOTALS, _SMALLEST = constant(_CONNECTIONS, "GS_TOTALS"), constant(_CONNECTIONS, "GS_SMALLEST")
+# Lanes that share a row, and the mean length up to which the smaller number does.
+WIDTHS, _SHORT_ROWS = (8, 32), 16
+_FLOATS = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
+_WEIGHT = np.dtype(np.float64)
+# The types of the values of a matrix and of its matrix of nodes, and whether nodes are blocks of rows.
+NODE_TYPES = [*((dtype, dtype, 0) for dtype in _FLOATS), *((dtype, _WEIGHT, 1) for dtype in _FLOATS)]
 
 _SOURCE = "independent_set.cu"
 _THREADS, _GENERATION_THREADS = constant(_SOURCE, "GS_SET_THREADS"), constant(_SOURCE, "GS_GENERATION_THREADS")
@@ -33,15 +47,63 @@ _PATIENCE = 1 << 14
 _COUNTING_BLOCKS = 4
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
-    names = [expression(name, np.dtype(np.int32)) for name in ("mark_roots", "count_labels")]
-    for index in INDEX_DTYPES:
-        hashed = product(("begin_set", "make_generations"), WIDTHS, (0, 1))
-        names += [expression(name, index, width, is_hashed) for name, width, is_hashed in hashed]
-        names += [expression("list_roots", index)]
-        names += [expression("join_aggregates", dtype, index) for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]
-    return [(_SOURCE, name) for name in names]
+def lanes_of(csr: Csr) -> int:
+    """Return the number of lanes that share a row."""
+    return WIDTHS[csr.nnz > _SHORT_ROWS * csr.num_rows]
+
+
+def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
+    """Count the blocks of each row of blocks, then fill them; a lane has a row. Synchronizes."""
+    num_nodes, index = csr.num_rows // block_size, csr.indices.dtype
+    width = next((width for width in WIDTHS if width >= block_size), None)
+    if width is None:
+        raise ShapeError(
+            f"on a GPU, multigrid takes nodes of at most {WIDTHS[-1]} unknowns and as many near-nullspace candidates, "
+            f"got {block_size}: pass a smaller block_size or fewer columns of B, or use device='cpu'"
+        )
+    matrix = (np.int64(num_nodes), np.int32(block_size), csr.indptr, csr.indices, csr.data)
+    sizes, threads = device.empty(num_nodes, index), num_nodes * width
+    name = expression("merge_blocks", csr.dtype, index, width, 0)
+    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, (*matrix, sizes, None, None, None))
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    nodes = Csr((num_nodes, num_nodes), indptr, device.empty(nnz, index), device.empty(nnz, _WEIGHT), is_canonical=True)
+    name = expression("merge_blocks", csr.dtype, index, width, 1)
+    args: Any = (*matrix, None, nodes.indptr, nodes.indices, nodes.data)
+    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, args)
+    return nodes
+
+
+def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
+    """Make one pass over the rows of each node. Synchronizes."""
+    scales, totals = device.empty(nodes.num_rows, _WEIGHT), device.xp.zeros(_TOTALS, np.uint64)
+    options = (np.int64(nodes.num_rows), np.int32(block_size), np.int32(MEASURES[measure]), np.float64(theta))
+    matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
+    width = lanes_of(csr)
+    name = expression("examine_rows", csr.dtype, nodes.dtype, csr.indices.dtype, width, int(block_size > 1))
+    launch_threads(
+        device, _CONNECTIONS, name, nodes.num_rows * width, _CONNECTION_THREADS, (*options, *matrices, scales, totals)
+    )
+    found = device.download(totals)  # synchronizes
+    found[_SMALLEST] = ~found[_SMALLEST]
+    bound, unfiltered_bound, largest, smallest = found[1:].view(np.float64).tolist()
+    return Examination(scales, int(found[0]), bound, unfiltered_bound, (smallest, largest))
+
+
+def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
+    """Count the strong entries of each row, then copy them. Synchronizes."""
+    index, width = nodes.indices.dtype, lanes_of(nodes)
+    matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
+    sizes, threads = device.empty(nodes.num_rows, index), nodes.num_rows * width
+    name = expression("select_strong", nodes.dtype, index, width, 0)
+    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, (*matrix, sizes, None, None, None))
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    if nnz == nodes.nnz:
+        return nodes
+    strong = Csr(nodes.shape, indptr, device.empty(nnz, index), device.empty(nnz, nodes.dtype), is_canonical=True)
+    name = expression("select_strong", nodes.dtype, index, width, 1)
+    args: Any = (*matrix, None, strong.indptr, strong.indices, strong.data)
+    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, args)
+    return strong
 
 
 def independent_set(
@@ -81,3 +143,22 @@ def join_aggregates(device: Device, graph: Csr, labels: Array) -> tuple[Array, i
     launch_threads(device, _SOURCE, name, num_nodes, _THREADS, (*matrix, labels, numbers, aggregates))
     (num_aggregates,) = device.counts.read()  # synchronizes
     return aggregates, num_aggregates
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    names = [expression(name, np.dtype(np.int32)) for name in ("mark_roots", "count_labels")]
+    for index in INDEX_DTYPES:
+        hashed = product(("begin_set", "make_generations"), WIDTHS, (0, 1))
+        names += [expression(name, index, width, is_hashed) for name, width, is_hashed in hashed]
+        names += [expression("list_roots", index)]
+        names += [expression("join_aggregates", dtype, index) for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]
+    kernels = [(_SOURCE, name) for name in names]
+    names = []
+    for index, width in product(INDEX_DTYPES, WIDTHS):
+        names += [expression("merge_blocks", dtype, index, width, fills) for dtype, fills in product(_FLOATS, (0, 1))]
+        names += [
+            expression("select_strong", dtype, index, width, copies) for dtype, copies in product(_FLOATS, (0, 1))
+        ]
+        names += [expression("examine_rows", *types[:2], index, width, types[2]) for types in NODE_TYPES]
+    return kernels + [(_CONNECTIONS, name) for name in names]

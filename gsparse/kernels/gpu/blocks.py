@@ -1,24 +1,50 @@
-"""Dense blocks: their size, and where they are stored (contract: `gsparse.kernels.set_up`; `src/setup_blocks.cu`)."""
+"""Matrices that consist of dense blocks: found, stored as BSR, and multiplied with each other.
+
+The contract is in `gsparse.kernels.set_up`, the kernels in `src/setup_blocks.cu` and `src/block_products.cu`. The
+places of the blocks of a product are found by the kernels for single entries (`sparse_products.py`).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
+from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.layout import THREADS
+from gsparse.kernels.gpu.row_classes import longest_rows, num_products
 from gsparse.kernels.gpu.scratch import records
-from gsparse.kernels.gpu.survey import THREADS
+from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.sparse_products import spgemm_known
+from gsparse.kernels.gpu.sparse_rows import row_numbers
 
-SOURCE = "setup_blocks.cu"
+# The threads of a slice read the same step of all of its block rows side by side.
+SLICES_BLOCKS = True
+
+_SET_UP = "setup_blocks.cu"
 # The largest number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix
 # without blocks is recognized from a few thousand rows.
 _MAX_GRID = 1056
+
+_PRODUCTS = "block_products.cu"
+_PRODUCT_THREADS = constant(_PRODUCTS, "GS_BLOCK_PRODUCT_THREADS")
+# For each column of a block of C, a thread looks for this block in B once for each block of A's block row. A product is
+# made by blocks if there are at most _MOST_LOOKS of these looks for each product of two blocks, times the elements of
+# A's block. The limit is an estimate: a look has about 50 instructions, and a product by entries takes 10 ps (27-point
+# 80**3 on an H200), in which an H200 executes about 130 instructions of threads.
+_MOST_LOOKS = 2.0
+# Block rows of A are even if the longest one has at most _SHORT blocks, or _EVEN times as many as the mean one.
+# Otherwise looks are counted, and the longest one must have at most the part 1/_SPREAD of all blocks, because a thread
+# visits its blocks one after the other.
+_SHORT, _EVEN, _SPREAD = 256, 8, 1024
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
@@ -26,7 +52,7 @@ def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
     contradicted = device.xp.zeros(1, np.uint32)
     blocks = min(-(-csr.num_rows * device.lanes // THREADS), _MAX_GRID)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, contradicted)
-    launch_blocks(device, SOURCE, expression("full_blocks", csr.indptr.dtype), blocks, THREADS, args)
+    launch_blocks(device, _SET_UP, expression("full_blocks", csr.indptr.dtype), blocks, THREADS, args)
     bits = int(device.download(contradicted)[0])  # synchronizes
     rows, columns = (_largest(bits >> shift, size) for shift, size in zip((0, 16), csr.shape, strict=True))
     return rows, columns
@@ -46,7 +72,7 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
     indices = device.empty(csr.nnz // (rows * columns), csr.indices.dtype)
     args = (np.int64(num_block_rows), *map(np.int32, (rows, columns, row_lanes)), csr.indptr, csr.indices)
     name = expression("block_parts", csr.indptr.dtype)
-    launch_threads(device, SOURCE, name, num_block_rows * device.lanes, THREADS, (*args, indptr, indices))
+    launch_threads(device, _SET_UP, name, num_block_rows * device.lanes, THREADS, (*args, indptr, indices))
     return indptr, indices
 
 
@@ -60,20 +86,71 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
     limits = np.int64(blocks.num_parts), np.int64(slices.num_slices), np.int64(slices.long_length)
     args = (*limits, *size, np.int32(blocks.row_lanes), slices.rows, slices.slice_offsets, *copied)
     threads = slices.num_slices * device.lanes * rows
-    launch_threads(device, SOURCE, expression("lay_out_blocks", item, indptr.dtype), threads, THREADS, args)
+    launch_threads(device, _SET_UP, expression("lay_out_blocks", item, indptr.dtype), threads, THREADS, args)
     if slices.long_rows is not None:
         chunks = np.int32(slices.long_rows.num_chunks), records(device, slices.long_rows)
         name, threads = (
             expression("lay_out_long_blocks", item, indptr.dtype),
             slices.long_rows.num_chunks * device.lanes,
         )
-        launch_threads(device, SOURCE, name, threads, THREADS, (*chunks, *size, *copied))
+        launch_threads(device, _SET_UP, name, threads, THREADS, (*chunks, *size, *copied))
     return out
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of the kernels above."""
+def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
+    """Find the pattern by multiplying matrices of zeros, where every product leaves an entry. Synchronizes.
+
+    Return None if there would be too many looks.
+    """
+    longest = longest_rows(device, a.blocks, b.blocks)  # synchronizes
+    is_even = longest[0] <= max(_SHORT, _EVEN * _mean(a.blocks))
+    if not is_even and longest[0] * _SPREAD > a.blocks.nnz:
+        return None
+    zeros = [
+        replace(blocks, data=device.xp.zeros(blocks.nnz, blocks.dtype), longest=length)
+        for blocks, length in zip((a.blocks, b.blocks), longest, strict=True)
+    ]
+    c = spgemm_known(device, *zeros).result  # synchronizes
+    # If rows are alike, a block row of A has mean(A) * mean(C) looks, and mean(A) * mean(B) products.
+    looks = _mean(c) / (_mean(b.blocks) or 1.0) if is_even else _looks(device, a.blocks, b.blocks, c)
+    if looks > _MOST_LOOKS * a.blocksize[0] * a.blocksize[1]:
+        return None
+    return BlockPattern((a.blocksize[0], b.blocksize[1]), c.with_data(device.no_values(c.dtype)))
+
+
+def _mean(csr: Csr) -> float:
+    """Return the mean number of entries of a row."""
+    return csr.nnz / max(csr.num_rows, 1)
+
+
+def _looks(device: Device, a: Csr, b: Csr, c: Csr) -> float:
+    """Return the number of looks for each product. Synchronizes."""
+    xp = device.xp
+    looks = (xp.diff(a.indptr).astype(np.int64) * xp.diff(c.indptr)).sum()
+    return float(looks) / max(float(num_products(device, a, b).sum()), 1.0)  # synchronizes
+
+
+def multiply_blocks(
+    device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
+) -> Array:
+    """Sum up each column of each block of the product in a thread of its own."""
+    a, b, c = (pattern.blocks for pattern in patterns)
+    (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
+    values = device.empty(c.nnz * rows * columns, a_data.dtype)
+    of_blocks = row_numbers(device, c.indptr, c.nnz)
+    sizes = np.int64(c.nnz), np.int32(inner), np.int32(columns)
+    factors = (a.indptr, a.indices, a_data, b.indptr, b.indices, b_data)
+    args: Any = (*sizes, of_blocks, *factors, c.indptr, c.indices, values)
+    name = expression("multiply_blocks", a_data.dtype, c.indices.dtype, rows)
+    launch_threads(device, _PRODUCTS, name, c.nnz * columns, _PRODUCT_THREADS, args)
+    return values
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    kinds = product(COMPUTE_DTYPES, INDEX_DTYPES, range(1, MAX_BLOCK + 1))
+    products = [(_PRODUCTS, expression("multiply_blocks", *kind)) for kind in kinds]
     kernels = [expression(name, index) for name in ("full_blocks", "block_parts") for index in INDEX_DTYPES]
     for item, index in product(ITEM_TYPES.values(), INDEX_DTYPES):
         kernels += [expression(name, item, index) for name in ("lay_out_blocks", "lay_out_long_blocks")]
-    return [(SOURCE, kernel) for kernel in kernels]
+    return products + [(_SET_UP, kernel) for kernel in kernels]

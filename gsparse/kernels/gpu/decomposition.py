@@ -10,7 +10,7 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.kernels import decomposition
 from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.gpu.basis_launch import THREADS, BasisLaunch
+from gsparse.kernels.gpu.basis import THREADS, BasisLaunch
 from gsparse.kernels.gpu.expressions import expression
 
 _SOURCE = "decomposition.cu"
@@ -84,8 +84,8 @@ class Decomposition(decomposition.Decomposition):
         return self.device.bind_kernel(_SOURCE, kernel, (blocks,), (THREADS,), args)
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel of decompositions."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     variants: list[tuple[str, tuple[int, ...]]] = [("sums", ()), ("project", ()), ("predict", ())]
     variants += [("orthogonalize", (0,)), ("orthogonalize", (1,))]
     dtypes = [dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]

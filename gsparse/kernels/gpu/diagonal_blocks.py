@@ -52,8 +52,8 @@ def bind_block_step(
     return device.bind_kernel(_SOURCE, expression("relax_blocks", dtype), grid, (_THREADS,), args)
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of the kernels above."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     dtypes = [dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]
     kernels = [expression("invert_blocks", *types) for types in product(dtypes, INDEX_DTYPES)]
     return [(_SOURCE, name) for name in (*kernels, *(expression("relax_blocks", dtype) for dtype in dtypes))]

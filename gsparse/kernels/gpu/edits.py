@@ -15,9 +15,9 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import TILE_THREADS, tally
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_numbers
-from gsparse.kernels.gpu.tallies import TILE_THREADS, tally
 
 _SOURCE = "sparse_edits.cu"
 _THREADS = 256
@@ -25,8 +25,8 @@ _THREADS = 256
 _SEVERAL = constant(_SOURCE, "GS_SEVERAL")
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     names = [expression("put_values", item) for item in ITEM_TYPES.values()]
     for index in INDEX_DTYPES:
         names += [expression(name, index) for name in ("find_entries", "insertion_places", "missing_entries")]

@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Columns, Csr
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import NARROW, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.layout import THREADS
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.survey import THREADS
+
+# Neighbouring threads have neighbouring rows of a row pattern, whatever the patterns of these rows are.
+SHARES_RUNS = False
 
 # The types that columns in the order of CSR may be encoded in, and whether looking a value up in a table is faster than
 # reading it in half the precision.
@@ -130,3 +133,17 @@ def gather_rows(
     args = (*rows, offsets, None if gathered is None else gathered.view(word))
     launch_threads(device, SOURCE, name, representatives.size * device.lanes, THREADS, args)
     return offsets, gathered
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    names = [expression("survive", np.dtype(np.int64))]
+    for index in INDEX_DTYPES:
+        names.append(expression("run_span", index))
+        names += [expression("encode_columns", index, code) for code in NARROW]
+        for word in map(np.dtype, (np.int32, np.int64)):
+            names += [expression(name, index, word) for name in ("row_keys", "gather_rows")]
+            names += [expression("rows_follow", index, word, code) for code in NARROW]
+    for key in map(np.dtype, (np.uint32, np.uint64)):
+        names += [expression("collect_keys", key), *(expression("encode_keys", key, code) for code in NARROW)]
+    return [(SOURCE, name) for name in names]

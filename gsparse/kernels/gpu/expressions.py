@@ -33,10 +33,8 @@ ITEM_TYPES = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uin
 # The last template argument of a product with a vector: whether it also leaves partial sums of conj(x)·y (sums.cuh).
 NO_DOTS, BLOCK_DOTS = "NoDots", "BlockDots"
 
-# csr_spmm: bytes of neighbouring columns that one access takes, and the loads of a lane that also loads entries ahead,
-# where rows are taken by length. Otherwise it has no registers left for them, or gains nothing.
+# csr_spmm: bytes of neighbouring columns that one access takes.
 _PACK_BYTES = 16
-LOADS_AHEAD = 2
 
 
 @cache

@@ -82,9 +82,9 @@ from functools import cache
 
 import numpy as np
 
-from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.iteration_statements import (
+from gsparse.kernels.gpu.statements import (
+    ExpressionWriter,
     Remote,
     follow,
     indented,

@@ -12,7 +12,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_tolerance
-from gsparse.kernels.gpu.connections import NODE_TYPES, WIDTHS, lanes_of
+from gsparse.kernels.gpu.aggregation import NODE_TYPES, WIDTHS, lanes_of
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
@@ -31,8 +31,8 @@ _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
 _SMALL_AGGREGATES = 16
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     floats = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
     names = [expression("orthonormalize", dtype, width) for dtype, width in product(floats, WIDTHS)]
     outs = [(np.dtype(np.int32), np.dtype(np.int32)), *((index, np.dtype(np.int64)) for index in INDEX_DTYPES)]

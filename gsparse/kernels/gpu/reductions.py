@@ -20,8 +20,8 @@ from gsparse.formats import Csr
 from gsparse.kernels.algebra import EXTREMES, TERMS, TESTS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import row_numbers
-from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
 _SOURCE = "reductions.cu"
 _THREADS = 256
@@ -34,8 +34,8 @@ _MASK = np.dtype(np.uint8)
 _INT64, _FLOAT64, _COMPLEX128 = (np.dtype(name) for name in ("int64", "float64", "complex128"))
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     names = []
     for index in INDEX_DTYPES:
         for dtype in COMPUTE_DTYPES:

@@ -1,6 +1,7 @@
-"""Rows of a product of two sparse matrices in classes, each of which has a kernel (kernels: `src/row_classes.cu`).
+"""Rows of a product of two sparse matrices in classes, each of which has a kernel.
 
-Products whose rows are all short, or about equally long, need no classes (`merged_rows.py`).
+Products whose rows are all short, or about equally long, need no classes (`merged_rows.py`). The kernels that classify
+are `src/row_classes.cu`; those of wide rows are `src/sparse_products_wide.cu`.
 
 class    0            1 to 3                        4 to 6                            7
 rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
@@ -14,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.sparse_rows import sum_tiles
-from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_tiles
 
 _SOURCE = "row_classes.cu"
 _COUNT_THREADS = constant(_SOURCE, "GS_COUNT_THREADS")
@@ -38,6 +39,17 @@ _FEW_ROWS = (20_000, 20_000, 20_000, 4_000, 4_000, 500)
 _SMALL_PART = 0.2
 # Lanes that count the products of a row, if A has up to _SHORT_ROWS entries per row, and if it has more.
 _PRODUCT_LANES, _SHORT_ROWS = (8, 32), 16
+
+_WIDE_ROWS = "sparse_products_wide.cu"
+_WIDE_THREADS = constant(_WIDE_ROWS, "GS_WIDE_THREADS")
+# Columns of a window, and entries of a window of values of up to 8 bytes and of more.
+_COLUMNS = constant(_WIDE_ROWS, "GS_WINDOW_COLUMNS")
+_ENTRIES = constant(_WIDE_ROWS, "GS_WINDOW_ENTRIES"), constant(_WIDE_ROWS, "GS_WINDOW_ENTRIES") // 2
+# Blocks that are launched without asking how many have a window: to wait for that number takes longer than to start
+# blocks that have nothing to do.
+_FEW_BLOCKS = 4096
+# The most lanes that go through a row of B together.
+_MAX_LANES = constant(_WIDE_ROWS, "GS_WIDE_LANES")
 
 
 @dataclass(frozen=True)
@@ -83,16 +95,6 @@ class Classes:
     def nbytes(self) -> int:
         """Bytes of the numbers of rows."""
         return sum(int(group.rows.nbytes) for group in self.classes if group.rows is not None)
-
-
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
-    names = []
-    for index in INDEX_DTYPES:
-        names += [expression("spgemm_products", index, lanes) for lanes in _PRODUCT_LANES]
-        names += [expression("classify_rows", index, *limits) for limits in (*COUNT_LIMITS, *FILL_LIMITS)]
-        names += [expression("group_rows", index), *(expression("longest_row", index, sizes) for sizes in (0, 1))]
-    return [(_SOURCE, name) for name in names]
 
 
 def longest_rows(device: Device, a: Csr, b: Csr) -> tuple[int, int]:
@@ -171,3 +173,70 @@ def _join_small_classes(by_class: list[int]) -> None:
         if above > number and by_class[number] < max(_FEW_ROWS[above - 1], _SMALL_PART * by_class[above]):
             by_class[above] += by_class[number]
             by_class[number] = 0
+
+
+def count_wide(device: Device, group: RowClass, a: Csr, b: Csr, sizes: Array | None) -> Array:
+    """Add the numbers of columns of wide rows to `sizes`, and return those of each window of columns."""
+    windows, index = _num_windows(b), a.indices.dtype
+    counts = device.empty(group.count * windows, np.int32)
+    args: Any = (*_shape_of(group.rows, group.count, b), a.indptr, a.indices, b.indptr, b.indices, counts, sizes)
+    name = expression("spgemm_count_wide", index)
+    launch_blocks(device, _WIDE_ROWS, name, group.count * windows, TILE_THREADS, args)
+    return counts
+
+
+def fill_wide_columns(device: Device, rows: Array | None, num_rows: int, a: Csr, b: Csr, c: Csr) -> None:
+    """Write the columns of wide rows to `c`."""
+    counts = count_wide(device, RowClass(0, rows, num_rows), a, b, None) if _num_windows(b) > 1 else None
+    structure = (a.indptr, a.indices, b.indptr, b.indices, counts, c.indptr, c.indices)
+    args: Any = (*_shape_of(rows, num_rows, b), *structure)
+    name = expression("spgemm_columns_wide", c.indices.dtype)
+    launch_blocks(device, _WIDE_ROWS, name, num_rows * _num_windows(b), TILE_THREADS, args)
+
+
+def fill_wide_values(
+    device: Device, rows: Array | None, num_rows: int, a: Csr, b: Csr, c: Csr, flags: tuple[Array | None, Array | None]
+) -> None:
+    """Write the values of wide rows, whose columns are known, to `c`. May synchronize.
+
+    The flags, if there are any, are set if a value is 0.
+    """
+    index, size = c.indices.dtype, _ENTRIES[c.dtype.itemsize > 8]
+    windows = device.empty(num_rows, index)
+    args: Any = (np.int32(size), np.int64(num_rows), rows, c.indptr, windows)
+    launch_threads(device, _WIDE_ROWS, expression("count_windows", index), num_rows, TILE_THREADS, args)
+    blocks = num_rows + c.nnz // size  # or fewer
+    if blocks <= _FEW_BLOCKS:
+        first_window = point_to_rows(device, windows, sum_tiles(device, windows, is_total_read=False), index)
+    else:
+        first_window, blocks = row_pointers(device, windows)  # synchronizes
+    arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
+    name = expression("spgemm_values_wide", c.dtype, index)
+    launch_blocks(
+        device, _WIDE_ROWS, name, blocks, _WIDE_THREADS, (np.int64(num_rows), rows, first_window, *arrays, *flags)
+    )
+
+
+def _num_windows(b: Csr) -> int:
+    return -(-b.num_cols // _COLUMNS)
+
+
+def _shape_of(rows: Array | None, num_rows: int, b: Csr) -> tuple[Any, ...]:
+    """Return the arguments for the rows: windows, lanes of a row of B, number of rows, and the rows."""
+    lanes = min(1 << (b.nnz // max(b.num_rows, 1)).bit_length(), _MAX_LANES)
+    return np.int64(_num_windows(b)), np.int32(lanes), np.int64(num_rows), rows
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index in INDEX_DTYPES:
+        names += [expression("spgemm_products", index, lanes) for lanes in _PRODUCT_LANES]
+        names += [expression("classify_rows", index, *limits) for limits in (*COUNT_LIMITS, *FILL_LIMITS)]
+        names += [expression("group_rows", index), *(expression("longest_row", index, sizes) for sizes in (0, 1))]
+    kernels = [(_SOURCE, name) for name in names]
+    names = []
+    for index in INDEX_DTYPES:
+        names += [expression(n, index) for n in ("spgemm_count_wide", "spgemm_columns_wide", "count_windows")]
+        names += [expression("spgemm_values_wide", dtype, index) for dtype in COMPUTE_DTYPES]
+    return kernels + [(_WIDE_ROWS, name) for name in names]

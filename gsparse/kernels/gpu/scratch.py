@@ -3,12 +3,15 @@
 Products with one matrix may run on several streams at once, and a product that is captured in a CUDA graph runs
 whenever the graph is launched. Therefore each stream and each capture has separate arrays. Counts are 0 at first,
 and kernels set them back to 0.
+
+Also counts that the blocks of a launch leave, and their sum, which the host reads (struct Tally, `src/tiles.cuh`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,8 +21,15 @@ from gsparse.formats import LongRows
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 
 _Result = TypeVar("_Result")
+
+# Positions of a tile, and threads of a block that has one.
+TILE, TILE_THREADS = constant("tiles.cuh", "GS_TILE"), constant("tiles.cuh", "GS_TILE_THREADS")
+
+# The number of blocks that have arrived, for each stream of each device.
+_arrivals: WeakKeyDictionary[Device, Scratch] = WeakKeyDictionary()
 
 
 class PerStream(Generic[_Result]):
@@ -80,3 +90,21 @@ def records(device: Device, long_rows: LongRows) -> Array:
     name, threads = expression("list_chunks", rows.rows.dtype), Launch().threads_per_block
     launch_threads(device, "setup_rows.cu", name, rows.num_chunks, threads, args)
     return chunks
+
+
+def num_tiles(size: int, tile: int = TILE) -> int:
+    """Return the number of tiles that hold `size` positions."""
+    return -(-size // tile)
+
+
+def tally(device: Device, blocks: int, place: int = 0) -> tuple[Array, Any, Array]:
+    """Return the arguments of a launch whose blocks leave counts: the counts, the arrivals, and the sum.
+
+    After the launch, the counts are those of the blocks before each block, and the sum is element `place` of what
+    ``device.counts.read(place + 1)`` returns. A launch without blocks writes no sum.
+    """
+    arrivals = _arrivals.get(device)
+    if arrivals is None:
+        arrivals = _arrivals.setdefault(device, Scratch(device, (1, np.dtype(np.uint32))))
+    total = device.counts.array
+    return (device.empty(blocks, np.int64), *arrivals.get(), total[place:] if place else total)

@@ -15,9 +15,9 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import TILE, TILE_THREADS, num_tiles, tally
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
-from gsparse.kernels.gpu.tallies import TILE, TILE_THREADS, num_tiles, tally
 
 _SOURCE = "sparse_pairs.cu"
 # Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
@@ -54,8 +54,8 @@ class _Merge:
     offsets: Array
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     pairs = product(COMPUTE_DTYPES, INDEX_DTYPES, ("count_pairs", "combine_pairs", "combine_alike"))
     names = [expression(name, dtype, index, out) for dtype, index, name in pairs for out in (dtype, _BOOLEAN)]
     names += [expression("find_places", index) for index in INDEX_DTYPES]

@@ -18,7 +18,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import KnownProduct
-from gsparse.kernels.gpu import merged_rows, wide_rows
+from gsparse.kernels.gpu import merged_rows, row_classes
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.merged_rows import MOST_SLOTS, MergePlan, Slots, plan_merge, slots_limit
@@ -47,7 +47,7 @@ _NARROW_COLUMNS = (1 << 32 - constant(_SORTED, "GS_NUMBER_BITS")) - 1
 # Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
 # would take longer.
 _ONE_CLASS_ROWS = 20_000
-# Columns up to which a wide row has at most two windows of columns (wide_rows.py).
+# Columns up to which a wide row has at most two windows of columns (row_classes.py).
 _FEW_COLUMNS = 65_536
 # More products than any row has.
 _MANY = 2**63
@@ -163,9 +163,12 @@ def _product_of_merged_rows(
     return (c, slots), sizes
 
 
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
-    names, (narrow, wide) = list[tuple[str, str]](), map(np.dtype, (np.uint32, np.uint64))
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    names, (narrow, wide) = (
+        [*merged_rows.instantiations(), *row_classes.instantiations()],
+        map(np.dtype, (np.uint32, np.uint64)),
+    )
     for index in INDEX_DTYPES:
         names += [(_TABLES, expression("spgemm_count", index, *table)) for table in _COUNT_TABLES]
         sorts = list(product([wide] if index == np.int64 else [narrow, wide], _REGISTERS))
@@ -194,7 +197,7 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
     structure = (a.indptr, a.indices, b.indptr, b.indices, sizes)
     for c in classes:
         if c.number == WIDE:
-            wide_rows.count(device, c, a, b, sizes)
+            row_classes.count_wide(device, c, a, b, sizes)
             continue
         if c.number < FIRST_TABLE:
             source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(b.num_cols, index)
@@ -223,8 +226,8 @@ def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: b
         rows = None if group.rows is None else group.rows.astype(index, copy=False)
         if group.number == WIDE:
             if structure:
-                wide_rows.fill_columns(device, rows, group.count, a, b, c)
-            wide_rows.fill_values(device, rows, group.count, a, b, c, flags)
+                row_classes.fill_wide_columns(device, rows, group.count, a, b, c)
+            row_classes.fill_wide_values(device, rows, group.count, a, b, c, flags)
             continue
         if group.number < FIRST_TABLE:
             source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(c.num_cols, index)

@@ -1,6 +1,6 @@
-"""Entries and rows of a sparse matrix: selected, taken, scaled and added up (kernels: `src/sparse_rows.cu`).
+"""Entries and rows of a sparse matrix, selected, taken, scaled and added up, and lists of their numbers.
 
-The contract is in `gsparse.kernels.algebra`.
+The contract is in `gsparse.kernels.algebra`, the kernels in `src/sparse_rows.cu` and `src/indices.cu`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
 _SOURCE = "sparse_rows.cu"
 _THREADS = 256
@@ -30,24 +30,9 @@ ITEMS = tuple(ITEM_TYPES.values())
 _RULES = {rule: constant(_SOURCE, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
 _BYTE = ITEMS[0]
 
-
-def instantiations() -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel."""
-    names = []
-    for index in INDEX_DTYPES:
-        names.append(expression("row_numbers", index))
-        names += [expression("count_selected", *kernel) for kernel in _countings(index)]
-        names += [expression("copy_selected", item, index, rule) for item, rule in product(ITEMS, _RULES.values())]
-        names += [expression(name, item, index) for name in ("take_rows", "copy_entries") for item in ITEMS]
-        names.append(expression("slice_pointers", index))
-        names += [expression("sum_sizes", index, is_taken) for is_taken in (0, 1)]
-        outs = {index, np.dtype(np.int64)}
-        names += [
-            expression("point_to_rows", index, out, taken) for out, taken in product(sorted(outs, key=str), (0, 1))
-        ]
-        kernels = ("sum_runs", "diagonal_entries", "sorted_diagonal_entries", "scale_rows", "scale_columns")
-        names += [expression(name, dtype, index) for name, dtype in product(kernels, COMPUTE_DTYPES)]
-    return [(_SOURCE, name) for name in names]
+_INDICES = "indices.cu"
+# The byte of which -1 consists.
+_ALL_BITS = 0xFF
 
 
 def _countings(index: Any) -> list[tuple[Any, Any, int]]:
@@ -278,3 +263,73 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
     kernel, lanes = ("sorted_diagonal_entries", 1) if csr.is_canonical else ("diagonal_entries", _DIAGONAL_LANES)
     launch_threads(device, _SOURCE, expression(kernel, csr.dtype, csr.indptr.dtype), size * lanes, _THREADS, args)
     return diagonal
+
+
+def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
+    """Check each number and add the size to negative ones. Synchronizes."""
+    if numbers.dtype == np.uint64 and not are_in_range(device, numbers, size):  # synchronizes
+        return None  # As int64, the largest numbers would be negative ones.
+    checked = device.empty(int(numbers.size), np.int64)
+    return checked if _are_valid(device, numbers, size, checked) else None  # synchronizes
+
+
+def are_in_range(device: Device, numbers: Array, size: int) -> bool:
+    """Check each number. Synchronizes."""
+    return _are_valid(device, numbers, size, None)  # synchronizes
+
+
+def _are_valid(device: Device, numbers: Array, size: int, checked: Array | None) -> bool:
+    count = int(numbers.size)
+    if not count:
+        return True
+    if numbers.dtype not in INDEX_DTYPES or not numbers.flags.c_contiguous:
+        numbers = device.xp.ascontiguousarray(numbers, np.int64)
+    blocks = num_tiles(count)
+    args: Any = (np.int64(count), np.int64(size), numbers, checked, *tally(device, blocks))
+    launch_blocks(device, _INDICES, expression("check_numbers", numbers.dtype), blocks, TILE_THREADS, args)
+    return device.counts.read() == [0]  # synchronizes
+
+
+def count_numbers(device: Device, numbers: Array, size: int) -> Array:
+    """Add one for each number, in any order."""
+    counts = device.xp.zeros(size, np.int64)
+    name, blocks = expression("count_numbers", numbers.dtype), num_tiles(int(numbers.size))
+    launch_blocks(device, _INDICES, name, blocks, TILE_THREADS, (np.int64(numbers.size), numbers, counts))
+    return counts
+
+
+def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
+    """Claim the place of each number. Synchronizes."""
+    count, places = int(numbers.size), device.empty(size, dtype)
+    device.fill_bytes(places, _ALL_BITS)
+    if not count:
+        return places
+    blocks = num_tiles(count)
+    args: Any = (np.int64(count), numbers, places, *tally(device, blocks))
+    launch_blocks(device, _INDICES, expression("place_numbers", places.dtype), blocks, TILE_THREADS, args)
+    return places if device.counts.read() == [0] else None  # synchronizes
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    names = []
+    for index in INDEX_DTYPES:
+        names.append(expression("row_numbers", index))
+        names += [expression("count_selected", *kernel) for kernel in _countings(index)]
+        names += [expression("copy_selected", item, index, rule) for item, rule in product(ITEMS, _RULES.values())]
+        names += [expression(name, item, index) for name in ("take_rows", "copy_entries") for item in ITEMS]
+        names.append(expression("slice_pointers", index))
+        names += [expression("sum_sizes", index, is_taken) for is_taken in (0, 1)]
+        outs = {index, np.dtype(np.int64)}
+        names += [
+            expression("point_to_rows", index, out, taken) for out, taken in product(sorted(outs, key=str), (0, 1))
+        ]
+        others = ("sum_runs", "diagonal_entries", "sorted_diagonal_entries", "scale_rows", "scale_columns")
+        names += [expression(name, dtype, index) for name, dtype in product(others, COMPUTE_DTYPES)]
+    kernels = [(_SOURCE, name) for name in names]
+    names = [
+        expression(name, index)
+        for name in ("check_numbers", "count_numbers", "place_numbers")
+        for index in INDEX_DTYPES
+    ]
+    return kernels + [(_INDICES, name) for name in names]

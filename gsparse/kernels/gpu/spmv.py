@@ -1,7 +1,11 @@
-"""Sparse matrix-vector products (contract: `gsparse.kernels.contract`; CUDA sources: `src/spmv_*.cu`)."""
+"""Sparse matrix-vector products (contract: `gsparse.kernels.contract`; CUDA sources: `src/spmv_*.cu`).
+
+Row lanes of matrices with hubs have a kernel of their own, `src/spmv_hubs.cu`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -9,23 +13,17 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
-from gsparse.formats import (
-    BlockedEllpack,
-    Bsr,
-    CsrEntries,
-    Ellpack,
-    LongRows,
-    RowPattern,
-)
+from gsparse.device.launching import Passed
+from gsparse.formats import BlockedEllpack, Bsr, CsrEntries, Ellpack, LongRows, RowLanes, RowPattern
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.common_entries import common_entries
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS
-from gsparse.kernels.gpu.lane_slices import row_lanes
-from gsparse.kernels.gpu.launch import check_grid
+from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
+from gsparse.kernels.gpu.launch import bind_product, check_grid
 from gsparse.kernels.gpu.product_arguments import (
+    SLOTS,
     ProductKernel,
     bind_with_dots,
     entry_args,
@@ -35,10 +33,8 @@ from gsparse.kernels.gpu.product_arguments import (
 )
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
+from gsparse.kernels.gpu.spmm import BLOCK_COLUMN_TYPES
 
-# Entries of a chunk of a long row.
-CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 _INT32 = 2**31 - 1
 # Rows of one thread of row_pattern_values, and the number of rows from which on a thread has several. Measured on an
 # H200, us: with 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4,
@@ -52,6 +48,27 @@ _FEWEST_GROUPS = 8
 
 # The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
+
+_LANES, _HUBS = "spmv_lanes.cu", "spmv_hubs.cu"
+# Threads of the largest block of each product, and blocks that a multiprocessor runs at once.
+_LANE_THREADS, _WIDE_LANE_THREADS = constant(_LANES, "GS_LANE_THREADS"), constant(_LANES, "GS_WIDE_LANE_THREADS")
+_LANE_BLOCKS = constant(_LANES, "GS_LANE_BLOCKS")
+_HUB_THREADS, _HUB_BLOCKS = constant(_HUBS, "GS_HUB_THREADS"), constant(_HUBS, "GS_HUB_BLOCKS")
+# A block has at least this many warps. A matrix with fewer slices than warps that the device runs at once has smaller
+# blocks, so that all multiprocessors have work.
+_FEWEST_WARPS = 4
+# Shared memory of a block for elements of x, where a multiprocessor has enough for `_HUB_BLOCKS` blocks. The rest of it
+# is the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on an H200, µs: 64 KiB 96
+# and 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113 and 1664.
+_SHARED_BYTES = 64 * 1024
+# A larger matrix is not in the second-level cache when the next product begins. Its entries are then read with the hint
+# to evict them first: without it, the same two products take 102 and 1045 µs. A smaller matrix is read without the
+# hint, with which R-MAT 2**18 in float32 takes 20.3 instead of 17.7 µs.
+_CACHED_BYTES = 50_000_000
+# What a multiprocessor needs for each block beside that.
+_RESERVED_BYTES = 1024
+_COLUMN_TYPES = np.dtype(np.uint16), np.dtype(np.int32)
+_GATHER_THREADS = constant("halo.cu", "GS_HALO_THREADS")
 
 
 def _bind_with_long_rows(
@@ -216,8 +233,64 @@ def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     return value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype
 
 
+def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+    """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
+    if matrix.slices.numbers is not None:
+        return _with_hubs(device, matrix, dtype)
+    slices = matrix.slices
+    most = (_WIDE_LANE_THREADS if dtype.itemsize > 8 else _LANE_THREADS) // device.lanes
+    fewest = most if slices.num_long_slices else min(_FEWEST_WARPS, most)
+    warps = min(max(-(-slices.num_slices // device.multiprocessors), fewest), most)
+    blocks = min(_LANE_BLOCKS * device.multiprocessors, -(-slices.num_slices // warps))
+    rounds = -(-slices.num_long_slices // max(blocks * warps, 1))
+    kernel = ProductKernel(_LANES, "row_lanes", (value_type(matrix.values), matrix.columns.dtype, dtype))
+    sizes = np.int64(slices.num_slices), np.int32(rounds), np.int32(slices.is_even)
+    layout = *sizes, slices.rows, slices.lanes, slices.first_slices, slices.rare_offsets
+    entries = matrix.columns, *entry_args(matrix.values)
+    if not rounds:
+        return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, None, None, *entries), dtype)
+    device.kernel(_LANES, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
+
+    def bind(*scratch: Array) -> Multiply:
+        return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, *scratch, *entries), dtype)
+
+    scratch = (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
+    return with_num_dots(call_for_stream(PerStream(device, bind, *scratch)), blocks)
+
+
+def _with_hubs(device: Device, matrix: RowLanes, dtype: np.dtype[Any]) -> Multiply:
+    slices = matrix.slices
+    num_frequent = int(slices.frequent.size)
+    available = min(_SHARED_BYTES, device.shared_memory // _HUB_BLOCKS - _RESERVED_BYTES)
+    num_hubs = min(num_frequent, available // dtype.itemsize)
+    name = expression("hub_columns", value_type(matrix.values), dtype, int(matrix.nbytes > _CACHED_BYTES))
+    blocks = min(_HUB_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // _HUB_THREADS))
+    sizes = np.int64(slices.num_slices), np.int64(slices.num_frequent_positions), np.int32(num_hubs)
+    layout = slices.rows, slices.lanes, slices.first_slices, slices.frequent_offsets, slices.rare_offsets
+    entries = matrix.codes, matrix.columns, *entry_args(matrix.values)
+
+    def bind(elements: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
+        gather_args = np.int64(num_frequent), Passed.X, slices.frequent, elements
+        gather_blocks, gather = -(-num_frequent // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
+        args = *sizes, *layout, *entries, elements, partials, arrivals, *SLOTS
+        shared_bytes = num_hubs * dtype.itemsize
+        return (
+            bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
+            bind_product(device, _HUBS, name, blocks, _HUB_THREADS, args, dtype, shared_bytes),
+        )
+
+    scratch = (num_frequent, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
+    bound = PerStream(device, bind, *scratch)
+
+    def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+        for kernel in bound.get():
+            kernel(x, y, alpha, beta, conjugate)
+
+    return with_num_dots(multiply, 0)
+
+
 # The kernels by the names of the formats.
-SPMV: dict[str, BindProduct] = {
+PRODUCTS: dict[str, BindProduct] = {
     "csr_scalar": csr_scalar,
     "csr_vector": csr_vector,
     "ellpack": ellpack,
@@ -226,12 +299,15 @@ SPMV: dict[str, BindProduct] = {
     "row_pattern": row_pattern,
     "bsr": bsr,
 }
+# Which schedule of CSR is fast depends on the lengths of the rows.
+FIRST_FORMAT = "auto"
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
-    """List (source file, name expression) of the kernels above, for a warp of `lanes` lanes."""
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     kernels = _kernels(lanes)
-    return [(kernel.source, kernel.expression(dots)) for dots in (NO_DOTS, BLOCK_DOTS) for kernel in kernels]
+    hubs = [(_HUBS, expression("hub_columns", *pair, is_once)) for pair in stored_types() for is_once in (0, 1)]
+    return hubs + [(kernel.source, kernel.expression(dots)) for dots in (NO_DOTS, BLOCK_DOTS) for kernel in kernels]
 
 
 def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
@@ -251,6 +327,7 @@ def _kernels(lanes: int) -> list[ProductKernel]:
         for column in (*INDEX_DTYPES, *NARROW):
             for name in ("ellpack", "blocked_ellpack"):
                 kernels.append(ProductKernel("spmv_ellpack.cu", name, (value, column, compute)))
+        kernels += [ProductKernel(_LANES, "row_lanes", (value, column, compute)) for column in _COLUMN_TYPES]
         kernels += [ProductKernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
         for block_column, width in product(BLOCK_COLUMN_TYPES, range(1, MAX_BLOCK + 1)):
             kernels.append(ProductKernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))

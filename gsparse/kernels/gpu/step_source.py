@@ -117,8 +117,8 @@ from itertools import count
 
 import numpy as np
 
-from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.statements import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
 # Elements that a thread has in flight.

@@ -1,20 +1,29 @@
-"""Steps of solvers, bound and launched (contract: `gsparse.kernels.contract`; source: `kernels.gpu.step_source`)."""
+"""Steps and whole iterations of solvers, bound and launched (contract: `gsparse.kernels.steps`).
+
+`gsparse.kernels.gpu.step_source` writes the kernels of steps, and `gsparse.kernels.gpu.iteration_source` the kernel of
+an iteration. Numbers that look random are computed by `src/hashes.cu`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.formats.launch import Launch
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
+from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
-from gsparse.kernels.steps import Program, Step, StepState
+from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
 # The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
@@ -25,6 +34,20 @@ _MAX_BLOCKS = 528
 # reduced first. Ranks exchange the latter number.
 _MAX_DOTS = 1056
 _FEW_SUMS = 32
+
+# Threads of a block that the kernel is compiled for, and the most rows of a thread.
+_ITERATION_THREADS = (128, 256, 512)
+_MAX_ROWS_PER_THREAD = 8
+# The longest row. A thread multiplies its rows alone, a few entries at a time.
+_MAX_WIDTH = 32
+# (largest number of rows, rows of a block), fitted on an H200. Few blocks exchange sums sooner, and one block needs no
+# exchange at all, but many blocks have more arithmetic units.
+_ROWS_PER_BLOCK = ((1024, 1024), (16384, 256), (math.inf, 512))
+# Bytes of shared memory that the kernel has besides the entries of its rows: sums, and what the driver reserves.
+_RESERVED_BYTES = 6 << 10
+_COLUMN_BYTES = 4
+
+_HASHES, _HASH_THREADS = "hashes.cu", Launch().threads_per_block
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
@@ -133,3 +156,74 @@ def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
             np.int32(blocks),
         )
     return partials[0]
+
+
+class Layout(NamedTuple):
+    """How the rows of a matrix are divided among blocks and threads, and the bytes of a block's entries."""
+
+    blocks: int
+    rows_per_block: int
+    threads: int
+    rows_per_thread: int
+    entry_bytes: int
+
+
+def layout_of(device: Device, num_rows: int, width: int, itemsize: int) -> Layout | None:
+    """Return the layout for a matrix whose longest row has `width` entries, or None if the blocks cannot hold it."""
+    if num_rows == 0 or width > _MAX_WIDTH:
+        return None
+    fewest = -(-num_rows // device.multiprocessors)
+    wanted = next(rows for most, rows in _ROWS_PER_BLOCK if num_rows <= most)
+    for rows_per_block in (max(wanted, fewest), fewest):
+        threads = next((number for number in _ITERATION_THREADS if number >= rows_per_block), _ITERATION_THREADS[-1])
+        rows_per_thread = 1 << (-(-rows_per_block // threads) - 1).bit_length()
+        entry_bytes = rows_per_block * (width * (itemsize + _COLUMN_BYTES) + itemsize)
+        if rows_per_thread <= _MAX_ROWS_PER_THREAD and entry_bytes <= device.shared_memory - _RESERVED_BYTES:
+            return Layout(-(-num_rows // rows_per_block), rows_per_block, threads, rows_per_thread, entry_bytes)
+    return None
+
+
+def bind_iterations(
+    device: Device,
+    program: Program,
+    operations: tuple[Step | Multiplication, ...],
+    csr: Csr,
+    width: int,
+    vectors: Mapping[str, Array],
+    state: StepState,
+    turns: int,
+) -> Call | None:
+    """Bind the kernel if the GPU can run all of its blocks at the same time, and they can hold the matrix."""
+    dtype = state.dtype
+    layout = layout_of(device, csr.num_rows, width, dtype.itemsize) if device.runs_blocks_together else None
+    if layout is None:
+        return None
+    writer, size = iteration_writer(program, operations), csr.num_rows
+    num_words = writer.num_words * (state.cells.dtype.itemsize // 8)
+    copies = device.xp.zeros(max(2 * len(writer.copied) * size * dtype.itemsize // 4, 1), np.uint64)
+    words = device.xp.zeros(2 * layout.blocks * num_words, np.uint64)
+    carried = [part for name in writer.carried for part in state.partial_sums[name]]
+    args = (
+        *(np.int32(number) for number in (size, layout.rows_per_block, width)),
+        *(csr.indptr, csr.indices, csr.data),
+        *(vectors[name] for name in writer.vectors),
+        *(copies, words, device.xp.zeros(1, np.uint32), *carried),
+        *(state.cells, state.history, np.int32(state.capacity), np.int32(turns)),
+    )
+    name = iteration_name(program, dtype, csr.indices.dtype, layout.threads, layout.rows_per_thread)
+    return device.bind_product(
+        writer.source, name, (layout.blocks,), (layout.threads,), args, shared_bytes=layout.entry_bytes
+    )
+
+
+def fill_hashes(device: Device, out: Array, offset: int) -> None:
+    """Launch one thread for each number."""
+    args = np.int64(out.size), np.uint32(offset % 2**32), out
+    launch_threads(device, _HASHES, expression("fill_hashes", out.dtype), out.size, _HASH_THREADS, args)
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    kernels = [("sums.cu", expression("sum_partials", wide)) for wide in map(np.dtype, ("float64", "complex128"))]
+    hashed = (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
+    return kernels + [(_HASHES, expression("fill_hashes", dtype)) for dtype in hashed]

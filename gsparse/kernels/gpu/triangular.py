@@ -1,23 +1,30 @@
-"""Triangular factors, in levels (contract: `gsparse.kernels.contract`; kernels: `src/triangular.cu`)."""
+"""Triangular factors in levels, by rows and by dense blocks (contract: `gsparse.kernels.contract`).
+
+The kernels are `src/triangular.cu` and `src/triangular_blocks.cu`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.indices import count_numbers
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
-from gsparse.kernels.gpu.sort import stable_order
 from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.sparse_rows import count_numbers
+from gsparse.kernels.gpu.transpose import stable_order
+
+# Triangular solves need levels, because threads work on the rows of a level at once.
+NEEDS_LEVELS = True
 
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
@@ -31,6 +38,8 @@ _NARROW_LEVEL = 2 * _NARROW_THREADS
 # Launches between two looks at whether a level still rises. In each of them, a thread looks 32 times at the rows on
 # which its row depends. The factors of a 7-point stencil on 40³ points have 118 levels.
 _LAUNCHES = 8
+
+_SOURCE = "triangular_blocks.cu"
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
@@ -148,3 +157,44 @@ def in_order(device: Device, csr: Csr, order: Array) -> Csr:
     rows = xp.searchsorted(indptr, places, side="right") - 1
     source = csr.indptr[order[rows]] + (places - indptr[rows])
     return Csr(csr.shape, indptr, csr.indices[source], -csr.data[source])
+
+
+def factorize_block_ilu0(
+    device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
+) -> tuple[Array, Array]:
+    """Factorize all rows of a level at once; a group of lanes owns a row."""
+    assert levels is not None
+    size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
+    width = 1 << (size - 1).bit_length()
+    factors, is_regular = device.empty(blocks.data.shape, dtype), device.empty(blocks.num_rows, np.uint8)
+    kernel = device.kernel(_SOURCE, expression("block_ilu0_levels", dtype, blocks.indices.dtype))
+    sizes = np.int32(size), np.int32(width), np.float64(largest_error)
+    pattern = device.upload(levels.bounds), levels.order, blocks.indptr, blocks.indices, diagonal
+    for first, last, grid, threads in level_launches(levels, width):
+        args = (np.int32(first), np.int32(last), *sizes, *pattern, blocks.data, factors, is_regular)
+        kernel((grid,), (threads,), args)
+    return factors, is_regular
+
+
+def block_triangular_solver(
+    device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
+) -> Callable[[Array, Array], None]:
+    """Bind a solve whose rows are copied in the order of the levels, each block column by column."""
+    assert levels is not None
+    size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
+    rows = in_order(device, blocks, levels.order)
+    values = device.xp.ascontiguousarray(rows.data.swapaxes(1, 2))
+    name = expression("solve_block_levels", dtype, blocks.indices.dtype)
+    bounds = device.upload(levels.bounds)
+    matrix = np.int32(size), bounds, levels.order, rows.indptr, rows.indices, values, np.int64(num_rows)
+    return bind_solve(device, _SOURCE, name, levels, size, columns, matrix)
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    kernels = [("triangular.cu", expression("raise_levels", index)) for index in INDEX_DTYPES]
+    by_rows = ("ilu0_levels", "sweep_ilu0", "solve_levels", "solve_levels_of_columns")
+    for types in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
+        kernels += [("triangular.cu", expression(name, *types)) for name in by_rows]
+        kernels += [(_SOURCE, expression(name, *types)) for name in ("block_ilu0_levels", "solve_block_levels")]
+    return kernels

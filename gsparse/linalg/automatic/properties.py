@@ -90,7 +90,7 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     magnitude = xp.abs(diagonal)
     others = sums - magnitude
     is_dominant = magnitude >= others - _ROUNDING * eps * sums
-    count_where = partial(kernels_of(matrix.device).count_where, matrix.device)  # synchronizes
+    count_where = partial(kernels_of(matrix.device).reductions.count_where, matrix.device)  # synchronizes
     dominant = count_where(is_dominant, "not zero")
     strong = count_where(others <= _STRONG * magnitude, "not zero")
     zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "not zero")
@@ -134,7 +134,7 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
     """Return whether the rows of each group of `size` have the same columns, which come in groups too. Synchronizes."""
     xp, csr = matrix.device.xp, matrix.csr
     lengths = xp.diff(csr.indptr).reshape(-1, size)
-    first_where = partial(kernels_of(matrix.device).first_where, matrix.device)
+    first_where = partial(kernels_of(matrix.device).reductions.first_where, matrix.device)
     if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
         return False
     # The place of the entry with the same number in the first row of the group.

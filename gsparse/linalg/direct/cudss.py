@@ -131,7 +131,7 @@ class CudssFactors(Factors):
         return self._adjoint
 
     def _adjoint_of(self, csr: Csr) -> Csr:
-        transposed: Csr = kernels_of(self.device).csr_transpose(self.device, csr)
+        transposed: Csr = kernels_of(self.device).transpose.csr_transpose(self.device, csr)
         return transposed.with_data(self.device.xp.conj(transposed.data))
 
     def update(self, matrix: SquareMatrix) -> None:

@@ -65,7 +65,7 @@ def find_kind(matrix: SquareMatrix) -> MatrixKind:
 def is_symmetric(matrix: SquareMatrix) -> bool:
     """Return whether a matrix equals its transpose without conjugation, up to rounding. Synchronizes."""
     tolerance = _ROUNDING * float(np.finfo(matrix.dtype).eps)
-    return bool(kernels_of(matrix.device).is_symmetric(matrix.device, matrix.csr, False, tolerance))
+    return bool(kernels_of(matrix.device).transpose.is_symmetric(matrix.device, matrix.csr, False, tolerance))
 
 
 def includes(kind: MatrixKind, other: MatrixKind) -> bool:
@@ -78,4 +78,6 @@ def _is_dominant(matrix: SquareMatrix) -> bool:
         return False
     diagonal = matrix.stored_diagonal.real
     others = matrix.row_sums() - diagonal
-    return kernels_of(matrix.device).first_where(matrix.device, diagonal >= others, "zero") is None  # synchronizes
+    return (
+        kernels_of(matrix.device).reductions.first_where(matrix.device, diagonal >= others, "zero") is None
+    )  # synchronizes

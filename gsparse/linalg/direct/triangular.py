@@ -103,12 +103,12 @@ def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_di
     strict = _strict_part(matrix, lower)
     if not unit_diagonal:
         pivots = matrix.stored_diagonal
-        row = kernels_of(device).first_where(device, pivots, "zero")  # synchronizes
+        row = kernels_of(device).reductions.first_where(device, pivots, "zero")  # synchronizes
         if row is not None:
             raise SingularMatrixError(
                 f"A is singular: zero entry on diagonal, in row {row}: pass unit_diagonal=True if it stands for a 1"
             )
-        rows = kernels_of(device).row_numbers(device, strict.indptr, strict.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, strict.indptr, strict.nnz)
         strict = strict.with_data(strict.data.astype(dtype, copy=False) / pivots[rows])
         b = (b.reshape(columns, -1) / pivots).reshape(-1).astype(dtype, copy=False)
     x = device.xp.empty_like(b)
@@ -123,7 +123,7 @@ def _strict_part(matrix: SquareMatrix, lower: bool) -> Csr:
     device, csr = matrix.device, matrix.csr
     kernels = kernels_of(device)
     is_wrong = csr.indices > matrix.rows if lower else csr.indices < matrix.rows
-    entry = kernels.first_where(device, is_wrong & (csr.data != 0), "not zero")  # synchronizes
+    entry = kernels.reductions.first_where(device, is_wrong & (csr.data != 0), "not zero")  # synchronizes
     if entry is not None:
         row, column = int(matrix.rows[entry]), int(csr.indices[entry])  # synchronizes
         side = "lower" if lower else "upper"
@@ -131,5 +131,7 @@ def _strict_part(matrix: SquareMatrix, lower: bool) -> Csr:
             f"A is not {side} triangular: it has an entry at ({row}, {column}): pass lower={not lower}, or solve with "
             "spsolve"
         )
-    strict: Csr = kernels.keep_entries(device, csr, csr.indices < matrix.rows if lower else csr.indices > matrix.rows)
+    strict: Csr = kernels.sparse_rows.keep_entries(
+        device, csr, csr.indices < matrix.rows if lower else csr.indices > matrix.rows
+    )
     return strict

@@ -178,7 +178,9 @@ class KrylovSpace:
         self._buffer = device.empty((self.capacity + 1) * width, space.dtype)
         self.state = SolveState(device, PROGRAM, space.dtype, 1, 1, space.ranks)
         options = {"hermitian": self.hermitian, "measures": space.multiply_mass is not None}
-        self.decomposition = kernels_of(device).Decomposition(device, self.state, self.vectors, self.u, **options)
+        self.decomposition = kernels_of(device).decomposition.Decomposition(
+            device, self.state, self.vectors, self.u, **options
+        )
         self._products: dict[Any, tuple[list[Call], Any]] = {}
         self._calls: dict[Any, list[Call]] = {}
         self._runs: dict[Any, int] = {}
@@ -192,7 +194,7 @@ class KrylovSpace:
         num_dots = getattr(product, "num_dots", 0)
         w, u = self.w, self.u
         if self.hermitian and num_dots and self.space.multiply_mass is None:
-            dots, finish = kernels_of(self.space.device).bind_dots(self.space.device, self.state, "wu", num_dots)
+            dots, finish = kernels_of(self.space.device).steps.bind_dots(self.space.device, self.state, "wu", num_dots)
             fused: Any = product
             calls: list[Call] = [lambda: fused(w, u, dots)]
             return calls if finish is None else [*calls, finish]
@@ -206,7 +208,7 @@ class KrylovSpace:
     def step(self, name: str, **vectors: Array) -> Call:
         """Bind a pass of `PROGRAM` to its vectors."""
         (step,) = (step for step in PROGRAM.steps if step.name == name)
-        return kernels_of(self.space.device).bind_step(self.space.device, PROGRAM, step, vectors, self.state)
+        return kernels_of(self.space.device).steps.bind_step(self.space.device, PROGRAM, step, vectors, self.state)
 
     def cycle(self, operator: SpaceOperator, end: int) -> Projection:
         """Extend the space to `end` vectors, and return the projected matrix. Synchronizes once, at the end.

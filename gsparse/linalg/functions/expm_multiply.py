@@ -269,8 +269,8 @@ class _Action:
         self._b, self._q = self.solution.copy(), device.xp.zeros(size, self.dtype)
         self._state = SolveState(device, PROGRAM, self.dtype, max(self.columns, 1), 1)
         vectors = {"b": self._b, "f": self.solution, "q": self._q}
-        kernels_of(device).compile_steps(device, PROGRAM, self.dtype)
-        bind = kernels_of(device).bind_step
+        kernels_of(device).steps.compile_steps(device, PROGRAM, self.dtype)
+        bind = kernels_of(device).steps.bind_step
         steps = {step.name: step for step in PROGRAM.steps}
         self._steps = {name: bind(device, PROGRAM, step, vectors, self._state) for name, step in steps.items()}
         self._graph_of_pair: Call | None = None

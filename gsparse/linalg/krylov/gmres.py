@@ -332,7 +332,7 @@ def _solve(
         limit=limit,
         epsilon=float(np.finfo(system.dtype).eps),
     )
-    basis = kernels_of(loop.device).Arnoldi(
+    basis = kernels_of(loop.device).basis.Arnoldi(
         loop.device, loop.state, loop.vectors["w"], loop.vectors["u"], restart, storage_dtype, flexible=flexible
     )
     loop.vectors.update({f"z{j}": z for j, z in enumerate(basis.preconditioned)})

@@ -210,7 +210,7 @@ class LinearSystem:
             return False
         if device_of(values) is None:
             return not np.isfinite(values).all()
-        return kernels_of(self.device).first_where(self.device, values.reshape(-1), "not finite") is not None
+        return kernels_of(self.device).reductions.first_where(self.device, values.reshape(-1), "not finite") is not None
 
     def norms_of_caller(self, norms: npt.NDArray[np.float64], exponent: int = 0) -> npt.NDArray[np.float64]:
         """Return norms of residuals, in the last axis of each column, in the units of the caller.

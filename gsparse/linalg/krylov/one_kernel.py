@@ -95,7 +95,7 @@ def bind_one_kernel(
     # A launch may record as many residuals as the ring buffer of `state` has room for. Each iteration (`turn` in the
     # kernel) records one.
     turns, width = state.capacity, prepared.stats.max_length
-    bind = kernels_of(system.device).bind_iterations
+    bind = kernels_of(system.device).steps.bind_iterations
     launch = bind(system.device, program, operations, prepared.csr, width, vectors, state, turns)
     if launch is None:
         return None

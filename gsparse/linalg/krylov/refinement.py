@@ -173,7 +173,7 @@ class _Correction(Operator):
         with np.errstate(over="ignore", invalid="ignore"):  # values may be out of range in the narrow dtype
             result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, left, ConvergenceMonitor())
         # Either all ranks apply the correction, or none does.
-        bad = kernels_of(inner.device).first_where(inner.device, inner.x.reshape(-1), "not finite")
+        bad = kernels_of(inner.device).reductions.first_where(inner.device, inner.x.reshape(-1), "not finite")
         is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
         self._state.set(

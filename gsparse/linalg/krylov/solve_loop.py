@@ -104,7 +104,7 @@ class SolveLoop:
         self.began = time.perf_counter()
         self.norm, self._norm_exponent = norm, norm_exponent
         self.system, self.device, self.maxiter = system, system.device, int(np.max(maxiter))
-        kernels_of(self.device).compile_steps(self.device, program, system.dtype)
+        kernels_of(self.device).steps.compile_steps(self.device, program, system.dtype)
         self.monitor = monitor or ConvergenceMonitor()
         self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}
         for name in program.vector_names:
@@ -126,7 +126,7 @@ class SolveLoop:
     def step(self, name: str, **renamed: str) -> Call:
         """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
-        bind: Callable[..., Call] = kernels_of(self.device).bind_step
+        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
         call = bind(self.device, self._program, self._steps[name], vectors, self.state)
         if recording.recorder is not None:
             call = recorded_pass(self.device, self._program, self._steps[name], vectors, call)
@@ -167,7 +167,7 @@ class SolveLoop:
         num_dots = getattr(call, "num_dots", 0)
         if not num_dots:
             return [self.apply(operator, source, target), self.step(step)]
-        dots, finish = kernels_of(self.device).bind_dots(self.device, self.state, name, num_dots)
+        dots, finish = kernels_of(self.device).steps.bind_dots(self.device, self.state, name, num_dots)
         fused: Any = call
 
         def product() -> None:

@@ -52,19 +52,19 @@ def aggregate_nodes(device: Device, graph: Csr) -> tuple[Array, int]:
     """
     kernels, xp = kernels_of(device), device.xp
     labels = xp.full(graph.num_rows, UNDECIDED, np.int32)
-    num_undecided, num_outside = kernels.independent_set(
+    num_undecided, num_outside = kernels.aggregation.independent_set(
         device, graph, labels, hashed=False, most_generations=_MOST_GENERATIONS, fewest=0
     )
     if num_undecided:
-        num_outside = kernels.independent_set(
+        num_outside = kernels.aggregation.independent_set(
             device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=0
         )[1]
     if num_outside > _MANY_OUTSIDE * graph.num_rows:
         labels = xp.where(labels == OUTSIDE, np.int32(UNDECIDED), labels)
-        kernels.independent_set(
+        kernels.aggregation.independent_set(
             device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=_FEWEST_NEIGHBOURS
         )
-    return kernels.join_aggregates(device, graph, labels)
+    return kernels.aggregation.join_aggregates(device, graph, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +133,10 @@ class Coarsening:
 
     def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
         kernels, size = kernels_of(self._device), self._block_size
-        nodes = csr if size == 1 else kernels.block_weights(self._device, csr, size)
-        return nodes, kernels.examine_rows(self._device, csr, nodes, size, self._strength.measure, self._dropping_theta)
+        nodes = csr if size == 1 else kernels.aggregation.block_weights(self._device, csr, size)
+        return nodes, kernels.aggregation.examine_rows(
+            self._device, csr, nodes, size, self._strength.measure, self._dropping_theta
+        )
 
     @property
     def _dropping_theta(self) -> float:
@@ -143,11 +145,13 @@ class Coarsening:
     def _connect(self, nodes: Csr, examination: Examination) -> Csr:
         """Return the graph of strong connections, with a symmetric structure."""
         device = self._device
-        graph = kernels_of(device).strong_connections(device, nodes, examination.scales, self._strength.theta)
+        graph = kernels_of(device).aggregation.strong_connections(
+            device, nodes, examination.scales, self._strength.theta
+        )
         if self._symmetry != "nonsymmetric":
             return graph
         graph = graph.with_data(device.xp.abs(graph.data))
-        return combine(device, "maximum", graph, kernels_of(device).csr_transpose(device, graph))
+        return combine(device, "maximum", graph, kernels_of(device).transpose.csr_transpose(device, graph))
 
     def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
@@ -196,11 +200,13 @@ class Coarsening:
         device, count = self._device, self.num_aggregates
         # Nodes without an aggregate come last.
         numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
-        order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
+        order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
         return bounds[: count + 1], order
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
-        return kernels_of(self._device).orthonormal_candidates(self._device, *groups, candidates, self._block_size)
+        return kernels_of(self._device).prolongation.orthonormal_candidates(
+            self._device, *groups, candidates, self._block_size
+        )
 
     def _smooth(self, number: int, csr: Csr, examined: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
@@ -208,13 +214,15 @@ class Coarsening:
         theta = self._dropping_theta if examination.num_dropped else 0.0
         size, k = self._block_size, tentative.shape[1]
         if len(self._patterns) == number:
-            pattern = kernels.prolongator_pattern(
+            pattern = kernels.prolongation.prolongator_pattern(
                 device, nodes, self.aggregates, self.num_aggregates, examination.scales, theta
             )
-            self._patterns.append((pattern, kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)))
+            self._patterns.append(
+                (pattern, kernels.prolongation.expand_pattern(device, pattern.indptr, pattern.indices, size, k))
+            )
         pattern, (indptr, indices) = self._patterns[number]
         omega = OMEGA / (min(examination.bound, radius) or 1.0)
-        data = kernels.prolongator_values(
+        data = kernels.prolongation.prolongator_values(
             device,
             csr,
             nodes,
@@ -230,7 +238,7 @@ class Coarsening:
 
     def _smooth_left(self, csr: Csr, tentative: Array, radius: float) -> Csr:
         """Return the adjoint of the smoothed prolongator of the adjoint matrix."""
-        transpose, device = kernels_of(self._device).csr_transpose, self._device
+        transpose, device = kernels_of(self._device).transpose.csr_transpose, self._device
         adjoint = replace(transpose(device, csr), is_canonical=True)
         adjoint = adjoint.with_data(device.xp.conj(adjoint.data))
         R = self._transpose(self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
@@ -270,7 +278,7 @@ class Coarsening:
         device, size, k = self._device, self._block_size, P.num_cols // self.num_aggregates
         if not are_worth(size, size, k):
             return None
-        if any(extent % size for extent in kernels_of(device).full_blocks(device, A)):  # synchronizes
+        if any(extent % size for extent in kernels_of(device).blocks.full_blocks(device, A)):  # synchronizes
             return None
         reached = self._patterns[0][0]
         shape = A.num_rows // size, self.num_aggregates
@@ -298,8 +306,8 @@ class Coarsening:
         else:
             numbers = xp.arange(coarse.num_rows)
             own_values = candidates[numbers, numbers % k]
-        if kernels_of(self._device).first_where(self._device, own_values, "zero") is None:  # synchronizes
+        if kernels_of(self._device).reductions.first_where(self._device, own_values, "zero") is None:  # synchronizes
             return coarse
         is_empty = own_values == 0
-        rows = kernels_of(self._device).row_numbers(self._device, coarse.indptr, coarse.nnz)
+        rows = kernels_of(self._device).sparse_rows.row_numbers(self._device, coarse.indptr, coarse.nnz)
         return coarse.with_data(xp.where((rows == coarse.indices) & is_empty[rows], 1, coarse.data))

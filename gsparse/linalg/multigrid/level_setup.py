@@ -67,7 +67,7 @@ class LevelMatrix(SquareMatrix):
         diagonal = self.stored_diagonal
         if self.stores_positive_diagonal:  # synchronizes
             return diagonal
-        if kernels_of(self.device).first_where(self.device, diagonal, "zero") is None:  # synchronizes
+        if kernels_of(self.device).reductions.first_where(self.device, diagonal, "zero") is None:  # synchronizes
             return diagonal
         is_empty = (diagonal == 0) & (super().row_sums() == 0)
         return self.device.xp.where(is_empty, 1, diagonal).astype(self.dtype, copy=False)

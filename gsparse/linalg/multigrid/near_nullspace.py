@@ -100,6 +100,6 @@ def parse_candidates(device: Device, B: Any, size: int, dtype: np.dtype[Any], na
         raise TypeError(f"{name} must be of real numbers for a matrix of {dtype}, got {array.dtype}: use {name}.real")
     # A copy, because updates use the candidates again, and the caller may have changed the array by then.
     array = array.astype(dtype, order="C") if device.owns(array) else device.upload(np.array(array, dtype, order="C"))
-    if kernels_of(device).first_where(device, array, "not finite") is not None:  # synchronizes
+    if kernels_of(device).reductions.first_where(device, array, "not finite") is not None:  # synchronizes
         raise ValueError(f"{name} must be finite, it has NaN or infinite values")
     return array

@@ -58,7 +58,7 @@ def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, na
     if options.get("blocksize", 1) > 1:
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
         return make_gauss_seidel(matrix, directions, inverses=inverses)
-    if hermitian and kernels_of(matrix.device).NEEDS_LEVELS and matrix.has_positive_diagonal():
+    if hermitian and kernels_of(matrix.device).triangular.NEEDS_LEVELS and matrix.has_positive_diagonal():
         return replace(chebyshev(matrix, max(2, len(directions))), replaces=name)
     return make_gauss_seidel(matrix, directions, omega=_real(options.get("omega", 1.0)))
 

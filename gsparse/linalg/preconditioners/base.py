@@ -65,7 +65,7 @@ class VectorPasses:
         if state is None:
             state = self._states[omega] = SolveState(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
             state.set(omega=omega)
-        bind: Callable[..., Call] = kernels_of(self.device).bind_step
+        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
         return bind(self.device, PROGRAM, _STEPS[name], vectors, state)
 
     def vector(self, rows: int) -> Array:

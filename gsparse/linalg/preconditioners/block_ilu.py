@@ -62,8 +62,12 @@ class BlockStructure:
         indptr = xp.searchsorted(block_keys, xp.arange(count + 1, dtype=np.int64) * count).astype(index)
         diagonal = xp.searchsorted(block_keys, nodes * (count + 1)).astype(index)
         blocks = Csr((count, count), indptr, columns, xp.arange(int(block_keys.size)), True)
-        lower, upper = (kernels.triangle(device, blocks, *side) for side in ((-1, False), (1, True)))
-        levels = kernels.triangular_levels(device, lower, upper=False) if kernels.NEEDS_LEVELS else None
+        lower, upper = (kernels.sparse_rows.triangle(device, blocks, *side) for side in ((-1, False), (1, True)))
+        levels = (
+            kernels.triangular.triangular_levels(device, lower, upper=False)
+            if kernels.triangular.NEEDS_LEVELS
+            else None
+        )
         blocks = blocks.with_data(device.no_values(matrix.dtype))
         return cls(size, blocks, xp.searchsorted(block_keys, keys), diagonal, lower, upper, levels)
 
@@ -101,7 +105,7 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
     def nnz(self) -> int:
         """Number of entries of N, which are all elements of its blocks. Synchronizes the first time."""
         device, size, blocks = self._device, self._size, self._csr
-        rows = kernels_of(device).row_numbers(device, blocks.indptr, blocks.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, blocks.indptr, blocks.nnz)
         length, xp = blocks.data.shape[1], device.xp
         heights, widths = (xp.minimum(size - part * length, length) for part in (rows, blocks.indices))
         return int((heights.astype(np.int64) * widths).sum())  # synchronizes
@@ -118,7 +122,9 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
     def _bind_solver(
         self, csr: Csr, levels: Levels | None, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:
-        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(self._device).block_triangular_solver
+        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(
+            self._device
+        ).triangular.block_triangular_solver
         return bind(self._device, csr, levels, self._size, columns, upper)
 
     def _entries(self) -> Csr:
@@ -126,7 +132,7 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
         device, blocks, num_rows = self._device, self._csr, self._size
         xp, size, index = device.xp, blocks.data.shape[1], blocks.indices.dtype
         inner = xp.arange(size)
-        rows = kernels_of(device).row_numbers(device, blocks.indptr, blocks.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, blocks.indptr, blocks.nnz)
         begins, lengths = blocks.indptr.astype(np.int64), xp.diff(blocks.indptr).astype(np.int64)
         # The rows of a block row have the same length. Entry (r, c) of block k stands behind r whole rows, and behind
         # the earlier blocks of its own row.
@@ -145,5 +151,5 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
         last = int(row_begins.reshape(-1)[num_rows])  # synchronizes
         indptr[num_rows] = last
         csr = Csr(csr.shape, indptr, csr.indices[:last], data[:last], True)
-        inside: Csr = kernels_of(device).keep_entries(device, csr, csr.indices < num_rows)
+        inside: Csr = kernels_of(device).sparse_rows.keep_entries(device, csr, csr.indices < num_rows)
         return inside

@@ -39,7 +39,9 @@ class BlockStep:
         """Bind a step to its vectors, see `bind_block_step` of `gsparse.kernels.relaxation`."""
         device = self._passes.device
         vectors = b, x, r, self._passes.columns
-        call: Call = kernels_of(device).bind_block_step(device, self._columns, omega, *vectors, start, copies)
+        call: Call = kernels_of(device).diagonal_blocks.bind_block_step(
+            device, self._columns, omega, *vectors, start, copies
+        )
         return call
 
 
@@ -57,13 +59,15 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     if size < 1:
         raise ValueError(f"{name}: block_size must be at least 1, got {size}")
     if size <= MAX_INVERSE:
-        inverses, is_good = kernels_of(device).invert_blocks(device, csr, size, matrix.FILLS_EMPTY_ROWS, MAX_ERROR)
+        inverses, is_good = kernels_of(device).diagonal_blocks.invert_blocks(
+            device, csr, size, matrix.FILLS_EMPTY_ROWS, MAX_ERROR
+        )
     else:
         blocks = _large_blocks(matrix, size)
         inverses, is_good = solve_batch(
             device.xp, blocks, device.xp.broadcast_to(device.xp.eye(size, dtype=csr.dtype), blocks.shape)
         )
-    singular = kernels_of(device).first_where(device, is_good, "zero")
+    singular = kernels_of(device).reductions.first_where(device, is_good, "zero")
     if singular is not None:
         raise FactorizationError(
             f"{name}: the block of rows {singular * size} to {min((singular + 1) * size, matrix.size) - 1} is "

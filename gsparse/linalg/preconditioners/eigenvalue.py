@@ -88,7 +88,7 @@ def gershgorin_bound(matrix: SquareMatrix) -> float:
     """
     bound = matrix.shared.get(gershgorin_bound)
     if bound is None:
-        examine = kernels_of(matrix.device).examine_rows
+        examine = kernels_of(matrix.device).aggregation.examine_rows
         bound = examine(matrix.device, matrix.csr, matrix.csr, 1, "symmetric", 0.0).bound if matrix.size else 1.0
         matrix.shared[gershgorin_bound] = bound
     if not np.isfinite(bound):
@@ -128,7 +128,7 @@ def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[
 def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, float]:
     """Run Lanczos's method with |D| in place of D. Synchronizes."""
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
-    kernels_of(device).compile_steps(device, PROGRAM, dtype)
+    kernels_of(device).steps.compile_steps(device, PROGRAM, dtype)
     multiply = matrix.operator.bind(device, dtype)
     state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS, ranks=matrix.operator.ranks)
     state.set(rho_old=np.inf)
@@ -139,7 +139,7 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 
     def bind(name: str, p: Array, q: Array) -> Call:
         vectors = {"p": p, "q": q, "w": w, "d": d}
-        return kernels_of(device).bind_step(device, PROGRAM, steps[name], vectors, state)
+        return kernels_of(device).steps.bind_step(device, PROGRAM, steps[name], vectors, state)
 
     turns: list[list[Call]] = [
         [partial(multiply, now, w), bind("weigh", now, other), bind("advance", now, other)]

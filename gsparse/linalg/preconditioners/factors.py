@@ -71,7 +71,7 @@ class IncompleteFactorization(ABC):
         """Return I + N for a strictly triangular N, which shares what the structure of earlier ones decides."""
         known = self._triangles.get(upper)
         if known is None:
-            solve = self.solve or ("jacobi" if kernels_of(matrix.device).NEEDS_LEVELS else "levels")
+            solve = self.solve or ("jacobi" if kernels_of(matrix.device).triangular.NEEDS_LEVELS else "levels")
             made = cls(matrix.device, matrix.size, csr, solve, self.sweeps, upper=upper)
         else:
             made = known.with_data(csr.data)
@@ -117,36 +117,42 @@ class RowStructure:
         """Complete the diagonal, and find the triangles. Synchronizes."""
         device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
         pattern, every = matrix.csr.with_data(xp.arange(matrix.csr.nnz)), xp.arange(matrix.size, dtype=np.int64)
-        diagonal, num_missing, _ = kernels.find_entries(device, pattern, every, every, True)  # synchronizes
+        diagonal, num_missing, _ = kernels.edits.find_entries(device, pattern, every, every, True)  # synchronizes
         if num_missing:
             rows = xp.flatnonzero(diagonal < 0).astype(np.int64)
             past_the_end = xp.full(rows.size, pattern.nnz, pattern.dtype)
-            pattern = kernels.insert_entries(device, pattern, rows, rows, past_the_end, True)
-            diagonal, _, _ = kernels.find_entries(device, pattern, every, every, True)  # synchronizes
+            pattern = kernels.edits.insert_entries(device, pattern, rows, rows, past_the_end, True)
+            diagonal, _, _ = kernels.edits.find_entries(device, pattern, every, every, True)  # synchronizes
         places = pattern.with_data(xp.arange(pattern.nnz))
-        lower, upper = (kernels.triangle(device, places, *side) for side in ((-1, False), (1, True)))  # synchronizes
+        lower, upper = (
+            kernels.sparse_rows.triangle(device, places, *side) for side in ((-1, False), (1, True))
+        )  # synchronizes
         return cls(device, pattern, not num_missing, diagonal.astype(pattern.indices.dtype), lower, upper)
 
     @cached_property
     def levels(self) -> Levels | None:
         """The levels of `lower`; None where one thread visits all rows. Synchronizes the first time."""
         kernels = kernels_of(self.device)
-        return kernels.triangular_levels(self.device, self.lower, upper=False) if kernels.NEEDS_LEVELS else None
+        return (
+            kernels.triangular.triangular_levels(self.device, self.lower, upper=False)
+            if kernels.triangular.NEEDS_LEVELS
+            else None
+        )
 
     @cached_property
     def rows(self) -> Array:
         """The row of each entry of `pattern`."""
-        return kernels_of(self.device).row_numbers(self.device, self.pattern.indptr, self.pattern.nnz)
+        return kernels_of(self.device).sparse_rows.row_numbers(self.device, self.pattern.indptr, self.pattern.nnz)
 
     @cached_property
     def transposed(self) -> Csr:
         """The transpose of `pattern`, with the position of each entry there as its value."""
         positions = self.device.xp.arange(self.pattern.nnz, dtype=self.pattern.indices.dtype)
-        return kernels_of(self.device).csr_transpose(self.device, self.pattern.with_data(positions))
+        return kernels_of(self.device).transpose.csr_transpose(self.device, self.pattern.with_data(positions))
 
     def factorize(self, filled: Csr) -> Array:
         """Overwrite the values of a matrix on `pattern` with those of its factors, and return them."""
-        kernels_of(self.device).factorize_ilu0(self.device, filled, self.diagonal, self.levels)
+        kernels_of(self.device).triangular.factorize_ilu0(self.device, filled, self.diagonal, self.levels)
         return filled.data
 
     def approximate(self, filled: Csr, sweeps: int) -> Array:
@@ -161,7 +167,7 @@ class RowStructure:
             out = xp.empty_like(factors)
             for _ in range(sweeps):
                 pattern = (self.rows, self.diagonal, self.transposed)
-                kernels_of(self.device).sweep_ilu0(self.device, filled, *pattern, factors, out)
+                kernels_of(self.device).triangular.sweep_ilu0(self.device, filled, *pattern, factors, out)
                 factors, out = out, factors
         return factors
 
@@ -207,7 +213,7 @@ class RowFactorization(IncompleteFactorization):
         lower = self._triangle(UnitTriangularMatrix, matrix, below.with_data(factors[below.data]), upper=False)
         if hermitian:
             return IncompleteFactors((lower, False), (1 / pivots.real).astype(matrix.dtype), (lower, True))
-        rows = kernels_of(device).row_numbers(device, above.indptr, above.nnz)
+        rows = kernels_of(device).sparse_rows.row_numbers(device, above.indptr, above.nnz)
         scaled = above.with_data(factors[above.data] / pivots[rows])
         upper = self._triangle(UnitTriangularMatrix, matrix, scaled, upper=True)
         return IncompleteFactors((lower, False), 1 / pivots, (upper, False))
@@ -215,7 +221,7 @@ class RowFactorization(IncompleteFactorization):
     def _check(self, matrix: SquareMatrix, pivots: Array, hermitian: bool) -> None:
         """Raise an error if a pivot is not usable. Synchronizes."""
         test = "not positive" if hermitian else "zero"
-        row = kernels_of(matrix.device).first_where(matrix.device, pivots, test, "not finite")
+        row = kernels_of(matrix.device).reductions.first_where(matrix.device, pivots, test, "not finite")
         if row is None:
             return
         if hermitian:
@@ -246,7 +252,7 @@ class BlockFactorization(IncompleteFactorization):
         device, xp, hermitian = matrix.device, matrix.device.xp, self.name == "ic0"
         structure = self._structure or BlockStructure.of(matrix, self.size, self.name)
         blocks = structure.fill(matrix, self._shifted_diagonal(matrix))
-        factors, is_regular = kernels_of(device).factorize_block_ilu0(
+        factors, is_regular = kernels_of(device).triangular.factorize_block_ilu0(
             device, blocks, structure.diagonal, structure.levels, MAX_ERROR
         )
         inverses = factors[structure.diagonal]
@@ -264,7 +270,7 @@ class BlockFactorization(IncompleteFactorization):
 
     def _check(self, matrix: SquareMatrix, are_good: Array, fault: str) -> None:
         """Raise an error if there is a node whose diagonal block has a fault. Synchronizes."""
-        node = kernels_of(matrix.device).first_where(matrix.device, are_good, "zero")
+        node = kernels_of(matrix.device).reductions.first_where(matrix.device, are_good, "zero")
         if node is None:
             return
         size, name = self.size, self.name

@@ -115,7 +115,7 @@ class _BoundGaussSeidel(BoundSmoother):
     def _sweep(self, backward: Direction, start: str) -> Any:
         if (backward, start) not in self._sweeps:
             device, columns = self._passes.device, self._passes.columns
-            self._sweeps[backward, start] = kernels_of(device).bind_sweep(
+            self._sweeps[backward, start] = kernels_of(device).relaxation.bind_sweep(
                 device, self._rows, self._levels, self._weights, columns, backward, start
             )
         return self._sweeps[backward, start]

@@ -150,13 +150,13 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     )
     if int(np.diff(weights.indptr).max(initial=0)) <= _MAX_LENGTH:
         return pattern
-    rows = kernels_of(device).row_numbers(device, pattern.indptr, pattern.nnz)
+    rows = kernels_of(device).sparse_rows.row_numbers(device, pattern.indptr, pattern.nnz)
     # The diagonal comes first: where coefficients jump, a power may have a much larger weight elsewhere in the row.
     is_other = rows != pattern.indices
     order = xp.lexsort(xp.stack([-pattern.data, is_other.astype(np.float64), rows.astype(np.float64)]))
     place = xp.empty(pattern.nnz, np.int64)
     place[order] = xp.arange(pattern.nnz)
-    cut: Csr = kernels_of(device).keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
+    cut: Csr = kernels_of(device).sparse_rows.keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
     return cut
 
 
@@ -212,7 +212,7 @@ def _systems(matrix: SquareMatrix, columns: Array, inside: Array, *, transpose: 
 
 
 def _raise_if_singular(matrix: SquareMatrix, rows: Array, is_good: Array, spd: bool) -> None:
-    first_bad = kernels_of(matrix.device).first_where(matrix.device, is_good, "zero")
+    first_bad = kernels_of(matrix.device).reductions.first_where(matrix.device, is_good, "zero")
     if first_bad is None:
         return
     row = int(rows[first_bad])  # synchronizes

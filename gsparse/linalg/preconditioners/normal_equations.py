@@ -73,7 +73,7 @@ class _BoundProjections(BoundSmoother):
         directions = reversed_directions(smoother.directions) if adjoint else smoother.directions
         matrix = smoother.matrix
         bind = partial(
-            kernels_of(passes.device).bind_projections,
+            kernels_of(passes.device).relaxation.bind_projections,
             passes.device,
             matrix.rows(passes.dtype),
             matrix.levels,
@@ -132,23 +132,23 @@ def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> Ord
     """Return the rows of A, or of Aᴴ, in an order; None if too many of them have a column in common. Synchronizes."""
     device, csr, kernels = matrix.device, matrix.csr, kernels_of(matrix.device)
     ordering = resolve_ordering(device, csr, ordering)
-    transposed = kernels.csr_transpose(device, csr)
+    transposed = kernels.transpose.csr_transpose(device, csr)
     if of_residual:
         csr, transposed = transposed.with_data(device.xp.conj(transposed.data)), csr
-    if ordering == "natural" and not kernels.NEEDS_LEVELS:
+    if ordering == "natural" and not kernels.triangular.NEEDS_LEVELS:
         return OrderedMatrix(device, csr, ordering, None)
     squares = (transposed.indptr[1:] - transposed.indptr[:-1]).astype(np.float64) ** 2
     if float(squares.sum()) > _MAX_PAIRS * max(csr.nnz, 1):  # synchronizes
         return None
     one, other = (part.with_data(device.xp.ones(part.nnz, np.float32)) for part in (csr, transposed))
-    graph = kernels.spgemm(device, one, other)
+    graph = kernels.sparse_products.spgemm(device, one, other)
     return OrderedMatrix(device, csr, ordering, find_levels(device, graph, ordering))
 
 
 def _weights(matrix: SquareMatrix, csr: Csr, omega: float) -> Array:
     """Return ω over the sum of squares of each row of G."""
     xp, device = matrix.device.xp, matrix.device
-    sums = kernels_of(device).sum_entries(device, csr.indptr, csr.data, "square", _longest(matrix, csr))
+    sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", _longest(matrix, csr))
     weights: Array = xp.where(sums == 0, 0, omega / xp.where(sums == 0, 1, sums)).astype(matrix.dtype)
     return weights
 

@@ -78,7 +78,7 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
 
 def _make_relaxation(degree: int, bounds: tuple[float, float] | None, matrix: SquareMatrix, _: Any) -> Relaxation:
     inverse = matrix.inverse_diagonal("chebyshev_polynomial")
-    row = kernels_of(matrix.device).first_where(matrix.device, inverse, "not positive")
+    row = kernels_of(matrix.device).reductions.first_where(matrix.device, inverse, "not positive")
     if row is not None:
         raise FactorizationError(
             f"chebyshev_polynomial needs a positive diagonal, row {row} has {complex(matrix.diagonal[row]):.3g}: "

@@ -125,7 +125,7 @@ class Relaxation(Smoother):
 
         Synchronizes.
         """
-        differs, first_where = inverse_diagonal != inverse_diagonal[:1], kernels_of(device).first_where
+        differs, first_where = inverse_diagonal != inverse_diagonal[:1], kernels_of(device).reductions.first_where
         if not inverse_diagonal.size or first_where(device, differs, "not zero") is not None:
             return Relaxation(omegas, inverse_diagonal, name)
         factor = complex(inverse_diagonal[0])  # synchronizes

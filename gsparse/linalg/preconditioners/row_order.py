@@ -66,7 +66,7 @@ class OrderedMatrix:
         if adjoint not in self._rows:
             csr, device = self.csr, self.device
             if adjoint:
-                csr = kernels_of(device).csr_transpose(device, csr)
+                csr = kernels_of(device).transpose.csr_transpose(device, csr)
                 csr = csr.with_data(device.xp.conj(csr.data))
             self._rows[adjoint] = csr if self.levels is None else self._take(csr, self.levels.order)
         rows = self._rows[adjoint]
@@ -80,7 +80,7 @@ class OrderedMatrix:
             missing = int(order.size) - csr.num_rows
             indptr = xp.concatenate([csr.indptr, xp.full(missing, csr.nnz, csr.indptr.dtype)])
             csr = Csr((int(order.size), csr.num_cols), indptr, csr.indices, csr.data)
-        taken: Csr = kernels_of(device).take_rows(device, csr, order)
+        taken: Csr = kernels_of(device).sparse_rows.take_rows(device, csr, order)
         return taken
 
     def items(self, items: Array, dtype: np.dtype[Any]) -> Array:
@@ -99,11 +99,13 @@ def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
     kernels = kernels_of(device)
     if ordering != "auto":
         return ordering
-    if not kernels.NEEDS_LEVELS:
+    if not kernels.triangular.NEEDS_LEVELS:
         return "natural"
     magnitudes = csr.with_data(device.xp.abs(csr.data))
     tolerance = float(np.sqrt(np.finfo(csr.dtype).eps))
-    return "multicolor" if kernels.is_symmetric(device, magnitudes, False, tolerance) else "wavefront"  # synchronizes
+    return (
+        "multicolor" if kernels.transpose.is_symmetric(device, magnitudes, False, tolerance) else "wavefront"
+    )  # synchronizes
 
 
 def check_ordering(ordering: str) -> None:
@@ -148,14 +150,14 @@ def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Level
         None if one thread is to visit all rows in their natural order.
     """
     kernels = kernels_of(device)
-    if ordering == "natural" and not kernels.NEEDS_LEVELS:
+    if ordering == "natural" and not kernels.triangular.NEEDS_LEVELS:
         return None
     pattern = csr.with_data(device.xp.ones(csr.nnz, np.float32))
-    is_symmetric = kernels.is_symmetric(device, pattern, False)  # synchronizes
-    transposed = None if is_symmetric else _block_graph(device, kernels.csr_transpose(device, pattern), size)
+    is_symmetric = kernels.transpose.is_symmetric(device, pattern, False)  # synchronizes
+    transposed = None if is_symmetric else _block_graph(device, kernels.transpose.csr_transpose(device, pattern), size)
     graph = _block_graph(device, csr, size)
     if ordering == "multicolor":
-        return _group(device, kernels.color_rows(device, graph, transposed), csr.indptr.dtype)
+        return _group(device, kernels.relaxation.color_rows(device, graph, transposed), csr.indptr.dtype)
     return _wavefronts(device, graph, transposed, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
 
 
@@ -172,7 +174,7 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
     """Sort rows by colour. Synchronizes."""
     xp = device.xp
     num_colors = int(colors.max()) + 1 if colors.size else 0  # synchronizes
-    counts = device.download(kernels_of(device).count_numbers(device, colors, num_colors))  # synchronizes
+    counts = device.download(kernels_of(device).sparse_rows.count_numbers(device, colors, num_colors))  # synchronizes
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Levels(xp.argsort(colors, kind="stable").astype(index), bounds)
 
@@ -180,7 +182,7 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
 def _wavefronts(device: Device, csr: Csr, transposed: Csr | None, window: int) -> Levels:
     """Find wavefronts on the host, and copy them to the device. Synchronizes."""
     with uninterrupted():
-        from gsparse.kernels.cpu.coloring import order_wavefronts  # imports numba, so only if needed
+        from gsparse.kernels.cpu.relaxation import order_wavefronts  # imports numba, so only if needed
 
     def download(matrix: Csr) -> Csr:
         indptr, indices = (device.download(part) for part in (matrix.indptr, matrix.indices))  # synchronizes

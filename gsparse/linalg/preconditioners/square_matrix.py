@@ -106,7 +106,7 @@ class SquareMatrix:
     @cached_property
     def rows(self) -> Array:
         """The row of each entry."""
-        return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)
+        return kernels_of(self.device).sparse_rows.row_numbers(self.device, self.csr.indptr, self.csr.nnz)
 
     @cached_property
     def keys(self) -> Array:
@@ -116,7 +116,7 @@ class SquareMatrix:
     @cached_property
     def stored_diagonal(self) -> Array:
         """The diagonal, with zeros where no entry is stored."""
-        return kernels_of(self.device).diagonal_entries(self.device, self.csr, 0)
+        return kernels_of(self.device).sparse_rows.diagonal_entries(self.device, self.csr, 0)
 
     @cached_property
     def stores_positive_diagonal(self) -> bool:
@@ -124,7 +124,7 @@ class SquareMatrix:
         known: tuple[float, float] | None = self.shared.get(DIAGONAL_RANGE)
         if known is not None:
             return known[0] > 0
-        return kernels_of(self.device).first_where(self.device, self.stored_diagonal, "not positive") is None
+        return kernels_of(self.device).reductions.first_where(self.device, self.stored_diagonal, "not positive") is None
 
     @cached_property
     def diagonal(self) -> Array:
@@ -141,7 +141,7 @@ class SquareMatrix:
         """
         row = None
         if not self.stores_positive_diagonal:
-            row = kernels_of(self.device).first_where(self.device, self.diagonal, "zero")
+            row = kernels_of(self.device).reductions.first_where(self.device, self.diagonal, "zero")
         if row is not None:
             fault = f"{name} divides by the diagonal, which is 0 in row {row}: reorder the rows, or use isai(A)"
             raise self.error_of_row(row, name, fault)
@@ -172,7 +172,7 @@ class SquareMatrix:
 
     def check_finite(self, name: str) -> None:
         """Raise an error if a value is NaN or infinite. Synchronizes."""
-        entry = kernels_of(self.device).first_where(self.device, self.csr.data, "not finite")
+        entry = kernels_of(self.device).reductions.first_where(self.device, self.csr.data, "not finite")
         if entry is not None:
             row, value = int(self.rows[entry]), self.csr.data[entry].item()  # synchronizes
             raise FactorizationError(f"{name} needs finite values, row {row} of the matrix holds {value}: replace it")
@@ -181,7 +181,7 @@ class SquareMatrix:
         """Return whether all elements of the diagonal are positive. Synchronizes."""
         if self.stores_positive_diagonal or self.diagonal is self.stored_diagonal:
             return self.stores_positive_diagonal
-        return kernels_of(self.device).first_where(self.device, self.diagonal, "not positive") is None
+        return kernels_of(self.device).reductions.first_where(self.device, self.diagonal, "not positive") is None
 
     def is_hermitian(self) -> bool:
         """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
@@ -200,10 +200,10 @@ class SquareMatrix:
     def equals_adjoint(self, tolerance: float = 0.0) -> bool:
         """Return whether the matrix equals its conjugate transpose. Synchronizes.
 
-        `is_symmetric` of `gsparse.kernels.set_up` describes the tolerance.
+        `is_symmetric` of `gsparse.kernels.algebra` describes the tolerance.
         """
         is_complex = self.dtype.kind == "c"
-        return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
+        return bool(kernels_of(self.device).transpose.is_symmetric(self.device, self.csr, is_complex, tolerance))
 
     def _is_hermitian_within(self, tolerance: float) -> bool:
         declared = self.operator.matrix._prepared()[0].options.symmetric
@@ -239,7 +239,7 @@ class SquareMatrix:
         if csr.dtype != known.dtype:
             raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or {name}(A)")
         is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
-            one is two or kernels_of(device).first_where(device, one == two, "zero") is None  # synchronizes
+            one is two or kernels_of(device).reductions.first_where(device, one == two, "zero") is None  # synchronizes
             for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
         )
         if not is_same:

@@ -82,7 +82,9 @@ class UnitTriangularMatrix:
         """The transpose, with the position of each entry of N as its value."""
         device, csr = self._device, self._csr
         numbers = Csr(csr.shape, csr.indptr, csr.indices, device.xp.arange(csr.nnz))
-        transposed: Csr = self._find_shared("transposed", lambda: kernels_of(device).csr_transpose(device, numbers))
+        transposed: Csr = self._find_shared(
+            "transposed", lambda: kernels_of(device).transpose.csr_transpose(device, numbers)
+        )
         return transposed
 
     @cached_property
@@ -94,8 +96,10 @@ class UnitTriangularMatrix:
         """Solve level by level, or row after row where one thread does it."""
         device, upper, kernels = passes.device, self._upper != adjoint, kernels_of(passes.device)
         csr, levels = self._adjoint if adjoint else self._csr, None
-        if kernels.NEEDS_LEVELS:
-            levels = self._find_shared(("levels", adjoint), lambda: kernels.triangular_levels(device, csr, upper))
+        if kernels.triangular.NEEDS_LEVELS:
+            levels = self._find_shared(
+                ("levels", adjoint), lambda: kernels.triangular.triangular_levels(device, csr, upper)
+            )
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
         solve = self._bind_solver(csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
@@ -103,7 +107,7 @@ class UnitTriangularMatrix:
     def _bind_solver(
         self, csr: Csr, levels: Levels | None, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:
-        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(self._device).triangular_solver
+        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(self._device).triangular.triangular_solver
         return bind(self._device, csr, levels, columns, upper)
 
     def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:

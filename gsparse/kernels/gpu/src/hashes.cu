@@ -1,7 +1,7 @@
 // hashes.cu - numbers that look random. A thread computes one; neighbouring threads write neighbouring ones (coalesced).
 #include "scalar.cuh"
 
-// The odd numbers by which a hash is multiplied (gsparse.kernels.cpu.hashes.MULTIPLIERS).
+// The odd numbers by which a hash is multiplied (gsparse.kernels.cpu.steps.MULTIPLIERS).
 enum : unsigned { GS_FIRST_MULTIPLIER = 2654435761u, GS_SECOND_MULTIPLIER = 2246822507u };
 
 __device__ __forceinline__ void gs_set_real(float *out, double real) { *out = float(real); }

@@ -1,4 +1,4 @@
-// mailboxes.cu - messages that ranks write into each other's memory (gsparse/kernels/mailboxes.py has the drawing).
+// mailboxes.cu - messages that ranks write into each other's memory (gsparse/kernels/exchange.py has the drawing).
 //
 // Each thread accesses pairs of words, 16 bytes at once, and neighbouring threads access neighbouring pairs
 // (coalesced). Every word has a stamp, so readers need no flag, and writers no fence, which takes longer than the

@@ -11,7 +11,7 @@
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
 // arrives last adds them up in an order that is always the same, and so is the sum.
 // Shared memory: num_hubs elements: 64 KiB, or less where two such blocks would not fit on a multiprocessor
-// (gsparse/kernels/gpu/lane_slices.py says why).
+// (gsparse/kernels/gpu/spmv.py says why).
 #include "entries.cuh"
 
 // Threads of a block, and blocks that a multiprocessor runs at once.

@@ -1,7 +1,8 @@
-"""Messages through memory that processes share; the contract is in `gsparse.kernels.mailboxes`.
+"""What ranks exchange: elements of vectors, and messages through memory that processes share.
 
-The loops write and read each word with one access, which is atomic for aligned words of 64 bits. A reader takes the
-words that have arrived and returns, so that its caller can look whether the other rank is alive.
+The contract is in `gsparse.kernels.exchange`. The loops write and read each word of a message with one access, which is
+atomic for aligned words of 64 bits. A reader takes the words that have arrived and returns, so that its caller can look
+whether the other rank is alive.
 """
 
 from __future__ import annotations
@@ -14,10 +15,38 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels import mailboxes
+from gsparse.kernels import exchange
 from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.jit import jitted
-from gsparse.kernels.mailboxes import HEADER_WORDS
+from gsparse.kernels.exchange import HEADER_WORDS
+
+
+def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
+    """Gather elements. NumPy writes to `out` directly in "clip" mode only."""
+    np.take(x, numbers, out=out, mode="clip")
+
+
+def num_scatter_dots(count: int) -> int:
+    """Return the number of partial sums that `scatter_add` stores: one."""
+    return 1
+
+
+def scatter_add(
+    device: Device,
+    values: Array,
+    numbers: Array,
+    y: Array,
+    x: Array | None = None,
+    dots: Array | None = None,
+) -> None:
+    """Add values to elements of `y`.
+
+    NumPy's warnings are switched off, because a GPU has none: a solve that has broken down continues with inf.
+    """
+    with np.errstate(all="ignore"):
+        y[numbers] += values
+    if x is not None and dots is not None:
+        dots[0] = np.vdot(x[numbers].astype(dots.dtype), values)
 
 
 @jitted
@@ -51,7 +80,7 @@ def _read(words: Any, box: Any, stamp: Any, begin: Any) -> int:
     return int(words.size)
 
 
-class Mailboxes(mailboxes.Mailboxes):
+class Mailboxes(exchange.Mailboxes):
     """Boxes in memory that the processes of a host share."""
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:

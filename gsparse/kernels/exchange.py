@@ -1,4 +1,4 @@
-"""The contract of messages through memory: `kernels_of(device).Mailboxes`, implemented by each backend.
+"""The contract of what ranks exchange: elements of vectors, and messages through memory (`Mailboxes`).
 
 Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages, which take
 the two halves in turn. Every stamped word, of 64 bits, has a word of the message, of 32 bits, and the number of the
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -124,3 +125,36 @@ class Mailboxes(ABC):
         list of int
             The ranks whose values have not arrived; none on a GPU. If there are some, call again with the same array.
         """
+
+
+class ExchangeKernels(Protocol):
+    """Elements of vectors that ranks exchange, and messages through memory that they share."""
+
+    @property
+    def Mailboxes(self) -> type[Mailboxes]:
+        """The backend's implementation of `Mailboxes`."""
+        ...
+
+    def gather(self, device: Device, x: Array, numbers: Array, out: Array) -> None:
+        """Compute out = x[numbers]."""
+        ...
+
+    def scatter_add(
+        self,
+        device: Device,
+        values: Array,
+        numbers: Array,
+        y: Array,
+        x: Array | None = None,
+        dots: Array | None = None,
+    ) -> None:
+        """Compute y[numbers] += values; all numbers are distinct.
+
+        With `x` and `dots` it also leaves ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values in
+        `dots`.
+        """
+        ...
+
+    def num_scatter_dots(self, count: int) -> int:
+        """Return how many partial sums `scatter_add` of `count` values leaves; 0 where it leaves none."""
+        ...

@@ -1,17 +1,60 @@
-"""The statements of an iteration that is one kernel, in CUDA C++ (`gsparse.kernels.gpu.iteration_source`).
+"""CUDA C++ for the expressions of `gsparse.kernels.steps`, and for the statements of an iteration that is one kernel.
 
-In the text, `l_x` are the thread's own elements of a vector x, and `sent_x` the copies that other blocks read. `c_s` is
-the scalar s of the program, `w_s` what a thread adds to the sum s, `s_step_s` a scalar of one step, and `t_step_s` such
-a scalar in the type of the vectors.
+In the text of an iteration (`gsparse.kernels.gpu.iteration_source`), `l_x` are the thread's own elements of a vector
+x, and `sent_x` the copies that other blocks read. `c_s` is the scalar s of the program, `w_s` what a thread adds to the
+sum s, `s_step_s` a scalar of one step, and `t_step_s` such a scalar in the type of the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Multiplication, Program, Step, names_in
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.Eq: "==", ast.NotEq: "!=", ast.And: "&&", ast.Or: "||",
+}  # fmt: skip
+
+
+class ExpressionWriter:
+    """Writes Python expressions as C++.
+
+    Parameters
+    ----------
+    type_name : str
+        The type of constants: T for elements, C for cells and sums.
+    names : mapping
+        The C++ name of each Python name.
+    """
+
+    def __init__(self, type_name: str, names: Mapping[str, str]) -> None:
+        self.type_name, self.names = type_name, names
+
+    def __call__(self, node: ast.expr) -> str:  # noqa: PLR0911  (one case for each kind of node)
+        match node:
+            case ast.Name():
+                return self.names[node.id]
+            case ast.Constant():
+                return f"Make<{self.type_name}>::from({float(node.value)!r})"  # type: ignore[arg-type]
+            case ast.BinOp():
+                return f"({self(node.left)} {_OPERATORS[type(node.op)]} {self(node.right)})"
+            case ast.UnaryOp():
+                return f"({'!' if isinstance(node.op, ast.Not) else '-'}{self(node.operand)})"
+            case ast.Compare():
+                sides = [f"gs_real({self(side)})" for side in (node.left, *node.comparators)]
+                return f"({sides[0]} {_OPERATORS[type(node.ops[0])]} {sides[1]})"
+            case ast.BoolOp():
+                return "(" + f" {_OPERATORS[type(node.op)]} ".join(map(self, node.values)) + ")"
+            case ast.IfExp():
+                return f"({self(node.test)} ? {self(node.body)} : {self(node.orelse)})"
+            case ast.Call(func=ast.Name(id="real")):
+                return f"Make<{self.type_name}>::from(gs_real({self(node.args[0])}))"
+            case ast.Call(func=ast.Name(id=function)):
+                return f"gs_{function}({self(node.args[0])})"
+        raise SyntaxError(ast.dump(node))
 
 
 @dataclass(frozen=True)

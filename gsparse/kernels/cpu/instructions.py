@@ -1,0 +1,125 @@
+"""Operations that numba does not have: division as on a GPU, bits of numbers, and requests for later elements.
+
+A division by zero results in inf and NaN, as in NumPy, where numba's complex division raises. An element that a loop
+needs later is requested in advance, so that the loop does not wait for the memory then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import extending
+from numba import types as numba_types
+from numba.core import cgutils
+from numba.extending import overload
+
+from gsparse.kernels.cpu.jit import OPTIONS
+
+types: Any = numba_types
+_LINE_BYTES = 64
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Divide in compiled code."""
+    return a / b
+
+
+def divide_scalars(a: Any, b: Any) -> Any:
+    """Divide in compiled code, before a loop over elements that are multiplied by the quotient.
+
+    LLVM would otherwise move the division into the loop: instead of beta·p, it would compute (rho·p)/rho_old for each
+    element, and rho·p may overflow.
+    """
+    return a / b
+
+
+def _divide_complex(a: Any, b: Any) -> Any:
+    return complex(a.real / b.real, a.imag / b.real) if b == 0 else a / b
+
+
+def _divide_real(a: Any, b: Any) -> Any:
+    return a / b
+
+
+def _divide_real_scalars(a: Any, b: Any) -> Any:
+    return b if np.isnan(b) else a / b  # the condition changes no result, but keeps the division where it is
+
+
+def _is_complex(a: Any, b: Any) -> bool:
+    return isinstance(a, types.Complex) or isinstance(b, types.Complex)
+
+
+@overload(divide, jit_options=OPTIONS)  # type: ignore[arg-type]
+def _divide(a: Any, b: Any) -> Callable[[Any, Any], Any]:
+    return _divide_complex if _is_complex(a, b) else _divide_real
+
+
+@overload(divide_scalars, jit_options=OPTIONS)  # type: ignore[arg-type]
+def _divide_scalars(a: Any, b: Any) -> Callable[[Any, Any], Any]:
+    return _divide_complex if _is_complex(a, b) else _divide_real_scalars
+
+
+def _num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return the number of zeros below the lowest bit of a uint64 that is set."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), emit
+
+
+num_trailing_zeros = cast("Callable[..., Any]", extending.intrinsic(_num_trailing_zeros))
+
+
+def _bits_of(typing: Any, number: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return the bits of a float64 as a uint64."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), emit
+
+
+def _from_bits(typing: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return the float64 that has the bits of a uint64."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), emit
+
+
+bits_of = cast("Callable[..., Any]", extending.intrinsic(_bits_of))
+from_bits = cast("Callable[..., Any]", extending.intrinsic(_from_bits))
+
+
+def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Callable[..., Any]] | None:
+    """Ask for `count` elements of a one-dimensional array from a uint64 place on; they may be beyond its end.
+
+    `count` is a constant. The array may be None, for which nothing is done.
+    """
+    if not isinstance(count, types.IntegerLiteral):
+        return None  # numba asks again, with a literal type
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not isinstance(array, types.NoneType):
+            data = context.make_array(array)(context, builder, args[0]).data
+            bytes_ = ir.PointerType(ir.IntType(8))
+            first = builder.bitcast(builder.gep(data, [args[1]]), bytes_)
+            number = ir.IntType(32)
+            intrinsic = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+                builder.module, ir.FunctionType(ir.VoidType(), [bytes_, number, number, number]), "llvm.prefetch.p0i8"
+            )
+            size = context.get_abi_sizeof(context.get_data_type(array.dtype))
+            for offset in range(0, count.literal_value * size, _LINE_BYTES):
+                address = builder.gep(first, [ir.IntType(64)(offset)])
+                builder.call(intrinsic, [address, number(0), number(3), number(1)])  # a read, of data used soon
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, count), emit
+
+
+prefetch = cast("Callable[[Any, Any, int], None]", extending.intrinsic(prefer_literal=True)(_prefetch))

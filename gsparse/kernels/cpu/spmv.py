@@ -1,0 +1,345 @@
+"""Products of a matrix and a vector; the contract is in `gsparse.kernels.contract`.
+
+Each kernel is a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function that runs all parts on the
+threads. A part owns consecutive rows (block rows, slices), about the same number of entries plus rows for each part
+(`first_row`); in ELLPACK, the same number of runs of rows. How a row is summed does not depend on the part that it
+belongs to, so the number of threads does not change a bit of the result. Row patterns are in `spmv_pattern.py`.
+
+ELLPACK, blocked ELLPACK and row lanes add run after run of positions to the sums of as many rows, which are kept in
+vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`, and no column is
+frequent. With blocks (BSR), the rows of a block are side by side in a vector register: each column of a block is
+multiplied by one element of x. Each row except a long one is summed in the order of its entries, and padding adds
+nothing, so the bits are those of `csr_scalar`.
+
+A long row (`gsparse.formats.LongRows`), which is kept out of slices, is cut into chunks of a fixed number of entries. A
+part of a product owns a contiguous share of all chunks, whichever rows they belong to, and stores the sum of each
+chunk. After all parts have finished, a second loop adds up the chunks of each row in their order; there a part owns
+whole long rows. So no bit depends on the number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
+from gsparse.formats import BlockedEllpack, Bsr, Columns, CsrEntries, Ellpack, LongRows, RowLanes
+from gsparse.formats.launch import Launch
+from gsparse.kernels.contract import BindProduct, Multiply
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.entries import (
+    RUN,
+    Entries,
+    Run,
+    add_entry,
+    add_run,
+    column_at,
+    entries_of,
+    lanes_value,
+    no_sums,
+    sum_lanes,
+    value_at,
+)
+from gsparse.kernels.cpu.lanes import add, load, multiply, splat
+from gsparse.kernels.cpu.layout import CHUNK_SIZE
+from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write, write_first, write_run
+from gsparse.kernels.cpu.spmv_pattern import row_pattern
+from gsparse.kernels.cpu.vectors import LANES
+
+# ELLPACK is read a few columns at a time over a stretch of rows, whose sums stay in the first-level cache. Reading all
+# columns at once takes more streams than the hardware prefetches and, at a stride of whole pages, more than that cache
+# holds. One thread, 7-point 100**3 and 27-point 64**3, ms: all columns of a run 6.8, 19.6; 4 columns of 8 runs 7.2,
+# 6.9; 4 columns of 32 runs 6.5, 5.7; 2 columns of 32 runs 8.2, 6.9; 8 columns of 32 runs 7.4, 7.8.
+_STRETCH_RUNS = 32
+_STRETCH_COLUMNS = 4
+
+# Blocks with at most this number of rows are summed in scalars, because most lanes of a register would be idle.
+# 27-point 30**3 with shuffled nodes, one thread, ms in scalars / in lanes / csr_scalar: 2 x 2 blocks 0.86 / 1.15 /
+# 1.11, 3 x 3 blocks 2.35 / 1.85 / 2.84.
+_FEW_ROWS = 2
+
+_NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
+
+
+def csr_scalar(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """CSR, each row summed one entry after the other, as SciPy does, with the same bits."""
+    entries = entries_of(matrix.columns, matrix.values, conjugate)
+    run_parts(_csr_scalar, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
+
+
+def csr_vector(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """CSR, each row summed in eight partial sums: a long row then does not wait for one addition at a time."""
+    entries = entries_of(matrix.columns, matrix.values, conjugate)
+    run_parts(_csr_vector, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
+
+
+@compiled
+def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, arguments: Arguments) -> None:
+    entries, arguments = Entries(*entries), Arguments(*arguments)
+    row, last = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
+    if row == last:
+        return
+    position, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
+    total = arguments.y.dtype.type(0)
+    # This is one loop over entries and rows. LLVM would unroll a loop over the entries of one row and add a loop for
+    # the remaining entries; a short row would then pay for two mispredicted branches: 3 to 12 % on graphs and circuits.
+    while True:
+        if position < end:
+            total = add_entry(total, position, entries, arguments.x)
+            position += 1
+        else:
+            write(arguments.y, row, total, arguments.alpha, arguments.beta)
+            row += 1
+            if row == last:
+                return
+            total = arguments.y.dtype.type(0)
+            end = np.int64(indptr[np.uint64(row + 1)])
+
+
+@compiled
+def _csr_vector(part: int, num_parts: int, indptr: Array, entries: Entries, arguments: Arguments) -> None:
+    entries, arguments = Entries(*entries), Arguments(*arguments)
+    row, last = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
+    position = np.int64(indptr[np.uint64(row)])
+    for i in range(row, last):
+        end = np.int64(indptr[np.uint64(i + 1)])
+        total = sum_lanes(position, end, entries, arguments.x, arguments.y.dtype.type(0))
+        write(arguments.y, i, total, arguments.alpha, arguments.beta)
+        position = end
+
+
+def ellpack(matrix: Ellpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """ELLPACK, the rows of a run side by side."""
+    entries = entries_of(matrix.columns, matrix.values, conjugate)
+    cost = matrix.num_stored + y.size
+    run_parts(_ellpack, cost, matrix.width, matrix.pitch, entries, (x, y, alpha, beta))
+
+
+def blocked_ellpack(matrix: BlockedEllpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """Blocked ELLPACK, slice by slice in the order in which they are stored; long rows in chunks."""
+    slices, entries = matrix.slices, entries_of(matrix.columns, matrix.values, conjugate)
+    cost = matrix.num_stored + y.size
+    chunks = chunks_of(slices.long_rows, y.dtype)
+    run_parts(_blocked_ellpack, cost, slices.slice_offsets, slices.rows, chunks, entries, (x, y, alpha, beta))
+    write_long_rows(slices.long_rows, chunks[-1], y, alpha, beta)
+
+
+@inlined
+def _run_at(sums: Array, place: Any, zero: Any) -> Run:
+    k = np.uint64(place)
+    a, b = load(sums, k, zero), load(sums, k + np.uint64(LANES), zero)
+    return a, b, load(sums, k + np.uint64(2 * LANES), zero), load(sums, k + np.uint64(3 * LANES), zero)
+
+
+@partial(compiled, allocates=True)
+def _ellpack(part: int, num_parts: int, width: int, pitch: int, entries: Entries, arguments: Arguments) -> None:
+    entries = Entries(*entries)
+    x, y, alpha, beta = arguments
+    zero = y.dtype.type(0)
+    num_runs = pitch // RUN
+    first, last = part * num_runs // num_parts, (part + 1) * num_runs // num_parts
+    sums = np.empty(_STRETCH_RUNS * RUN, y.dtype)
+    for stretch in range(first, last, _STRETCH_RUNS):
+        row, rows = stretch * RUN, min(_STRETCH_RUNS, last - stretch) * RUN
+        sums[:] = zero
+        for column in range(0, width, _STRETCH_COLUMNS):
+            columns_end = min(column + _STRETCH_COLUMNS, width) * pitch
+            for place in range(0, rows, RUN):
+                run = _run_at(sums, place, zero)
+                for k in range(column * pitch + row + place, columns_end, pitch):
+                    run = add_run(run, k, entries, x, zero)
+                store_run(sums, place, run)
+        for place in range(0, rows, RUN):
+            rows_left = min(y.size - row - place, RUN)
+            write_run(y, row + place, rows_left, _run_at(sums, place, zero), alpha, beta)
+
+
+@partial(compiled, allocates=True)
+def _blocked_ellpack(
+    part: int,
+    num_parts: int,
+    offsets: Array,
+    rows: Array | None,
+    chunks: Chunks,
+    entries: Entries,
+    arguments: Arguments,
+) -> None:
+    """Multiply slices; slice s has the rows ``rows[s * RUN : (s + 1) * RUN]``, or without `rows` those numbers."""
+    entries = Entries(*entries)
+    x, y, alpha, beta = arguments
+    zero = y.dtype.type(0)
+    sum_chunks(part, num_parts, Chunks(*chunks), entries, x, zero)
+    sums = np.empty(RUN, y.dtype)
+    for index in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
+        run = no_sums(zero)
+        for k in range(offsets[np.uint64(index)], offsets[np.uint64(index + 1)], RUN):
+            run = add_run(run, k, entries, x, zero)
+        if rows is None:
+            write_run(y, index * RUN, min(y.size - index * RUN, RUN), run, alpha, beta)
+        else:
+            store_run(sums, 0, run)
+            for place in range(RUN):
+                row = rows[np.uint64(index * RUN + place)]
+                if row >= 0:
+                    write(y, row, sums[np.uint64(place)], alpha, beta)
+
+
+def bsr(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """BSR, block by block, the rows of a block side by side."""
+    entries = entries_of(matrix.columns, matrix.values, conjugate)
+    rows, columns = matrix.blocksize
+    cost, offsets = matrix.num_stored + y.size, matrix.slices.slice_offsets
+    kernel = _bsr_of_few_rows if rows <= _FEW_ROWS else _bsr
+    run_parts(kernel, cost, rows, columns, offsets, entries, (x, y, alpha, beta))
+
+
+@compiled
+def _bsr(
+    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
+) -> None:
+    """Load whole registers: the lanes past the last row of a block hold other values, and their sums are not stored."""
+    entries = Entries(*entries)
+    x, y, alpha, beta = arguments
+    zero = y.dtype.type(0)
+    for row in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
+        sums = splat(zero)
+        begin, end = offsets[np.uint64(row)], offsets[np.uint64(row + 1)]
+        place = begin * columns * rows
+        for k in range(begin, end):
+            source = column_at(entries.columns, entries.bases, k) * np.uint64(columns)
+            for c in range(columns):
+                value = lanes_value(entries.values, entries.table, place, zero, entries.conjugate)
+                sums = add(sums, multiply(value, splat(x[source + np.uint64(c)])))
+                place += rows
+        write_first(y, row * rows, rows, sums, alpha, beta)
+
+
+@compiled
+def _bsr_of_few_rows(
+    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
+) -> None:
+    """Sum the rows of blocks with one row or two; with one row, the second sum is not used."""
+    entries = Entries(*entries)
+    x, y, alpha, beta = arguments
+    values, table, conjugate = entries.values, entries.table, entries.conjugate
+    zero = y.dtype.type(0)
+    other = rows - 1
+    for row in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
+        first = second = zero
+        begin, end = offsets[np.uint64(row)], offsets[np.uint64(row + 1)]
+        place = begin * columns * rows
+        for k in range(begin, end):
+            source = column_at(entries.columns, entries.bases, k) * np.uint64(columns)
+            for c in range(columns):
+                element = x[source + np.uint64(c)]
+                first += value_at(values, table, place, zero, conjugate) * element
+                second += value_at(values, table, place + other, zero, conjugate) * element
+                place += rows
+        write(y, row * rows, first, alpha, beta)
+        if other:
+            write(y, row * rows + 1, second, alpha, beta)
+
+
+class Chunks(NamedTuple):
+    """The chunks of long rows, as loops read them: the arrays of `LongRows`, and room for the sum of each chunk."""
+
+    begins: Array
+    ends: Array
+    first_chunk: Array
+    chunk_rows: Array
+    size: int
+    sums: Array
+
+
+def chunks_of(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
+    """Return the fields of `Chunks` as a plain tuple, of the same types where there are no long rows.
+
+    The room for the sums is new for each product: the same matrix may be multiplied in two threads at once.
+    """
+    if long_rows is None:
+        return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, np.empty(0, dtype)
+    arrays = (long_rows.begins, long_rows.ends, long_rows.first_chunk, long_rows.chunk_rows)
+    return *arrays, long_rows.chunk_size, np.empty(long_rows.num_chunks, dtype)
+
+
+@inlined
+def sum_chunks(part: int, num_parts: int, chunks: Chunks, entries: Entries, x: Array, zero: Any) -> None:
+    """Sum the chunks that a part owns."""
+    num_chunks = chunks.chunk_rows.size
+    for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
+        row = np.uint64(chunks.chunk_rows[np.uint64(chunk)])
+        begin = chunks.begins[row] + (chunk - np.int64(chunks.first_chunk[row])) * chunks.size
+        end = min(begin + chunks.size, chunks.ends[row])
+        chunks.sums[np.uint64(chunk)] = sum_lanes(begin, end, entries, x, zero)
+
+
+def write_long_rows(long_rows: LongRows | None, chunk_sums: Array, y: Array, alpha: Any, beta: Any) -> None:
+    """Add up the chunks of each long row, once all of them have been summed."""
+    if long_rows is not None:
+        chunks = (long_rows.rows, long_rows.first_chunk, chunk_sums)
+        run_parts(_write_long_rows, chunk_sums.size, chunks, y, alpha, beta)
+
+
+@compiled
+def _write_long_rows(
+    part: int, num_parts: int, chunks: tuple[Array, Array, Array], y: Array, alpha: Any, beta: Any
+) -> None:
+    rows, first_chunk, chunk_sums = chunks
+    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
+        total = y.dtype.type(0)
+        for chunk in range(first_chunk[np.uint64(i)], first_chunk[np.uint64(i + 1)]):
+            total = total + chunk_sums[np.uint64(chunk)]
+        write(y, rows[np.uint64(i)], total, alpha, beta)
+
+
+def row_lanes(matrix: RowLanes, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """Row lanes, slice by slice."""
+    slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
+    run_parts(_row_lanes, matrix.num_stored + y.size, slices.rare_offsets, slices.rows, entries, (x, y, alpha, beta))
+
+
+@partial(compiled, allocates=True)
+def _row_lanes(
+    part: int, num_parts: int, offsets: Array, rows: Array, parts_of_entries: Entries, arguments: Arguments
+) -> None:
+    entries = Entries(*parts_of_entries)
+    x, y, alpha, beta = arguments
+    zero = y.dtype.type(0)
+    sums = np.empty(RUN, y.dtype)
+    for index in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
+        run = no_sums(zero)
+        for k in range(offsets[np.uint64(index)], offsets[np.uint64(index + 1)], RUN):
+            run = add_run(run, k, entries, x, zero)
+        store_run(sums, 0, run)
+        for place in range(RUN):
+            row = rows[np.uint64(index * RUN + place)]
+            if row >= 0:
+                write(y, row, sums[np.uint64(place)], alpha, beta)
+
+
+def _bound(kernel: Callable[..., None]) -> BindProduct:
+    """Turn ``kernel(matrix, x, y, alpha, beta, conjugate)`` into a `BindProduct`; the CPU needs no launch."""
+
+    def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+        def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+            kernel(matrix, x, y, alpha, beta, conjugate)
+
+        product: Any = multiply
+        product.num_dots = 0
+        return cast(Multiply, product)
+
+    bind.__name__, bind.__doc__ = kernel.__name__, kernel.__doc__
+    return bind
+
+
+# The products by the names of the formats. Every schedule of CSR gives all threads about the same number of entries.
+PRODUCTS = {
+    kernel.__name__: _bound(kernel)
+    for kernel in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)
+}
+FIRST_FORMAT = "csr_scalar"

@@ -1,0 +1,259 @@
+"""Statistics of a structure, and where padded formats store its entries (contract: `gsparse.kernels.set_up`).
+
+The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. From
+these counts the host knows how much to allocate, and each block of a later kernel where its output begins (parts.cuh).
+After the survey, nothing waits for the device, unless rows are sorted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.formats import Csr, LaneSlices, LongRows, Slices, costs
+from gsparse.formats.bsr import MAX_BLOCK
+from gsparse.formats.launch import NO_LIMIT, Launch
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.scratch import records
+from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.set_up import Survey
+
+# Rows sorted by one block.
+SORTING_SCOPE = constant("setup_rows.cu", "GS_SCOPE")
+# A row with twice as many entries as a warp has lanes keeps a warp busy.
+LONG_LENGTH = 64
+SCALAR_LENGTH = costs.SCALAR_LENGTH
+# Entries of a chunk of a long row.
+CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
+
+THREADS = Launch().threads_per_block
+SOURCE, _LANES = "setup_rows.cu", "setup_lanes.cu"
+# The largest number of parts of the rows, one for each block: enough to fill any GPU, and few enough that a block can
+# add up the counts of those before it.
+_MAX_PARTS = 1024
+# The largest number of blocks that share the columns (eight for each multiprocessor of an H200), and the smallest
+# number of columns of a thread.
+_MAX_BLOCKS, _COLUMNS_PER_THREAD = 1056, 4
+# The statistics (setup_survey.cu), the counters (parts.cuh), and the limits above which long rows are counted.
+_FACTS = (
+    "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
+    "max_column", "num_unsorted", "run_span", "contradicted",
+)  # fmt: skip
+_COUNTERS = ("slice_positions", "short_positions", "long_positions")
+# The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (block_sizes.cuh).
+_ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
+_LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
+_NUM_COUNTS = constant(SOURCE, "GS_COUNTS")
+
+_SORT_THREADS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Counts of a survey, for the kernels that place rows.
+
+    Attributes
+    ----------
+    parts : array of int64, shape (num_parts * _NUM_COUNTS,)
+        The counts of each part, on the device.
+    totals : list of int
+        Sums over all parts, on the host.
+    part_rows : int
+        Rows of a part, a multiple of `SORTING_SCOPE`.
+    num_parts : int
+    """
+
+    parts: Array
+    totals: list[int]
+    part_rows: int
+    num_parts: int
+
+    stride = np.int32(_NUM_COUNTS)
+
+    def total(self, counter: str) -> int:
+        """Return the sum of a counter over all parts."""
+        return self.totals[_COUNTERS.index(counter)]
+
+    def of(self, counter: str) -> Array:
+        """Return the array from a counter of the first part on; those of the other parts follow at each `stride`."""
+        return self.parts[_COUNTERS.index(counter) :]
+
+    def above(self, limit: int) -> tuple[int, int]:
+        """Return the number of rows longer than a limit, and the number of their chunks."""
+        place = len(_COUNTERS) + 2 * _LIMITS.index(limit)
+        return self.totals[place], self.totals[place + 1]
+
+
+def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
+    """Examine row pointers and columns in one pass. Synchronizes."""
+    num_rows = indptr.size - 1
+    part_rows = SORTING_SCOPE * max(1, -(-num_rows // (SORTING_SCOPE * _MAX_PARTS)))
+    num_parts = -(-num_rows // part_rows)
+    totals = device.xp.zeros(len(_FACTS) + _NUM_COUNTS, np.uint64)
+    parts = device.empty(num_parts * _NUM_COUNTS, np.int64)
+    blocks = max(1, num_parts, min(-(-indices.size // (THREADS * _COLUMNS_PER_THREAD)), _MAX_BLOCKS))
+    sizes = (np.int64(num_rows), np.int32(num_parts), np.int64(part_rows), np.int64(indices.size))
+    limits = (np.int64(LONG_LENGTH), np.int32(spans))
+    args = (*sizes, *limits, indptr, indices, totals, parts)
+    launch_blocks(device, "setup_survey.cu", expression("survey", indptr.dtype), blocks, THREADS, args)
+    words = device.download(totals).tolist()  # synchronizes
+    counts = Counts(parts, words[len(_FACTS) :], part_rows, num_parts)
+    facts = _read(words[: len(_FACTS)])
+    may_consist_of_blocks = facts.pop("contradicted") != _ALL_SIZES
+    return Survey(
+        **facts,
+        may_consist_of_blocks=may_consist_of_blocks,
+        blocked_stored=counts.total("slice_positions"),
+        split_stored=counts.total("short_positions"),
+        num_long=counts.above(LONG_LENGTH)[0],
+        counts=counts,
+    )
+
+
+def _read(words: list[int]) -> dict[str, int]:
+    """Decode the statistics: maxima are unsigned numbers, minima their complements, and 0 stands for none."""
+    facts = dict(zip(_FACTS, words, strict=True))
+    sign, mask = 1 << 63, (1 << 64) - 1
+    for name in ("min_length", "max_length", "min_column", "max_column"):
+        word = facts[name]
+        facts[name] = 0 if not word else (word if name.startswith("max") else mask - word) - sign
+    for name in ("first", "last"):
+        facts[name] -= facts[name] >> 63 << 64
+    return facts
+
+
+def _place(device: Device, name: str, indptr: Array, counts: Counts, *args: Any) -> None:
+    args = (np.int64(indptr.size - 1), np.int64(counts.part_rows), *args)
+    launch_blocks(device, SOURCE, expression(name, indptr.dtype), counts.num_parts, THREADS, args)
+
+
+def long_rows(
+    device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
+) -> tuple[LongRows, int]:
+    """List the rows that are longer than a limit, in order."""
+    counts: Counts = survey.counts
+    num_long, num_chunks = counts.above(limit)
+    # Two allocations for five arrays.
+    longs, ints = device.empty(2 * num_long, np.int64), device.empty(2 * num_long + 1 + num_chunks, np.int32)
+    begins, ends = longs[:num_long], longs[num_long:]
+    rows, first_chunk, chunk_rows = ints[:num_long], ints[num_long : 2 * num_long + 1], ints[2 * num_long + 1 :]
+    options = np.int32(_LIMITS.index(limit)), np.int64(-1 if first is None else first)
+    args = (*options, indptr, counts.parts, rows, begins, ends, first_chunk, chunk_rows)
+    _place(device, "place_long_rows", indptr, counts, *args)
+    end = 0 if first is None else first + counts.total("long_positions")
+    return LongRows(rows, begins, ends, first_chunk, chunk_rows, CHUNK_SIZE, limit), end
+
+
+def cut_slices(
+    device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
+) -> tuple[Array | None, Array, int]:
+    """Sort the rows if `sort` is true, and place the slices. Synchronizes if rows are sorted."""
+    counts: Counts = survey.counts
+    num_rows = indptr.size - 1
+    num_slices = -(-num_rows // device.lanes)
+    rows = short_rows = None
+    if sort:
+        rows, positions = sort_rows(device, indptr, counts, long_length, num_slices * device.lanes)
+        positions_of_parts = np.int32(1), positions
+        num_positions = int(device.download(positions[counts.num_parts :])[0])  # synchronizes
+    else:
+        short_rows = None if long_length == NO_LIMIT else device.empty(num_slices * device.lanes, np.int32)
+        counter = "slice_positions" if long_length == NO_LIMIT else "short_positions"
+        positions_of_parts, num_positions = (counts.stride, counts.of(counter)), counts.total(counter)
+    offsets = (device.empty if num_slices else device.xp.zeros)(num_slices + 1, np.int64)
+    sizes = (np.int64(num_rows), np.int64(num_slices), np.int64(counts.part_rows), np.int64(long_length))
+    args = (*sizes, *positions_of_parts, rows, indptr, offsets, short_rows)
+    launch_blocks(device, SOURCE, expression("place_slices", indptr.dtype), counts.num_parts, THREADS, args)
+    return rows if sort else short_rows, offsets, num_positions
+
+
+def sort_rows(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
+    """Sort the rows of each scope by decreasing length; return them and the number of positions of each part.
+
+    Places without a row hold -1: those of longer rows, and those after the last row.
+    """
+    num_rows = indptr.size - 1
+    rows, positions = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
+    sizes = (np.int32(num_rows), np.int32(num_places), np.int64(long_length))
+    args = (*sizes, indptr, np.int64(counts.part_rows), np.int32(counts.num_parts), rows, positions.view(np.uint64))
+    name, blocks = expression("sort_rows", indptr.dtype), -(-num_rows // SORTING_SCOPE)
+    launch_blocks(device, SOURCE, name, blocks, _SORT_THREADS, args)
+    return rows, positions
+
+
+def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
+    """Copy items, one for each entry of CSR, to the positions of slices and long rows."""
+    long_rows, out = slices.long_rows, device.empty(slices.num_positions, items.dtype)
+    num_places = slices.num_slices * device.lanes
+    sizes = (np.int64(slices.num_rows), np.int64(num_places), np.int64(slices.long_length))
+    layout = (slices.rows, slices.slice_offsets, np.int64(device.lanes), np.int32(0))
+    _lay_out(device, indptr, items, padding, out, (*sizes, *layout), num_places)
+    if long_rows is not None:
+        name = expression("lay_out_long", _item_type(items), indptr.dtype)
+        args = (np.int32(long_rows.num_chunks), records(device, long_rows), indptr, *_items(items, padding, out))
+        launch_threads(device, SOURCE, name, long_rows.num_chunks * device.lanes, THREADS, args)
+    return out
+
+
+def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
+    """Copy items, one for each entry of CSR, to the positions of ELLPACK."""
+    out = device.empty(width * pitch, items.dtype)
+    sizes = (np.int64(indptr.size - 1), np.int64(pitch), np.int64(NO_LIMIT))
+    _lay_out(device, indptr, items, padding, out, (*sizes, None, None, np.int64(pitch), np.int32(width)), pitch)
+    return out
+
+
+def _lay_out(
+    device: Device, indptr: Array, items: Array, padding: Any, out: Array, layout: tuple[Any, ...], num_places: int
+) -> None:
+    name = expression("lay_out", _item_type(items), indptr.dtype)
+    launch_threads(device, SOURCE, name, num_places, THREADS, (*layout, indptr, *_items(items, padding, out)))
+
+
+def _item_type(items: Array) -> np.dtype[Any]:
+    return ITEM_TYPES[items.dtype.itemsize]
+
+
+def _items(items: Array, padding: Any, out: Array) -> tuple[Array, Any, Array]:
+    """View items, padding and output as the type that they are copied as."""
+    dtype = _item_type(items)
+    return items.view(dtype), np.array(padding, items.dtype).view(dtype)[()], out.view(dtype)
+
+
+def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
+    """Count the entries of each row by a warp, which also writes a key by which rows are sorted."""
+    num_rows = csr.num_rows
+    found = device.empty((4, num_rows), np.int64)
+    args = np.int64(num_rows), np.int64(most_steps), csr.indptr, csr.indices, numbers, found
+    name = expression("lane_rows", csr.indptr.dtype)
+    launch_threads(device, _LANES, name, num_rows * device.lanes, THREADS, args)
+    keys, lanes, frequent_steps, rare_steps = found
+    return device.xp.argsort(keys, kind="stable"), lanes, frequent_steps, rare_steps
+
+
+def lane_positions(device: Device, csr: Csr, slices: LaneSlices) -> Array:
+    """Number the frequent and the rare columns of each row by a warp."""
+    positions = device.empty(csr.nnz, np.int64)
+    name = expression("lane_positions", csr.indptr.dtype)
+    layout = slices.numbers, slices.places, slices.lanes, slices.frequent_offsets, slices.rare_offsets
+    sizes = np.int64(csr.num_rows), np.int64(slices.num_frequent_positions), np.int32(slices.group)
+    args = *sizes, csr.indptr, csr.indices, *layout, positions
+    launch_threads(device, _LANES, name, csr.num_rows * device.lanes, THREADS, args)
+    return positions
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
+    kernels: list[tuple[str, str]] = [(SOURCE, expression("list_chunks", np.dtype(np.int32)))]
+    for index in INDEX_DTYPES:
+        kernels.append(("setup_survey.cu", expression("survey", index)))
+        kernels += [(_LANES, expression(name, index)) for name in ("lane_positions", "lane_rows")]
+        kernels += [(SOURCE, expression(name, index)) for name in ("place_long_rows", "sort_rows", "place_slices")]
+        for item in ITEM_TYPES.values():
+            kernels += [(SOURCE, expression(name, item, index)) for name in ("lay_out", "lay_out_long")]
+    return kernels

@@ -37,7 +37,7 @@ from tetrahedra import tetrahedral_elasticity
 import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import rmat, stencil
-from gsparse.bench.summary import geometric_mean
+from gsparse.bench.report import geometric_mean
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr

@@ -86,7 +86,7 @@ def run_child(routine: str, device: str, matrix: str, dtype: str, *more: str) ->
 
 
 def record(file: Path, routines: list[str], device: str) -> None:
-    """Write the kernels that each routine launches, for the file that `gsparse.device.ahead` reads."""
+    """Write the kernels that each routine launches, for the file that `gsparse.device.compilation` reads."""
     recording: dict[str, dict[str, dict[str, list[str]]]] = {}
     cases = list(product(("float64", "float32"), routines, MATRICES))
     with ThreadPoolExecutor(8) as pool:
@@ -147,7 +147,7 @@ def measure(routine: str, device: str, matrix: str, dtype: str) -> dict[str, Any
 
 def compile_nothing_ahead() -> None:
     """Let each kernel be compiled when it is needed, in this process."""
-    from gsparse.device.ahead import KernelStore
+    from gsparse.device.compilation import KernelStore
 
     KernelStore.begin = lambda *_: None  # type: ignore[method-assign]
 

@@ -32,7 +32,7 @@ from measure_blocks import set_up_products
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import CusparseProduct
-from gsparse.bench.cusparse_plan import CusparsePlan, plan_algorithms
+from gsparse.bench.gpu_peers import CusparsePlan, plan_algorithms
 from gsparse.bench.problems import Arrays, find_problem, rmat
 from gsparse.bench.timing import GpuClock, medians
 

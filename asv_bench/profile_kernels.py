@@ -36,8 +36,7 @@ from elliptic_problems import poisson
 from tetrahedra import tetrahedral_elasticity
 
 from gsparse import GpuSparseMatrix
-from gsparse.device.base import Device
-from gsparse.device.host_counts import HostCounts
+from gsparse.device.base import Device, HostCounts
 from gsparse.device.select import get_device
 from gsparse.linalg import amg, rigid_body_modes
 

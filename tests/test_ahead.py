@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.device.ahead import KernelStore, recorded_kernels
+from gsparse.device.compilation import KernelStore, recorded_kernels
 from gsparse.kernels.gpu import catalogue, spmv
 
 NAMES = [("a.cu", f"kernel<{n}>") for n in range(20)]

@@ -13,7 +13,7 @@ from gsparse.device.base import Device
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.arithmetic import combine, product
-from gsparse.sparse.selection import select_rows, triangle
+from gsparse.sparse.reshaping import select_rows, triangle
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import INDEX_DTYPES, from_lengths, host, on_device, with_types
 from tests.test_sparse_algebra import SCIPY, assert_same, on, whole_numbers

@@ -51,7 +51,7 @@ from gsparse.bench.command import QUICK_PROBLEMS
 from gsparse.bench.peers import Peer, Prepared, SkippedError, load
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
 from gsparse.bench.records import Record, Run, by_matrix, with_reference
-from gsparse.bench.summary import summary_lines
+from gsparse.bench.report import summary_lines
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.cpu import CpuDevice
 from gsparse.device.select import get_device

@@ -24,7 +24,7 @@ from gsparse._interrupt import is_command
 from gsparse.cli import common, doctor, entry, solve, warmup
 from gsparse.device import threads
 from gsparse.device.cache import UntrustedFolderError
-from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.kernels.cpu.compiling import HandOut
@@ -541,7 +541,7 @@ def test_warmup_says_that_the_cache_cannot_be_used(capsys: Any, monkeypatch: pyt
 def test_after_a_warmup_a_new_process_compiles_nothing(tmp_path: Path) -> None:
     uses = (
         "import numpy, scipy.sparse as sp; from gsparse import GpuSparseMatrix, linalg; "
-        "from gsparse.device.compile_notice import COMPILE_NOTICE; "
+        "from gsparse.device.compilation import COMPILE_NOTICE; "
         "n = 1700; S = sp.diags_array([-1.0, -1.0, 4.0, -1.0, -1.0], offsets=[-40, -1, 0, 1, 40], shape=(n, n)); "
         "A = GpuSparseMatrix(S, device='cpu'); b = numpy.ones(n); A @ b; A @ numpy.ones((n, 3)); A @ A; "
         "[getattr(linalg, name)(A, b) for name in ('cg', 'gmres', 'bicgstab')]; linalg.cg(A, b, M=linalg.amg(A)); "

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gsparse.device import compile_notice
-from gsparse.device.compile_notice import COMPILE_NOTICE, MESSAGE, CompileNotice
+from gsparse.device import compilation
+from gsparse.device.compilation import COMPILE_NOTICE, MESSAGE, CompileNotice
 
 MAX_WAIT = 60.0
 
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.delenv("GSPARSE_QUIET", raising=False)
-    monkeypatch.setattr(compile_notice, "_DELAY", 0.0)
+    monkeypatch.setattr(compilation, "_DELAY", 0.0)
     return Terminal()
 
 
@@ -59,9 +59,9 @@ def test_a_long_compilation_prints_one_line_for_the_whole_process(terminal: Term
 
 
 def test_short_compilations_add_up_until_the_line_is_due(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_notice, "_DELAY", 3600.0)
+    monkeypatch.setattr(compilation, "_DELAY", 3600.0)
     notice, seconds = CompileNotice(), iter([0.0, 1800.0, 2000.0])
-    monkeypatch.setattr(compile_notice.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(compilation.time, "perf_counter", lambda: next(seconds))
     with redirect_stderr(terminal):
         with notice:
             pass
@@ -115,7 +115,7 @@ def test_numba_reports_the_functions_of_this_package_and_no_others(
 def test_the_first_product_on_a_terminal_says_that_it_compiles(tmp_path: Path, quiet: str) -> None:
     code = (
         "import os, pty, sys\n"
-        "program = 'import numpy, scipy.sparse, gsparse; import gsparse.device.compile_notice as n; n._DELAY = 0.0; '"
+        "program = 'import numpy, scipy.sparse, gsparse; import gsparse.device.compilation as n; n._DELAY = 0.0; '"
         " 'gsparse.GpuSparseMatrix(scipy.sparse.eye_array(9), device=\"cpu\") @ numpy.ones(9)'\n"
         "sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', program])))\n"
     )

@@ -176,7 +176,7 @@ def test_out_of_memory_names_the_size_and_leaves_everything_usable(gpu: Device, 
 
 
 def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: Any) -> None:
-    from gsparse.device.staging import CHUNK_BYTES
+    from gsparse.device.memory import CHUNK_BYTES
 
     for size in (0, 1, 1000, CHUNK_BYTES // 8, CHUNK_BYTES // 8 + 1, 5 * CHUNK_BYTES // 8 + 3):
         x = rng.standard_normal(size)
@@ -184,10 +184,10 @@ def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: 
 
 
 def test_pinned_results_are_bounded_and_returned(gpu: Any, monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
-    from gsparse.device import staging
+    from gsparse.device import memory
 
-    monkeypatch.setattr(staging, "MAX_PINNED_RESULTS", 3000 * 8)
-    ours = staging.Staging(cupy)
+    monkeypatch.setattr(memory, "MAX_PINNED_RESULTS", 3000 * 8)
+    ours = memory.Staging(cupy)
     array = cupy.arange(1000.0)
     held = [ours.download(array) for _ in range(5)]
     assert [isinstance(h.base, np.ndarray) for h in held] == [True] * 3 + [False] * 2

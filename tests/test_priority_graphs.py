@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import gsparse.device.gpu
-from gsparse.device import priority_graphs
-from gsparse.device.priority_graphs import launch_with_priorities
+from gsparse.device import gpu_streams
+from gsparse.device.gpu_streams import launch_with_priorities
 from tests.conftest import make_device
 from tests.test_current_stream import StandInCupy
 
@@ -52,7 +52,7 @@ def cupy() -> Any:
 
 
 def test_an_executable_graph_is_launched_and_destroyed(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(priority_graphs, "_instantiate", lambda: driver(0, 23))
+    monkeypatch.setattr(gpu_streams, "_instantiate", lambda: driver(0, 23))
     launch = launch_with_priorities(cupy, SimpleNamespace(graph=17))
     launch(SimpleNamespace(ptr=5))
     launch(SimpleNamespace(ptr=6))
@@ -68,7 +68,7 @@ def test_a_graph_without_priorities_is_launched_by_cupy(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     cupy.cuda.runtime.is_hip = reason == "HIP"
-    monkeypatch.setattr(priority_graphs, "_instantiate", lambda: None if reason == "no driver" else driver(801, 0))
+    monkeypatch.setattr(gpu_streams, "_instantiate", lambda: None if reason == "no driver" else driver(801, 0))
     launched: list[Any] = []
     launch = launch_with_priorities(cupy, SimpleNamespace(graph=17, launch=launched.append))
     launch("stream")
@@ -124,6 +124,6 @@ def test_the_driver_makes_executable_graphs_with_priorities() -> None:
         stream.begin_capture()
         x += 1
         launch = launch_with_priorities(gpu.xp, stream.end_capture())
-        assert isinstance(launch, priority_graphs._Executable)
+        assert isinstance(launch, gpu_streams._Executable)
         launch(stream)
     assert (gpu.xp.asnumpy(x) == 2).all()

@@ -19,10 +19,10 @@ import scipy.sparse as sp
 import gsparse
 from gsparse.device.base import Device
 from gsparse.linalg import cg, gmres, jacobi
-from gsparse.profiling import caller, recording
-from gsparse.profiling.profile import Profile
+from gsparse.profiling import names as caller
+from gsparse.profiling import recording
+from gsparse.profiling.profile import Profile, as_text
 from gsparse.profiling.rows import OUTSIDE, Row
-from gsparse.profiling.table import as_text
 from tests.proof.emulated_device import DeviceWithBlocksTogether, EmulatedDevice
 from tests.support import on_device
 
@@ -204,7 +204,7 @@ def test_operations_on_the_host_are_recorded_with_the_reason() -> None:
 
 
 def test_a_compilation_is_recorded() -> None:
-    from gsparse.device.compile_notice import COMPILE_NOTICE
+    from gsparse.device.compilation import COMPILE_NOTICE
 
     with gsparse.profile() as p, COMPILE_NOTICE, COMPILE_NOTICE:
         time.sleep(0.01)

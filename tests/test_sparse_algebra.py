@@ -16,7 +16,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.algebra import UNION
 from gsparse.sparse.arithmetic import CsrProduct, combine, multiply_broadcast, product
 from gsparse.sparse.canonical import canonical
-from gsparse.sparse.selection import select_columns, select_rows, triangle
+from gsparse.sparse.reshaping import select_columns, select_rows, triangle
 from tests.support import DTYPES, INDEX_DTYPES, STRUCTURES, from_lengths, host, on_device, with_types
 
 SCIPY = {

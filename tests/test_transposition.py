@@ -10,7 +10,7 @@ import pytest
 from gsparse.device.base import Device
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.transposition import CsrTranspose
+from gsparse.sparse.reshaping import CsrTranspose
 from tests.support import DTYPES, INDEX_DTYPES, STRUCTURES, host, with_types
 from tests.test_sparse_algebra import on
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import gsparse.device.dense
+import gsparse.device.interchange
 import gsparse.products.multiply
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
@@ -91,13 +91,13 @@ def test_a_product_that_is_not_warm_parses_its_vector_once(
 ) -> None:
     A, _ = warm(device, call)
     made: list[Any] = []
-    parsed = gsparse.device.dense.DenseInput.__init__
+    parsed = gsparse.device.interchange.DenseInput.__init__
 
     def counting(self: Any, *args: Any, **options: Any) -> None:
         made.append(args)
         parsed(self, *args, **options)
 
-    monkeypatch.setattr(gsparse.device.dense.DenseInput, "__init__", counting)
+    monkeypatch.setattr(gsparse.device.interchange.DenseInput, "__init__", counting)
     x = np.ones(1000, np.float32)  # of another dtype than the matrix: it has to be cast
     np.testing.assert_array_equal(CALLS[call](A, x, None), A.toarray() @ x)
     assert len(made) == 1

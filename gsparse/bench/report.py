@@ -1,12 +1,140 @@
-"""A run as text: a table for each matrix, and a summary of the whole run."""
+"""A run as text: a table for each matrix, and geometric means, worst cases and the quality of the plan's choices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gsparse.bench.records import Record, Run
-from gsparse.bench.summary import summary_lines
+from gsparse.bench.records import Record, Run, by_matrix, geometric_mean
+
+# The classes of matrices over which means are taken: name, least and greatest number of nonzeros.
+SIZE_CLASSES = (
+    ("from 1e6 nonzeros", 1_000_000, math.inf),
+    ("1e5 to 1e6 nonzeros", 100_000, 1_000_000),
+    ("below 1e5 nonzeros", 0, 100_000),
+)
+
+# A choice within this factor of the best time counts as the best, because repeated measurements differ as much.
+NEAR_BEST = 1.05
+
+
+@dataclass(frozen=True)
+class RatioSummary:
+    """The geometric mean of ratios, the least and the greatest of them, and their number."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f}, {self.count} figures)"
+
+
+def summarize_ratios(values: Iterable[float]) -> RatioSummary | None:
+    """Summarize ratios. Return None if there are none."""
+    ratios = list(values)
+    mean = geometric_mean(ratios)
+    return None if mean is None else RatioSummary(mean, min(ratios), max(ratios), len(ratios))
+
+
+def _speedups_over(records: Sequence[Record], prefix: str) -> list[tuple[Record, float]]:
+    """Return each plan record with its speed-up over a library's eager call.
+
+    The library is the first way of multiplying whose name begins with `prefix`.
+    """
+    speedups = []
+    for rows in by_matrix(records).values():
+        library_us = next((r.call_us for r in rows if r.what.startswith(prefix) and r.call_us), None)
+        speedups += [(r, library_us / r.call_us) for r in rows if r.kind == "plan" and r.call_us and library_us]
+    return speedups
+
+
+def summary_lines(records: Sequence[Record]) -> list[str]:
+    """Return the summary of a run as lines of text."""
+    plans = [r for r in records if r.kind == "plan" and r.speedup]
+    lines = []
+    for name, least, most in SIZE_CLASSES:
+        inside = [r for r in plans if least <= r.nnz < most]
+        for reference in sorted({r.reference for r in inside}):
+            over = summarize_ratios(r.speedup or 1.0 for r in inside if r.reference == reference)
+            lines.append(f"{name}: the plan's speed over {reference}: {over}")
+        calls = summarize_ratios(ratio for r, ratio in _speedups_over(records, "CuPy") if least <= r.nnz < most)
+        if calls is not None:
+            lines.append(f"{name}: the speed of a call over CuPy's: {calls}")
+    if plans:
+        worst = min(plans, key=lambda r: r.speedup or math.inf)
+        chosen = f", as {worst.format}" if worst.format else ""
+        lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}{chosen}")
+    lines += _column_lines(records)
+    return lines + _setup_lines(records) + _choice_lines(records) + _failure_lines(records)
+
+
+def _column_lines(records: Sequence[Record]) -> list[str]:
+    """Report, for each number of columns and dtype, the plan's speed-up over the reference and over CuPy's call."""
+    lines = []
+    for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
+        inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]
+        over = summarize_ratios(r.speedup for r in inside if r.kind == "plan" and r.speedup)
+        calls = summarize_ratios(ratio for _, ratio in _speedups_over(inside, "CuPy"))
+        if over is not None:
+            reference = next(r.reference for r in inside if r.reference)
+            lines.append(f"{columns} columns, {dtype}: the plan's speed over {reference}: {over}")
+        if calls is not None:
+            lines.append(f"{columns} columns, {dtype}: the speed of a call over CuPy's: {calls}")
+    return lines
+
+
+def _setup_lines(records: Sequence[Record]) -> list[str]:
+    """Report the set-up time in units of one product, and the peak of the memory that set-up needs."""
+    kinds = {
+        "formats without compression": [r for r in records if r.kind == "format" and r.compressed is False],
+        "formats with compression": [r for r in records if r.kind == "format" and r.compressed],
+        "the plan": [r for r in records if r.kind == "plan"],
+    }
+    setups = {
+        kind: summarize_ratios(r.setup_products for r in rows if r.setup_products) for kind, rows in kinds.items()
+    }
+    lines = [f"set-up in products, {kind}: {setup}" for kind, setup in setups.items() if setup is not None]
+    peaks = [r for r in records if r.peak]
+    if peaks:
+        worst = max(peaks, key=lambda r: r.peak or 0.0)
+        lines.append(f"peak device memory: {worst.peak:.2f} x CSR at most, {worst.what} on {worst.matrix}")
+    return lines
+
+
+def _choice_lines(records: Sequence[Record]) -> list[str]:
+    """Report how often the plan's choice is as good as the best format, and its worst case."""
+    factors: list[tuple[float, str]] = []
+    for (matrix, _, _), rows in by_matrix(records).items():
+        plan_us = next((r.us for r in rows if r.kind == "plan" and r.us), None)
+        format_us = [r.us for r in rows if r.kind == "format" and r.us]
+        if plan_us is not None and format_us:
+            factors.append((plan_us / min(plan_us, *format_us), matrix))
+    if not factors:
+        return []
+    near = sum(factor <= NEAR_BEST for factor, _ in factors)
+    worst, matrix = max(factors)
+    return [
+        f"choice: within {100 * (NEAR_BEST - 1):.0f} % of the best candidate on {near} of {len(factors)}; "
+        f"worst factor {worst:.2f} on {matrix}"
+    ]
+
+
+def _failure_lines(records: Sequence[Record]) -> list[str]:
+    failed = [r for r in records if r.status == "failed"]
+    wrong = [r for r in records if r.correct is False]
+    checked = [r for r in records if r.correct is not None]
+    lines = [f"failed: {len(failed)} of {len(records)} rows"] if failed else []
+    if checked:
+        worst = max(r.error_eps or 0.0 for r in checked)
+        lines.append(
+            f"check: {len(checked) - len(wrong)} of {len(checked)} products are correct in every row; "
+            f"largest error {worst:.1f} eps·(|A|·|x|)"
+        )
+    return lines + [f"WRONG: {r.what} on {r.matrix}, {r.dtype}" for r in wrong]
+
 
 # Number of characters of a note that a table shows. The JSON file has the whole note.
 MAX_NOTE = 90

@@ -29,8 +29,7 @@ from gsparse.bench.timing import (
     medians,
     threads_from_the_first_call,
 )
-from gsparse.device.bandwidth import measure_copy_bandwidth
-from gsparse.device.base import Device
+from gsparse.device.base import Device, measure_copy_bandwidth
 
 # Up to this many entries (plus elements of X and Y beyond their first columns), all peers are prepared at once and
 # are timed in turns. Above, they are prepared and timed one after the other, to save memory.

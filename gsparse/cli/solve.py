@@ -25,7 +25,7 @@ from gsparse.linalg.registry import find_method, names_of
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.plot.axes import save_picture
-from gsparse.plot.solves import convergence
+from gsparse.plot.runs import convergence
 from gsparse.writing import replacing
 
 # Methods that need only a matrix and a right-hand side. Chebyshev iteration also needs bounds of the spectrum, and

@@ -19,7 +19,7 @@ from gsparse.bench.timing import threads_from_the_first_call
 from gsparse.cli.common import Command, add_device, add_json, print_result
 from gsparse.device.base import Device
 from gsparse.device.cache import gpu_code_folder, make_private_code_folder
-from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError

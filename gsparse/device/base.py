@@ -1,23 +1,108 @@
-"""The device on which arrays live and kernels run: arrays (`memory`), streams (`streams`), and kernels."""
+"""The device on which arrays live and kernels run: arrays (`memory`), streams (`streams`), kernels, bandwidth."""
 
 from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.bandwidth import measure_copy_bandwidth
-from gsparse.device.host_counts import HostCounts
+from gsparse.device.dtypes import Array
 from gsparse.device.launching import bind_call
 from gsparse.device.memory import Memory
 from gsparse.device.streams import NO_CONTEXT, Streams
+from gsparse.device.threads import run_parts
 from gsparse.errors import DeviceError
 from gsparse.profiling import recording
+
+# Number of integers.
+_SIZE = 16
+
+
+class HostCounts(threading.local):
+    """Integers (int64) in host memory that kernels of a device can write. Each thread has its own.
+
+    Parameters
+    ----------
+    allocate : callable
+        ``allocate(size, dtype)`` returns an array of the host and one of the device over the same memory.
+    synchronize : callable
+        Waits for all work on the caller's current stream.
+
+    Attributes
+    ----------
+    array : array of int64, shape (16,)
+        The integers as an argument of kernels. What a kernel wrote must be read before the same thread queues the next
+        kernel that writes here.
+    flag : array of int64, shape (1,)
+        The last one of them, to which kernels write 1 if something is the case (`lower_flag`, `read_flag`).
+    """
+
+    def __init__(
+        self,
+        allocate: Callable[[int, np.dtype[np.int64]], tuple[npt.NDArray[np.int64], Array]],
+        synchronize: Callable[[], None],
+    ) -> None:
+        self._synchronize = synchronize
+        self._values, self.array = allocate(_SIZE, np.dtype(np.int64))
+        self.flag = self.array[-1:]
+        self._arrays_of: dict[np.dtype[Any], Array] = {}
+
+    def array_of(self, dtype: np.dtype[Any]) -> Array:
+        """Return the memory of the integers as an array of another dtype, to which a kernel writes one value."""
+        array = self._arrays_of.get(dtype)
+        if array is None:
+            array = self._arrays_of[dtype] = self.array.view(dtype)
+        return array
+
+    def read_value(self, dtype: np.dtype[Any]) -> Any:
+        """Return the value that a kernel wrote, after all work on the caller's current stream. Synchronizes."""
+        self._synchronize()  # synchronizes
+        return self._values[:2].view(dtype)[0]
+
+    def read(self, count: int = 1) -> list[int]:
+        """Return the first `count` integers after all work on the caller's current stream. Synchronizes."""
+        self._synchronize()  # synchronizes
+        values: list[int] = self._values[:count].tolist()
+        return values
+
+    def lower_flag(self) -> None:
+        """Set the flag to 0. No kernel that writes to it may be queued."""
+        self._values[-1] = 0
+
+    def read_flag(self) -> bool:
+        """Return whether a kernel has raised the flag, after all work on the caller's current stream. Synchronizes."""
+        self._synchronize()  # synchronizes
+        return bool(self._values[-1])
+
+
+# Bytes of the array that is copied: more than the last cache of most devices holds.
+_COPIED_BYTES = 1 << 27
+
+
+def measure_copy_bandwidth(device: Any) -> float:
+    """Return the bandwidth of a copy too large for caches, in bytes read and written per second. Synchronizes.
+
+    On a CPU all threads copy.
+    """
+    with device.active(), device.memory_guard():
+        source, target = device.xp.zeros(_COPIED_BYTES, np.uint8), device.xp.ones(_COPIED_BYTES, np.uint8)
+        if device.xp is np:
+            seconds = device.seconds_of(lambda: run_parts(_copy_part, _COPIED_BYTES, target, source))
+        else:
+            seconds = device.seconds_of(lambda: device.xp.copyto(target, source))
+    return 2 * _COPIED_BYTES / float(seconds)
+
+
+def _copy_part(part: int, num_parts: int, target: Any, source: Any) -> None:
+    begin, end = (source.size * k // num_parts for k in (part, part + 1))
+    np.copyto(target[begin:end], source[begin:end])
 
 
 class Device(Memory, Streams):
@@ -64,7 +149,7 @@ class Device(Memory, Streams):
         raise DeviceError(f"{self.name} has no GPU kernels: {expression} of {source} needs a GPU")
 
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
-        """Begin to compile the kernels that a routine will launch, on other threads (`gsparse.device.ahead`).
+        """Begin to compile the kernels that a routine will launch, on other threads (`gsparse.device.compilation`).
 
         Only GPUs do so, and only where it is known which kernels these are. Further calls with the same arguments do
         nothing.

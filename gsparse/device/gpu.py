@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.ahead import KernelStore, recorded_kernels
 from gsparse.device.base import Device
-from gsparse.device.compilation import compile_kernel, runs_together
+from gsparse.device.compilation import KernelStore, compile_kernel, recorded_kernels, runs_together
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.gpu_streams import GpuStreams
 from gsparse.device.launching import DriverKernel, bind_call, driver_launch
-from gsparse.device.memory import Wait
-from gsparse.device.staging import Staging
+from gsparse.device.memory import Staging, Wait
 from gsparse.device.streams import NO_CONTEXT, TO_DEVICE, TO_HOST
 from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 from gsparse.profiling import recording
-from gsparse.profiling.recorded import recorded_copy
+from gsparse.profiling.recording import recorded_copy
 
 
 class GpuDevice(GpuStreams, Device):  # on GPUs only

@@ -1,15 +1,65 @@
-"""The streams of a GPU, through CuPy: waiting, timing by events, and CUDA graphs."""
+"""The streams of a GPU, through CuPy: waiting, timing by events, and CUDA graphs whose kernels keep their priority."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from gsparse.device.priority_graphs import launch_with_priorities
 from gsparse.device.streams import NUM_TIMINGS, Streams
+
+_USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
+
+
+@cache
+def _instantiate() -> Any:
+    """Return the driver's function, or None if there is none."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuGraphInstantiateWithFlags
+    except (OSError, AttributeError):
+        return None
+
+
+class _Executable:
+    """An executable graph. It is destroyed together with this object."""
+
+    def __init__(self, runtime: Any, handle: int) -> None:
+        self._runtime, self._handle = runtime, handle
+        finalizer = weakref.finalize(self, runtime.graphExecDestroy, handle)
+        finalizer.atexit = False  # The end of the process frees everything, perhaps before this object.
+
+    def __call__(self, stream: Any) -> None:
+        self._runtime.graphLaunch(self._handle, stream.ptr)
+
+
+def launch_with_priorities(cupy: Any, graph: Any) -> Callable[[Any], None]:
+    """Return a function that launches a graph on a stream, if possible with the priorities of its kernels.
+
+    Parameters
+    ----------
+    cupy : module
+    graph : cupy.cuda.Graph
+        A graph that was captured, on the current device.
+
+    Returns
+    -------
+    callable
+        Takes a CuPy stream. Where the driver offers nothing else, all kernels have the priority of that stream.
+    """
+    runtime, instantiate, handle = cupy.cuda.runtime, _instantiate(), ctypes.c_void_p()
+    if instantiate is not None and not runtime.is_hip:
+        flags = ctypes.c_ulonglong(_USE_NODE_PRIORITY)
+        if not instantiate(ctypes.byref(handle), ctypes.c_void_p(graph.graph), flags):  # returns 0 unless it fails
+            return _Executable(runtime, handle.value or 0)
+    launch: Callable[[Any], None] = graph.launch
+    return launch
+
 
 # Number of products in the CUDA graph that one timing launches.
 _PRODUCTS_PER_GRAPH = 10

@@ -1,24 +1,95 @@
-"""Arrays of other libraries, which products read without a copy, and results as arrays of the same library.
-
-NumPy or CuPy must be able to read the array without a copy: through DLPack, the CUDA array interface or ``__array__``.
-CuPy and the other library wait for each other's streams, as the protocols require. The memory of an array that is read
-on another stream than its library's stays allocated until it has been read (`gsparse.device.foreign_memory`).
-"""
+"""Dense arrays as callers pass them, which products read without a copy, and results as arrays of the same library."""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any, cast
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import Array
-from gsparse.device.foreign_memory import kept_until_read
+from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError
+
+
+class ReleaseQueue:
+    """A thread that drops objects, each after an event.
+
+    Examples
+    --------
+    >>> import threading
+    >>> class Event(threading.Event):
+    ...     synchronize = threading.Event.wait
+    >>> class Dropped(threading.Event):
+    ...     __del__ = lambda self: print("dropped")
+    >>> event, queue = Event(), ReleaseQueue()
+    >>> queue.put(event, Dropped())
+    >>> event.set(); queue.join()
+    dropped
+    """
+
+    def __init__(self) -> None:
+        self._items: SimpleQueue[tuple[Any, Any] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="gsparse-release", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Any, held: Any) -> None:
+        """Hold an object until ``event.synchronize()`` returns."""
+        self._items.put((event, held))
+
+    def join(self) -> None:
+        """End the thread after what is in the queue."""
+        self._items.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            item = self._items.get()
+            if item is None:
+                return
+            with suppress(Exception):  # after an error on the GPU nothing is read any more
+                item[0].synchronize()
+            del item  # not only when the next one arrives
+
+
+class _Owner:
+    """The owner of the memory of CuPy arrays, as CuPy sees it. It lives as long as the last of these arrays."""
+
+
+@cache
+def _release_queue() -> ReleaseQueue:  # on GPUs only
+    return ReleaseQueue()
+
+
+def kept_until_read(view: Array) -> Array:  # on GPUs only
+    """Return a CuPy array over the memory of `view`, a CuPy array whose memory belongs to another library.
+
+    The array that is returned, and slices of it, keep `view`. When the last of them has been dropped, `view` is kept
+    until the stream that is current in this call has done what was launched on it by then.
+    """
+    if not view.size:
+        return view
+    cuda, owner = import_cupy().cuda, _Owner()
+    weakref.finalize(owner, _release, view, cuda.get_current_stream()).atexit = False
+    memory = cuda.UnownedMemory(view.data.ptr, view.nbytes, owner, view.device.id)
+    return type(view)(view.shape, view.dtype, cuda.MemoryPointer(memory, 0), view.strides)
+
+
+def _release(view: Array, stream: Any) -> None:  # on GPUs only
+    with view.device:
+        event = import_cupy().cuda.Event(block=True, disable_timing=True)
+        event.record(stream)
+    _release_queue().put(event, view)
+
 
 # DLPack's numbers for memory in which a GPU computes: CUDA, ROCm, CUDA managed.
 _GPU_MEMORY = (2, 10, 13)
@@ -145,3 +216,89 @@ def _library_of_class(cls: Any) -> Library | None:
         if package in LIBRARIES or package in _OWN_PACKAGES:
             return LIBRARIES.get(package)
     return _OTHERS if hasattr(cls, "__dlpack__") or hasattr(cls, "__cuda_array_interface__") else None
+
+
+@dataclass(frozen=True, slots=True)
+class DenseInput:
+    """A vector or a block of columns that a caller has passed, as an array of NumPy or CuPy.
+
+    Attributes
+    ----------
+    array : array
+        A NumPy array, or a CuPy array if the memory is a GPU's. An array of another library shares its memory.
+    gpu : Device or None
+        The GPU that holds the memory; None for an array on the host.
+    library : Library or None
+        The library of the caller's array, if that is neither NumPy nor CuPy.
+    """
+
+    array: Array
+    gpu: Device | None = None
+    library: Library | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.array.shape
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the array is on the host."""
+        return self.gpu is None
+
+    def flat(self, device: Device, dtype: np.dtype[Any], columns: int) -> Array:
+        """Return the columns, one after the other, in a contiguous vector of `dtype` on a device. May synchronize.
+
+        `columns` is the number of columns: 1 for a vector.
+        The vector shares memory with the caller's array if nothing has to be copied.
+        """
+        by_columns = self.array.reshape(self.array.shape[0], columns).T
+        if device.owns(self.array):
+            return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
+        host = by_columns if self.gpu is None else self.gpu.download(by_columns)
+        return device.upload(np.ascontiguousarray(host.astype(dtype, copy=False)).reshape(-1))
+
+    def returned(self, result: Array) -> Any:
+        """Return a NumPy or CuPy result as an array of the caller's library, over the same memory."""
+        return result if self.library is None else self.library.export_array(result)
+
+    def copy_back(self, device: Device, result: Array) -> Array:
+        """Return a contiguous result of `device` on the caller's side, host or device. May synchronize."""
+        return result if device.owns(self.array) else device.download_vector(result)
+
+
+def parse_dense(x: Any) -> DenseInput:
+    """Parse anything that a caller passes as a dense array. A `DenseInput` is returned unchanged.
+
+    Raises
+    ------
+    TypeError
+        If a tensor of PyTorch requires a gradient, outside of ``torch.no_grad()``.
+    DtypeError
+        If neither NumPy nor CuPy can read the dtype or the layout.
+    DeviceError
+        If the memory is a GPU's and CuPy is not installed.
+
+    Examples
+    --------
+    >>> parse_dense([1.0, 2.0]).shape
+    (2,)
+    """
+    if isinstance(x, DenseInput):
+        return x
+    if type(x) is np.ndarray:
+        return DenseInput(x)
+    library = library_of(x)
+    array = x if library is None else library.import_array(x)
+    gpu = device_of(array)
+    # `asarray` also turns an `np.matrix` into a plain array.
+    return DenseInput(np.asarray(array) if gpu is None else array, gpu, library)

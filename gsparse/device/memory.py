@@ -1,8 +1,10 @@
-"""The arrays of a device: allocation, copies to and from the host, and what products can read."""
+"""The arrays of a device: allocation, copies to and from the host through pinned memory, and what products can read."""
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from typing import Any
@@ -11,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
+from gsparse.device.locks import make_lock
+from gsparse.device.threads import run_parts
 
 # A function that calls its argument until that returns True, and then returns.
 Wait = Callable[[Callable[[], bool]], None]
@@ -127,3 +131,125 @@ def alias_of(owner: npt.NDArray[Any]) -> npt.NDArray[Any]:
     references to `owner` in order to find out whether a user still holds it.
     """
     return np.asarray(_MemoryOf(owner))
+
+
+# Bytes of one pinned buffer: large enough that its copy runs at the full speed of the link, and small enough that the
+# host can fill one buffer while the device reads another.
+CHUNK_BYTES = 4 << 20
+# Largest number of free buffers that are kept for reuse. If more threads copy at the same time, they allocate buffers
+# and free them.
+MAX_FREE_BUFFERS = 16
+# Bytes of results in pinned memory that callers may hold at the same time. Further results are ordinary arrays, because
+# pinned memory is no longer available to other processes, and CuPy's pool rounds sizes up and keeps freed memory.
+MAX_PINNED_RESULTS = 2 << 30
+# Number of bytes that are copied in the time of one entry or row of a product, the unit of cost of `run_parts`.
+BYTES_PER_COST = 8
+
+
+class _Buffer:  # on GPUs only
+    """A pinned buffer, and the event after which the buffer is free."""
+
+    def __init__(self, cupy: Any) -> None:
+        memory = cupy.cuda.alloc_pinned_memory(CHUNK_BYTES)
+        self.bytes = np.frombuffer(memory, np.uint8, CHUNK_BYTES)
+        self.pointer = self.bytes.ctypes.data
+        self.event = cupy.cuda.Event(disable_timing=True)
+
+
+class Staging:  # on GPUs only
+    """The pinned buffers of one device.
+
+    Any number of threads may use it at the same time. Each copy takes a buffer from a deque and puts it back, by
+    `popleft` and `append`, which are atomic.
+
+    Parameters
+    ----------
+    cupy : module
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._free: deque[_Buffer] = deque()  # buffers that no call fills; the device may still read them
+        self._pinned_results = 0
+        self._lock = make_lock()
+
+    def _acquire(self, min_buffers: int) -> _Buffer:
+        """Return a buffer whose last copy has ended, so that it can be filled. May synchronize.
+
+        If the next buffer is still being read, and fewer than `min_buffers` others are kept, allocate one instead of
+        waiting.
+        """
+        try:
+            buffer = self._free.popleft()
+        except IndexError:
+            return _Buffer(self._cupy)
+        if not buffer.event.done and len(self._free) < min_buffers:
+            self._release(buffer)
+            return _Buffer(self._cupy)
+        buffer.event.synchronize()  # synchronizes
+        return buffer
+
+    def _release(self, buffer: _Buffer) -> None:
+        """Keep a buffer for reuse, or if enough are kept, free it when its last copy has ended. May synchronize."""
+        if len(self._free) < MAX_FREE_BUFFERS:
+            self._free.append(buffer)
+        else:
+            buffer.event.synchronize()  # synchronizes
+
+    def upload(self, host: npt.NDArray[Any]) -> Array:
+        """Copy a contiguous host array to a new device array. When this returns, `host` may be changed.
+
+        The copy is queued on the caller's current stream. The last chunks are not waited for; earlier ones may be, to
+        reuse their buffers. May synchronize.
+        """
+        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
+        result = self._cupy.empty(host.shape, host.dtype)
+        source = host.reshape(-1).view(np.uint8)
+        for first in range(0, source.size, CHUNK_BYTES):
+            part = source[first : first + CHUNK_BYTES]
+            buffer = self._acquire(min_buffers=2)
+            run_parts(_copy_part, part.size // BYTES_PER_COST, buffer.bytes[: part.size], part)
+            runtime.memcpyAsync(
+                result.data.ptr + first, buffer.pointer, part.size, runtime.memcpyHostToDevice, stream.ptr
+            )
+            buffer.event.record(stream)
+            self._release(buffer)
+        return result
+
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        """Copy a contiguous device array to a new host array. Synchronizes.
+
+        The array is in pinned memory if callers then hold at most `MAX_PINNED_RESULTS` bytes of results and the system
+        has pinned memory left. This memory returns to CuPy's pool when the array is freed. Otherwise it is an ordinary
+        array.
+        """
+        memory = self._pinned_memory(array.nbytes)
+        if memory is None:
+            return self._cupy.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
+        flat: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
+        weakref.finalize(flat, self._count_freed, array.nbytes).atexit = False
+        result = flat.reshape(array.shape)
+        array.get(out=result)  # synchronizes
+        return result
+
+    def _pinned_memory(self, nbytes: int) -> Any:
+        """Return pinned memory for a result, or None if callers hold too much or the system has no more."""
+        with self._lock:
+            if self._pinned_results + nbytes > MAX_PINNED_RESULTS:
+                return None
+            try:
+                memory = self._cupy.cuda.alloc_pinned_memory(max(nbytes, 1))
+            except self._cupy.cuda.runtime.CUDARuntimeError:
+                return None
+            self._pinned_results += nbytes
+            return memory
+
+    def _count_freed(self, nbytes: int) -> None:
+        with self._lock:
+            self._pinned_results -= nbytes
+
+
+def _copy_part(part: int, num_parts: int, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    """Copy one of `num_parts` equal parts of an array. NumPy releases the GIL during the copy."""
+    share = slice(source.size * part // num_parts, source.size * (part + 1) // num_parts)
+    target[share] = source[share]

@@ -7,7 +7,7 @@ from functools import cache
 from gsparse._interrupt import uninterrupted
 from gsparse.device.base import Device
 from gsparse.kernels.contract import Kernels
-from gsparse.profiling.recorded import recorded_call
+from gsparse.profiling.recording import recorded_call
 
 
 def kernels_of(device: Device) -> Kernels:

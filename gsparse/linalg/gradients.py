@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.adjoint_operator import AdjointOperator

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
-from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
+from gsparse.device.interchange import parse_dense
 from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.registry import names_of

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from gsparse.device.dense import parse_dense
+from gsparse.device.interchange import parse_dense
 from gsparse.linalg.result import SolveResult
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -34,7 +34,7 @@ from gsparse.products.options import MatrixOptions
 from gsparse.products.prepared import PreparedMatrix, prepare_matrix
 from gsparse.products.structure import Structure
 from gsparse.profiling import recording
-from gsparse.profiling.operation_names import ON_LOAN
+from gsparse.profiling.names import ON_LOAN
 
 ARRAY_NAMES = ("indptr", "indices", "data")
 

@@ -13,9 +13,8 @@ from gsparse.matrix.matrix_flavour import CsrMatrix
 from gsparse.matrix.matrix_product import MatrixProduct
 from gsparse.matrix.operands import csr_operands, in_format, made, matrices_of, on_host
 from gsparse.matrix.simple_matrices import coo_array, diags_array, eye_array, random_array
-from gsparse.sparse.assembly import kronecker
-from gsparse.sparse.canonical import canonical
-from gsparse.sparse.selection import triangle
+from gsparse.sparse.canonical import canonical, kronecker
+from gsparse.sparse.reshaping import triangle
 
 
 def kron(A: Any, B: Any, format: str | None = None, *, device: Any = None) -> Any:

@@ -21,8 +21,7 @@ from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.sparse.assembly import without_zeros
-from gsparse.sparse.canonical import canonical, first_of_each_place, sorted_rows
+from gsparse.sparse.canonical import canonical, first_of_each_place, sorted_rows, without_zeros
 from gsparse.sparse.reshaping import added_to, dense_of
 
 # Number of diagonals from which on SciPy warns that a matrix of diagonals is inefficient.

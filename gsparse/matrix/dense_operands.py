@@ -21,9 +21,8 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
-from gsparse.sparse.arithmetic import combine
+from gsparse.sparse.arithmetic import combine, scaled_values
 from gsparse.sparse.reshaping import dense_of, repeated
-from gsparse.sparse.scaling import scaled_values
 
 # ---------------------------------------------------------------------------------------------------- operands
 

@@ -21,7 +21,7 @@ from gsparse.errors import DeviceError
 from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
-from gsparse.profiling.recorded import recorded_call
+from gsparse.profiling.recording import recorded_call
 
 # What still runs on the host: the operation, and when.
 HOST_OPERATIONS = {

@@ -25,8 +25,7 @@ from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar
 from gsparse.matrix.host_operations import FROZEN, write_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, matrix_of
-from gsparse.sparse.assembly import without_zeros
-from gsparse.sparse.canonical import canonical, sorted_rows
+from gsparse.sparse.canonical import canonical, sorted_rows, without_zeros
 from gsparse.sparse.editing import resized
 
 # Is held while a matrix is written to.

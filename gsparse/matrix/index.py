@@ -19,7 +19,7 @@ from gsparse.errors import DeviceError
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse
-from gsparse.sparse.assembly import without_zeros
+from gsparse.sparse.canonical import without_zeros
 
 # At most this number of places are listed on the host if their index is there: one upload takes less time than several
 # operations on the device.

@@ -25,8 +25,7 @@ from gsparse.matrix.reductions import written
 from gsparse.matrix.shapes import reshape_matrix
 from gsparse.matrix.sparse_operations import csr_of, matrix_of
 from gsparse.sparse.canonical import computed
-from gsparse.sparse.reshaping import from_dense
-from gsparse.sparse.selection import select_columns, select_rows
+from gsparse.sparse.reshaping import from_dense, select_columns, select_rows
 
 
 def _are_separate(rows: Axis, columns: Axis) -> bool:

@@ -11,7 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.operands import in_format, made, matrices_of, on_host, sorted_csr
-from gsparse.sparse.assembly import from_blocks
+from gsparse.sparse.canonical import from_blocks
 
 
 def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, device: Any = None) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.errors import ShapeError
 from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.dense_operands import is_scalar
@@ -17,7 +17,7 @@ from gsparse.matrix.host_operations import counted_scipy_array, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import is_sparse, multiply_sparse
 from gsparse.products.multiply import multiply, multiply_columns_quickly, multiply_quickly
-from gsparse.profiling.recorded import recorded_call
+from gsparse.profiling.recording import recorded_call
 
 
 def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None, *, adjoint: bool = False) -> Array:

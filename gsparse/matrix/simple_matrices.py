@@ -12,8 +12,7 @@ from gsparse.device.select import get_device
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.operands import in_format, made
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.sparse.assembly import from_coordinates, identity, without_zeros
-from gsparse.sparse.canonical import canonical
+from gsparse.sparse.canonical import canonical, from_coordinates, identity, without_zeros
 
 _AUTO = object()
 

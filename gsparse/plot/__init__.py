@@ -5,11 +5,8 @@
 
 from gsparse.plot.axes import PlotError
 from gsparse.plot.multigrid import hierarchy
-from gsparse.plot.notebook import html
-from gsparse.plot.solves import convergence
-from gsparse.plot.speed import times_by_format
-from gsparse.plot.structure import density, row_lengths, sparsity
-from gsparse.plot.workers import distribution
+from gsparse.plot.runs import convergence, distribution, times_by_format
+from gsparse.plot.structure import density, html, row_lengths, sparsity
 
 __all__ = [
     "PlotError",

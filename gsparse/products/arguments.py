@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import DenseInput
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 

@@ -15,9 +15,8 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.counters import TOTAL, Stats
-from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, result_dtype, storage_dtype
-from gsparse.device.interchange import as_own_array
+from gsparse.device.interchange import DenseInput, as_own_array, parse_dense
 from gsparse.device.streams import NO_CONTEXT
 from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
 from gsparse.products.building import ColumnsProduct, Product

@@ -1,16 +1,4 @@
-"""The hook of the profile: what other subpackages call in order to have an operation recorded.
-
-    operation --> recorder is None?  yes: nothing else happens
-                         | no
-                         v
-                  Span, opened and closed on the caller's thread --> every Profile that was open meanwhile
-
-`recorder` is None while no profile is open. An operation tests it, which takes some ten nanoseconds, and otherwise runs
-inside of a span. Spans are nested: the time of a span without the spans inside it is its *own* time.
-
-On a GPU, a span records an event before and after the work that it queues. Nobody waits for these events. They are read
-when the profile is evaluated.
-"""
+"""The hook of the profile: what other subpackages call or decorate, in order to have an operation recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +6,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
-from gsparse.profiling.caller import Place, place_of_caller
-from gsparse.profiling.operation_names import name_of_block
+from gsparse.profiling.names import Place, name_of_block, place_of_caller
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -337,3 +325,38 @@ def note_solve(iterations: int) -> None:
     solver = next((each for each in reversed(_STATE.stack) if each.kind == "solver"), None)
     if solver is not None:
         solver.iterations += iterations
+
+
+def recorded_copy(name: str) -> Callable[[Function], Function]:
+    """Return a decorator for methods of a device, ``method(self, array)``, that copy an array."""
+
+    def decorate(method: Function) -> Function:
+        @wraps(method)
+        def copy(self: Any, array: Any) -> Any:
+            if recorder is None:
+                return method(self, array)
+            with span("copy", name, self, None, int(array.nbytes)):
+                return method(self, array)
+
+        return cast(Function, copy)
+
+    return decorate
+
+
+def recorded_call(kind: str, name: str) -> Callable[[Function], Function]:
+    """Return a decorator for functions of the host, such as operations that SciPy computes.
+
+    Fields of `name`, such as ``{0}``, are replaced by positional arguments of the call.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if recorder is None:
+                return function(*args, **options)
+            with span(kind, name.format(*args)):
+                return function(*args, **options)
+
+        return cast(Function, call)
+
+    return decorate

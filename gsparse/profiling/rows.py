@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gsparse.profiling.caller import text_of_place
+from gsparse.profiling.names import text_of_place
 from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
 
 # The kind of the row for the time in which nothing was recorded.

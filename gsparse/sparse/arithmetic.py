@@ -1,4 +1,4 @@
-"""Results that are sparse from two sparse matrices: their product, sums, comparisons."""
+"""Results that are sparse from two matrices, or from one and factors: products, sums, comparisons, scaling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,42 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, BlockPattern, KnownProduct
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.assembly import without_zeros
 from gsparse.sparse.block_products import BlockProduct, block_patterns
-from gsparse.sparse.canonical import canonical, computed, in_common
+from gsparse.sparse.canonical import canonical, computed, in_common, without_zeros
 from gsparse.sparse.reshaping import dense_of
-from gsparse.sparse.scaling import scaled_values
+
+
+def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
+    """Return the value of each entry times the element of a dense array that belongs to it.
+
+    Parameters
+    ----------
+    device : Device
+        The device of the arrays. It must be the active one.
+    csr : Csr
+    factors : array
+        On the device, of shape (num_rows, num_cols), (1, num_cols) for factors of columns, (num_rows, 1) for factors
+        of rows, or (1, 1) for one factor of all entries.
+
+    Returns
+    -------
+    array, shape (nnz,)
+        Of the dtype that NumPy gives the product.
+    """
+    if factors.size == 1:
+        return csr.data * factors.reshape(())
+    kernels = kernels_of(device)
+    dtype = csr.dtype if csr.dtype == factors.dtype else np.result_type(csr.dtype, factors.dtype)
+    if 1 not in factors.shape:
+        return csr.data * kernels.edits.take_elements(device, csr, factors)
+    values = computed(csr, dtype)
+    scale = kernels.sparse_rows.scale_columns if factors.shape[0] == 1 else kernels.sparse_rows.scale_rows
+    factors = factors.reshape(-1)
+    if factors.dtype != values.dtype:
+        factors = factors.astype(values.dtype)
+    products = scale(device, values, factors if factors.flags.c_contiguous else device.xp.ascontiguousarray(factors))
+    return products if products.dtype == dtype else products.astype(dtype)
+
 
 # Number of parts into which the rows of a product are divided if memory does not suffice for the whole.
 _PARTS = 8

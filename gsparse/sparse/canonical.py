@@ -1,7 +1,8 @@
-"""Canonical form: columns increase within each row, and no place of the matrix has two entries."""
+"""Matrices made of coordinates or blocks, and the canonical form: increasing columns, no place twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array, compute_dtype
 from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
 
@@ -82,3 +84,74 @@ def in_common(*matrices: Csr) -> tuple[Csr, ...]:
         return matrices
     common = np.result_type(*(part.indices.dtype for part in matrices))
     return tuple(part.with_index_dtype(common) for part in matrices)
+
+
+def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, columns: Array, data: Array) -> Csr:
+    """Return the matrix of entries at the given rows and columns, which are in range.
+
+    Entries of one row keep their order, and repeated entries remain. Synchronizes.
+    """
+    index = np.int32 if max(*shape, int(data.size)) <= MAX_INT32 else np.int64
+    order, indptr = kernels_of(device).transpose.order_by_row(device, rows.astype(index, copy=False), shape[0])
+    return Csr(shape, indptr, columns.astype(index, copy=False)[order], data[order])
+
+
+def without_zeros(device: Device, csr: Csr) -> Csr:
+    """Return the entries that are not 0, with values of the dtype of `csr`. Synchronizes."""
+    kept = kernels_of(device).sparse_rows.drop_zeros(device, computed(csr, csr.dtype))
+    return kept.with_data(kept.data.astype(csr.dtype, copy=False))
+
+
+def identity(device: Device, shape: tuple[int, int], offset: int, dtype: Any) -> Csr:
+    """Return the matrix with ones on diagonal `offset`, where column minus row is `offset`."""
+    xp = device.xp
+    row, column = max(0, -offset), max(0, offset)
+    count = max(0, min(shape[0] - row, shape[1] - column))
+    index = np.int32 if max(shape) <= MAX_INT32 else np.int64
+    indptr = xp.clip(xp.arange(shape[0] + 1, dtype=np.int64) - row, 0, count).astype(index)
+    return Csr(shape, indptr, xp.arange(column, column + count, dtype=index), xp.ones(count, dtype))
+
+
+def kronecker(device: Device, a: Csr, b: Csr) -> Csr:
+    """Return the Kronecker product of two matrices, with an entry for each pair of entries. Synchronizes.
+
+    The result is in canonical form if A and B are.
+    """
+    shape = (a.num_rows * b.num_rows, a.num_cols * b.num_cols)
+    (a_rows, a_columns), (b_rows, b_columns) = (_coordinates(device, part) for part in (a, b))
+    rows = (a_rows[:, None] * b.num_rows + b_rows).reshape(-1)
+    columns = (a_columns[:, None] * b.num_cols + b_columns).reshape(-1)
+    result = from_coordinates(device, shape, rows, columns, (a.data[:, None] * b.data).reshape(-1))
+    return in_common(result, a, b)[0]  # SciPy keeps wide indices.
+
+
+def from_blocks(
+    device: Device, shape: tuple[int, int], blocks: Sequence[tuple[int, int, Csr]], dtype: np.dtype[Any]
+) -> Csr:
+    """Return the matrix that holds each block with its first entry at a row and a column. Synchronizes.
+
+    Parameters
+    ----------
+    device : Device
+        The device of the arrays. It must be the active one.
+    shape : (int, int)
+        Of the result.
+    blocks : sequence of (row, column, Csr)
+        Blocks do not overlap, and those of the same rows come from left to right.
+    dtype : dtype
+        Of the result.
+    """
+    xp = device.xp
+    parts: list[tuple[Array, ...]] = [(xp.zeros(0, np.int64), xp.zeros(0, np.int64), xp.zeros(0, dtype))]
+    for row, column, block in blocks:
+        rows, columns = _coordinates(device, block)
+        parts.append((rows + row, columns + column, block.data.astype(dtype, copy=False)))
+    joined = from_coordinates(device, shape, *(xp.concatenate(list(part)) for part in zip(*parts, strict=True)))
+    index = np.result_type(joined.indices.dtype, *(block.indices.dtype for *_, block in blocks))
+    return joined.with_index_dtype(index)  # SciPy keeps wide indices.
+
+
+def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
+    """Return the row and the column of each entry as int64, so that products of numbers do not overflow."""
+    rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
+    return rows.astype(np.int64), csr.indices.astype(np.int64)

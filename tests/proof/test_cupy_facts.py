@@ -228,7 +228,7 @@ def test_python_scalars_are_passed_as_64_bit_numbers() -> None:
 
 
 def test_graphs_have_handles_for_the_driver() -> None:
-    """What `gsparse.device.priority_graphs` uses."""
+    """What `gsparse.device.gpu_streams` uses."""
     assert isinstance(inspect.getattr_static(cupy.cuda.Graph, "graph"), types.GetSetDescriptorType)
     for name in ("graphLaunch", "graphExecDestroy"):
         assert callable(getattr(cupy.cuda.runtime, name))

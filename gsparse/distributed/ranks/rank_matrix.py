@@ -19,7 +19,7 @@ from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.sparse.assembly import without_zeros
+from gsparse.sparse.canonical import without_zeros
 
 HostArray = npt.NDArray[Any]
 

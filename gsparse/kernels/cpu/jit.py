@@ -1,7 +1,7 @@
 """How numba compiles this backend: code that runs without the GIL and is cached on disk.
 
 `jitted` and `subroutine` only decide how the loops of the other modules are compiled. One listener tells
-`gsparse.device.compile_notice` when that happens, another one keeps numba's internal functions apart.
+`gsparse.device.compilation` when that happens, another one keeps numba's internal functions apart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from gsparse._interrupt import uninterrupted
 from gsparse.device.cache import CACHE_VARIABLE, UntrustedFolderError, make_private_code_folder, warn_unwritable
-from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.compilation import COMPILE_NOTICE
 
 P = ParamSpec("P")
 R = TypeVar("R")

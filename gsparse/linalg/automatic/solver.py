@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import DenseInput
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.automatic.attempts import try_method
 from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for, methods_for_operator

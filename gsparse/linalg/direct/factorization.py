@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import parse_dense
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition

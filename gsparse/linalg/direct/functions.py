@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import MatrixRankWarning
 
-from gsparse.device.dense import parse_dense
+from gsparse.device.interchange import parse_dense
 from gsparse.errors import ShapeError, SingularMatrixError
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.direct.factors import FactorOptions

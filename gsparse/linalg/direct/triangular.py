@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import parse_dense
 from gsparse.errors import DeviceError, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of

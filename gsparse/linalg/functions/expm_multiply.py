@@ -27,8 +27,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse.device.base import Device
 from gsparse.device.counters import recorded_products
-from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of

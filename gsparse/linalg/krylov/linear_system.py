@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
-from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of

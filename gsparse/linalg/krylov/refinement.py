@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import DenseInput
 from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step

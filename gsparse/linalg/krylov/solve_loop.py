@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of

@@ -25,7 +25,7 @@ from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
-from gsparse.sparse.transposition import CsrTranspose
+from gsparse.sparse.reshaping import CsrTranspose
 
 # Returns the blocks of the factors of a product, or None.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gsparse.device.base import Device
-from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.compilation import COMPILE_NOTICE
 
 _Result = TypeVar("_Result")
 

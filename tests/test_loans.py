@@ -24,8 +24,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import HostLoanWarning
 from gsparse.kernels.backends import kernels_of
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, TransposedMatrix
 from gsparse.matrix.loans import ArrayPair, held_elsewhere
 from gsparse.matrix.matrix_like import initialize as initialize_matrix
 from tests.conftest import make_device

@@ -21,8 +21,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, HostFallbackError, MatrixProductWarning, ShapeError
 from gsparse.matrix.elementwise import VALUE_FUNCTIONS
-from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
-from gsparse.matrix.ufuncs import UFUNC_METHODS
+from gsparse.matrix.gpu_sparse_matrix import UFUNC_METHODS, TransposedMatrix
 from tests.support import DTYPES, INDEX_DTYPES, assert_product, from_lengths, host, on_device, random_values, with_types
 
 SHAPE = (12, 9)

@@ -480,7 +480,7 @@ def test_the_line_of_the_user_is_found_through_a_library() -> None:
 @pytest.mark.parametrize(
     ("file", "owner"),
     [
-        (f"{Path(gsparse.__file__).parent}/matrix/plans.py", caller._OURS),
+        (f"{Path(gsparse.__file__).parent}/matrix/product_methods.py", caller._OURS),
         ("/home/me/.local/lib/python3.11/site-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
         ("/usr/lib/python3/dist-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
         (json.__file__, caller._OF_LIBRARY),

@@ -17,7 +17,7 @@ from gsparse.linalg.operators import as_operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveResult
-from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 # Default rtol by the size of a real number in bytes. It is tight enough that SciPy's own tolerance is met in one to
 # three of its iterations, and loose enough to be reached on ill-conditioned problems.

@@ -33,7 +33,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.adjoint_operator import AdjointOperator
 from gsparse.linalg.operators import as_operator
 from gsparse.linalg.registry import METHODS
-from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 from gsparse.products.arguments import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix

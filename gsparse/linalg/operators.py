@@ -18,8 +18,7 @@ from gsparse.device.interchange import parse_dense
 from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.registry import names_of
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 # ``apply(x, y)`` writes the product into y. Both are flat arrays, one column after the other.
 Apply = Callable[[Array, Array], None]

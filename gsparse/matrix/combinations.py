@@ -22,9 +22,8 @@ from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar, is_zero_dimensional_object, sparse_result
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
-from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
-from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of
+from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of, shape_mismatch
 from gsparse.sparse.construction import check_dtype
 from gsparse.sparse.reshaping import added_to, dense_of, full
 

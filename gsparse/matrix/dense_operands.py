@@ -18,9 +18,8 @@ from gsparse.errors import DeviceError
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
-from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
-from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
+from gsparse.matrix.sparse_operations import csr_of, matrix_of, shape_mismatch, with_values
 from gsparse.sparse.arithmetic import combine, scaled_values
 from gsparse.sparse.reshaping import dense_of, repeated
 

@@ -1,22 +1,134 @@
-"""GpuSparseMatrix: SciPy's csr_array whose arrays live on a device, and the transposed view that `A.T` returns.
-
-    GpuSparseMatrix -----+                    +--> scipy.sparse.csr_array
-                         +--> DeviceMatrix ---+
-    TransposedMatrix ----+                    +--> scipy.sparse.csc_array
-
-Nothing is computed here. `DeviceMatrix` holds what both classes have in common. `matrix_flavour.py` has the same two
-classes for `scipy.sparse.csr_matrix`.
-"""
+"""`GpuSparseMatrix`, the methods of all matrices by subject, and the transposed view that `A.T` returns."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+import numpy as np
 import scipy.sparse as sp
 
+from gsparse.device.base import Device
 from gsparse.files import read_file
-from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.combinations import Combinations
+from gsparse.matrix.constructor import construct, rebuild
+from gsparse.matrix.conversions import Conversions
+from gsparse.matrix.elementwise import VALUE_FUNCTIONS, ElementWise
+from gsparse.matrix.host_operations import HostFormats
+from gsparse.matrix.in_place import LentArrays, Rearrangements
+from gsparse.matrix.indexing import Selection
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.matrix.product_methods import Plans, Products
+from gsparse.matrix.reductions import Reductions
+from gsparse.matrix.shapes import Extremes, Shapes
+from gsparse.matrix.upper_layers import UpperLayers, offer_writers
+from gsparse.matrix.writes import Writes
+
+# NumPy's functions as the methods that serve them: (forward, reflected).
+UFUNC_METHODS = {
+    "add": ("__add__", "__radd__"),
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "power": ("__pow__", "__rpow__"),
+    "maximum": ("maximum", "maximum"),
+    "minimum": ("minimum", "minimum"),
+    "equal": ("__eq__", "__eq__"),
+    "not_equal": ("__ne__", "__ne__"),
+    "less": ("__lt__", "__gt__"),
+    "less_equal": ("__le__", "__ge__"),
+    "greater": ("__gt__", "__lt__"),
+    "greater_equal": ("__ge__", "__le__"),
+    "square": ("_square",),
+    "negative": ("__neg__",),
+    "absolute": ("__abs__",),
+    "conjugate": ("conjugate",),
+    "positive": ("copy",),
+    **{name: (name,) for name in VALUE_FUNCTIONS},
+}
+
+
+class Ufuncs(MatrixLike):
+    """NumPy's functions of a matrix."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        """Serve NumPy's functions: ``np.sin(A)``, ``ndarray @ A``, ``np.float64(2) * A``, ``ndarray += A``."""
+        names = UFUNC_METHODS.get(ufunc.__name__)
+        if method != "__call__" or names is None or options.keys() - {"axes"}:  # NumPy passes `axes` for `y @= A`.
+            raise TypeError(f"unsupported operand type(s) for numpy.{ufunc.__name__} ({method}): {type(self).__name__}")
+        matrix = inputs[0] if is_device_matrix(inputs[0]) else inputs[-1]
+        reflected = matrix is not inputs[0]
+        operator = getattr(matrix, names[-1 if reflected else 0], None)
+        if operator is None:
+            return NotImplemented
+        result = operator(*(inputs[:-1] if reflected else inputs[1:]))
+        if out is None or result is NotImplemented or sp.issparse(result) or result.shape != out[0].shape:
+            return result  # In place, `dense *= A` gives a sparse result, and `y @= A` another shape, as in SciPy.
+        if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
+            return result  # `integers += A` gives floats.
+        out[0][...] = result
+        return out[0]
+
+
+class DeviceMatrix(
+    Products,
+    Plans,
+    ElementWise,
+    Combinations,
+    Ufuncs,
+    Reductions,
+    Extremes,
+    Selection,
+    Writes,
+    Rearrangements,
+    Shapes,
+    Conversions,
+    HostFormats,
+    LentArrays,
+    UpperLayers,
+):
+    """A sparse matrix whose arrays live on a device; the subclasses are CSR or CSC, arrays or matrices of SciPy.
+
+    The arrays are those of CSR; `TransposedMatrix` reads them as CSC, which is the transpose.
+    """
+
+    def __init__(
+        self,
+        arg1: Any,
+        shape: tuple[int, ...] | None = None,
+        dtype: Any = None,
+        copy: bool = False,
+        *,
+        device: str | Device | None = None,
+        format: str | None = None,
+        schedule: str | None = None,
+        threads_per_block: int | None = None,
+        expected_products: int | None = None,
+        compress: bool | Literal["columns", "values"] | None = None,
+        tune: bool | Literal["lazy"] | None = None,
+        symmetric: bool | Literal["hermitian"] | None = None,
+        maxprint: int | None = None,
+    ) -> None:
+        options = {
+            "format": format,
+            "schedule": schedule,
+            "threads_per_block": threads_per_block,
+            "expected_products": expected_products,
+            "compress": compress,
+            "tune": tune,
+            "symmetric": symmetric,
+        }
+        offer_writers((type(self), self._transposed_class))
+        construct(self, arg1, shape, dtype, copy, device, options, maxprint)
+
+    # The name in a TypeError about arguments: users never see this class.
+    __init__.__qualname__ = "GpuSparseMatrix.__init__"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arrays = tuple(map(np.array, self._arrays.read()))
+        state = (self.shape, self.device.kind, self._arrays.options, self._came_from_spmatrix, self.maxprint)
+        return rebuild, (type(self), arrays, *state)
 
 
 class ReadableMatrix(DeviceMatrix):

@@ -18,9 +18,8 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.dense_operands import is_scalar
-from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.elementwise import scale
-from gsparse.matrix.gpu_sparse_matrix import ReadableMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, ReadableMatrix
 
 
 def _maker(cls: type[Any]) -> Any:

@@ -1,18 +1,32 @@
-"""Matrices of another shape with the same elements, and the number of entries of a matrix, of its rows or columns."""
+"""Matrices of another shape with the same elements, numbers of entries, and the greatest and least values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-from gsparse.device.dtypes import HOST_ONLY
+from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.select import device_of
 from gsparse.files.checks import scipy_matrices
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.reductions import (
+    downloaded,
+    is_computed_here,
+    lines_of,
+    parse_axis,
+    run_reduction_on_host,
+    written,
+)
 from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of
-from gsparse.sparse.canonical import canonical
+from gsparse.sparse.canonical import canonical, computed
+from gsparse.sparse.reductions import extreme_of_rows, first_extreme, positions_of_rows
 from gsparse.sparse.reshaping import repeated, reshaped
 
 
@@ -97,3 +111,135 @@ class Shapes(MatrixLike):
             else:
                 counts = kernels_of(device).sparse_rows.count_numbers(device, csr.indices, csr.num_cols)
         return device.download(counts)  # synchronizes
+
+
+# SciPy's methods, and the extremes that they look for (`gsparse.kernels.algebra.EXTREMES`).
+_EXTREMES = {"max": "maximum", "min": "minimum", "nanmax": "fmax", "nanmin": "fmin"}
+_POSITIONS = {"argmax": "maximum", "argmin": "minimum"}
+
+_EXTREME_DOC = """Return the {what} of all elements, or along an axis. Synchronizes, unless `out` is on the device.
+
+    Parameters
+    ----------
+    axis : {{-2, -1, 0, 1, None}}
+        0 looks at columns, 1 at rows, None at all of the matrix.
+    out : array of the device, optional
+        Of the result's shape. The result is then dense. SciPy takes none.
+    explicit : bool
+        Whether only stored entries count, and not the zeros that are not stored.
+
+    Returns
+    -------
+    {result}
+        `out` if it was passed.
+
+    Raises
+    ------
+    ValueError
+        If there are no elements, or if `out` is not on the device.
+    """
+
+
+def _extreme_method(name: str) -> Callable[..., Any]:
+    """Return the method of one row of `_EXTREMES`."""
+
+    def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+        if out is not None and device_of(out) is None:
+            raise ValueError("Sparse min/max does not support an 'out' parameter.")
+        if not is_computed_here(self):
+            return run_reduction_on_host(self, name, axis=axis, out=out, explicit=explicit)
+        axis = parse_axis(self, name, axis)
+        if 0 in (self.shape if axis is None else (self.shape[axis],)):
+            raise ValueError("zero-size array to reduction operation")
+        extreme = _extreme_of_all if axis is None else _extremes_along
+        return extreme(self, axis, _EXTREMES[name], out, explicit)
+
+    which = "greatest" if name.endswith("max") else "least"
+    what = f"{which} {'number, ignoring NaN,' if name.startswith('nan') else 'value'}"
+    method.__name__ = name
+    method.__doc__ = _EXTREME_DOC.format(what=what, result="scalar or coo_array")
+    return method
+
+
+def _extreme_of_all(matrix: MatrixLike, axis: None, extreme: str, out: Any, explicit: bool) -> Any:
+    device, (csr, _) = matrix.device, lines_of(matrix, None, summed=True)
+    value = zero = matrix.dtype.type(0)
+    if csr.nnz:
+        with device.active(), device.memory_guard():
+            data, unsigned = computed(csr, matrix.dtype).data, matrix.dtype == np.uint64
+            found = kernels_of(device).reductions.extreme_entries(device, None, data, extreme, csr.nnz, 0, unsigned)
+        value = downloaded(matrix, found, matrix.dtype)[0]
+        if csr.nnz != prod(matrix.shape) and not explicit:
+            value = getattr(np, extreme)(zero, value)
+    return value if out is None else written(matrix, value, out, ())
+
+
+def _extremes_along(matrix: MatrixLike, axis: int, extreme: str, out: Any, explicit: bool) -> Any:
+    device, (csr, longest) = matrix.device, lines_of(matrix, axis, summed=True)
+    with device.active(), device.memory_guard():
+        lines = computed(csr, matrix.dtype)
+        extremes = extreme_of_rows(device, lines, longest, extreme, explicit, matrix.dtype == np.uint64)
+    shape = matrix._reduced_shape(axis)
+    if out is not None:
+        return written(matrix, extremes, out, shape)
+    values = downloaded(matrix, extremes, matrix.dtype)
+    places = np.flatnonzero(values != 0).astype(np.int32 if csr.num_rows <= MAX_INT32 else np.int64)
+    vector = sp.coo_array((values[places], (places,)), shape=(csr.num_rows,), dtype=matrix.dtype)
+    return matrix._coo_container(vector.reshape(shape))
+
+
+def _position_method(name: str) -> Callable[..., Any]:
+    """Return the method of one row of `_POSITIONS`."""
+
+    def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+        if out is not None and device_of(out) is None:
+            raise ValueError(f"Sparse {name} does not support an 'out' parameter.")
+        if not is_computed_here(self):
+            return run_reduction_on_host(self, name, axis=axis, out=out, explicit=explicit)
+        axis = parse_axis(self, name, axis)
+        if axis is None:
+            position = _position_in_all(self, name, explicit)
+            return position if out is None else written(self, np.int64(position), out, ())
+        if self.shape[axis] == 0:
+            raise ValueError(f"Cannot apply {name} along a zero-sized dimension.")
+        positions = _positions_along(self, axis, _POSITIONS[name], explicit)
+        shape = self._reduced_shape(axis)
+        if out is not None:
+            return written(self, positions, out, shape)
+        return self._ascontainer(self.device.download(positions).reshape(shape))  # synchronizes
+
+    which = "greatest" if name.endswith("max") else "least"
+    method.__name__ = name
+    method.__doc__ = _EXTREME_DOC.format(what=f"index of the {which} value", result="int or ndarray of int")
+    return method
+
+
+def _position_in_all(matrix: MatrixLike, name: str, explicit: bool) -> Any:
+    if 0 in matrix.shape:
+        raise ValueError(f"Cannot apply {name} to an empty matrix.")
+    device, (csr, _) = matrix.device, lines_of(matrix, 1, summed=True)
+    if not csr.nnz:
+        if explicit:
+            raise ValueError(f"Cannot apply {name} to zero matrix when explicit=True.")
+        return 0
+    with device.active(), device.memory_guard():
+        lines = computed(csr, matrix.dtype)
+        return first_extreme(device, lines, _POSITIONS[name], explicit, matrix.dtype)
+
+
+def _positions_along(matrix: MatrixLike, axis: int, extreme: str, explicit: bool) -> Array:
+    device, (csr, longest) = matrix.device, lines_of(matrix, axis, summed=True)
+    with device.active(), device.memory_guard():
+        lines = computed(csr, matrix.dtype)
+        return positions_of_rows(device, lines, longest, extreme, explicit, matrix.dtype == np.uint64)
+
+
+class Extremes(MatrixLike):
+    """Maxima and minima, and where they are."""
+
+    max = _extreme_method("max")
+    min = _extreme_method("min")
+    nanmax = _extreme_method("nanmax")
+    nanmin = _extreme_method("nanmin")
+    argmax = _position_method("argmax")
+    argmin = _position_method("argmin")

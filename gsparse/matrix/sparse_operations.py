@@ -1,9 +1,4 @@
-"""Products with a second sparse matrix, computed on the device, and what all operations with one need.
-
-SciPy sees a matrix by rows (CSR) or, for a transposed view, by columns (CSC), and the result of an operation has the
-format of its first operand. An operation on a view computes the transpose of the result, by rows, from the transposes
-of its operands.
-"""
+"""Products with a second sparse matrix, computed on the device, and what all operations with one need."""
 
 from __future__ import annotations
 
@@ -20,11 +15,18 @@ from gsparse.formats import Csr
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
-from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.products.structure import Structure
 from gsparse.sparse.arithmetic import combine, multiply_broadcast, product, product_of_blocks
 from gsparse.sparse.block_products import may_pay
 from gsparse.sparse.reshaping import dense_of, reshaped
+
+
+def shape_mismatch(first: tuple[int, ...], second: tuple[int, ...], *, broadcasts: bool) -> ShapeError:
+    """Return the error. `broadcasts` says whether the operation repeats a row or a column, as NumPy does."""
+    required = "must be equal, or 1, along each axis" if broadcasts else "must be the same"
+    return ShapeError(
+        f"inconsistent shapes {first} and {second}: they {required}; A[rows, columns] selects a part of A"
+    )
 
 
 def is_sparse(value: Any) -> bool:

@@ -1,17 +1,42 @@
-"""Methods of the matrix that upper layers serve: `distribute`, `accelerated`, and the notebook's table.
-
-The matrix imports none of these layers. The public interface (`gsparse/__init__.py`), which stands above all of them,
-enters a function for each name when the package is imported.
-"""
+"""Methods of the matrix that upper layers serve, and the writer of AnnData's files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
 from typing import Any, cast
 
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.matrix.host_operations import counted_scipy_array
 from gsparse.matrix.matrix_like import MatrixLike
+
+
+def offer_writers(classes: Iterable[Any]) -> None:
+    """Register writers of these classes with anndata, once, if this process has imported it."""
+    if "anndata" in sys.modules:
+        for cls in classes:
+            _register(cls)
+
+
+@cache
+def _register(cls: Any) -> None:
+    """Register a writer with anndata, which writes a matrix as SciPy's array; do nothing if anndata has changed."""
+    try:
+        specs, compat = import_module("anndata._io.specs"), import_module("anndata.compat")
+        spec = specs.IOSpec("csc_matrix" if cls._by_columns else "csr_matrix", "0.1.0")
+        register, groups = specs._REGISTRY.register_write, (compat.H5Group, compat.ZarrGroup)
+    except (ImportError, AttributeError):
+        return
+
+    def write(group: Any, key: str, matrix: Any, *, _writer: Any, **options: Any) -> None:
+        _writer.write_elem(group, key, counted_scipy_array(matrix, "anndata's writer"), **options)
+
+    for group in groups:
+        register(group, cls, spec)(write)
+
 
 UPPER_LAYERS: dict[str, Callable[..., Any]] = {}
 

@@ -15,7 +15,7 @@ from gsparse.distributed.client.vector_layout import is_dask
 from gsparse.distributed.io.loaders import RowLoader, Source
 from gsparse.errors import ShapeError
 from gsparse.linalg.multigrid.options import blocks_of
-from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 
 def distribute(

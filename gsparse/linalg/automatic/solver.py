@@ -23,7 +23,7 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.result import OUT_OF_RANGE, SolveAttempt, SolveResult, describe
 from gsparse.linalg.solver_arguments import checked
 from gsparse.matrix.arrays import frames_to_the_caller
-from gsparse.matrix.joined_matrices import vstack
+from gsparse.matrix.assembly import vstack
 from gsparse.matrix.simple_matrices import eye_array
 
 # The default of rtol in double and in single precision, and the smallest rtol that single precision reaches.

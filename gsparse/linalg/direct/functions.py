@@ -16,8 +16,7 @@ from gsparse.linalg.direct.factors import FactorOptions
 from gsparse.linalg.operators import solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import as_matrix
 from gsparse.matrix.arrays import frames_to_the_caller
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 # Columns of a sparse right-hand side that are solved at the same time.
 _COLUMNS_AT_ONCE = 64

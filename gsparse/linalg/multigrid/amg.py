@@ -23,8 +23,7 @@ from gsparse.linalg.preconditioners.relaxation import Smoother
 from gsparse.linalg.preconditioners.row_order import check_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 # Number of steps of a smoother that is chosen by its name.
 _DEFAULT_SWEEPS = 2

@@ -11,8 +11,8 @@ from typing import Any
 import scipy.sparse as sp
 
 from gsparse.kernels.aggregation import MEASURES
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.plans import declared_block_shape
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
+from gsparse.matrix.product_methods import declared_block_shape
 
 SYMMETRIES = ("hermitian", "symmetric", "nonsymmetric")
 # The default θ of each measure, as in PyAMG.

@@ -18,8 +18,7 @@ from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeErr
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator, rounded_to_double
-from gsparse.matrix.device_matrix import DeviceMatrix
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical
 

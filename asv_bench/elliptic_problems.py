@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.linalg.multigrid.near_nullspace import rigid_body_modes
+from gsparse.linalg.multigrid.options import rigid_body_modes
 
 __all__ = [
     "EllipticProblem",

@@ -27,7 +27,7 @@ from measure_solvers import Row, print_row, row, seconds
 from gsparse import GpuSparseMatrix
 from gsparse.bench.timing import Sampler, medians
 from gsparse.device.gpu import GpuDevice
-from gsparse.kernels.calls import queue
+from gsparse.kernels.steps import queue
 
 ROWS, COLUMNS = (1000, 100_000), (1, 4, 16, 64)
 # Calls that are timed together, and samples of which the median counts.

@@ -28,7 +28,7 @@ from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.kernels.cpu.compiling import HandOut
-from gsparse.linalg.automatic import direct, plan
+from gsparse.linalg.automatic import attempts, plan
 from tests.support import closed_pipe
 
 ROOT = Path(__file__).parents[1]
@@ -197,8 +197,8 @@ def test_an_automatic_solve_that_does_not_converge_lists_what_was_tried(
     files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "DIRECT_SIZE", 0)
-    monkeypatch.setattr(direct, "_SMALL", 0)
-    monkeypatch.setattr(direct, "_MAX_OPERATIONS", 0)
+    monkeypatch.setattr(attempts, "_SMALL", 0)
+    monkeypatch.setattr(attempts, "_MAX_OPERATIONS", 0)
     command = ["solve", files / "line.mtx", "--device", "cpu", "--maxiter", "1", "--rtol", "1e-20"]
     report = call_json(capsys, *command, "--rhs", files / "b.npy", code=1)
     assert report["converged"] is False

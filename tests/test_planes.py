@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix, spmv
 from gsparse.device.base import Device
-from gsparse.kernels.gpu.common_entries import find_triples
+from gsparse.kernels.gpu.product_arguments import find_triples
 from tests.encodings import assert_scaled_product
 from tests.support import host, random_values
 

@@ -6,7 +6,7 @@ import pytest
 
 from gsparse.formats.launch import THREADS_PER_BLOCK
 from gsparse.kernels import aggregation, algebra
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import constant
 
 # The names of operations in `OPERATIONS` that the enumeration of the kernels writes out.
 OPERATORS = {"ne": "NOT_EQUAL", "lt": "LESS", "gt": "GREATER"}

@@ -1,30 +1,4 @@
-"""The contract of Krylov bases: `kernels_of(device).basis.Arnoldi`, implemented by each backend.
-
-Arnoldi's process for an operator B orthogonalizes every vector twice, with two passes over the basis per iteration: the
-second orthogonalization is delayed until the next iteration, where it shares a pass with the first one of the next
-vector, and the norm follows from Pythagoras' theorem. At the beginning of iteration j the vectors v₀ to vⱼ₋₁ are
-finished. w has been orthogonalized against them once, s = Vᴴw is the remaining projection, and ‖w - V·s‖ is known (for
-j = 0, it is in the cell `norm`). The caller computes u = B·w. Then
-
-    project          p = Vᴴu, wᴴu (and so vⱼᴴu)                              reads V, w, u: j + 2 vectors
-    orthogonalize    vⱼ = (w - V·s) / norm;  w = (u - [V vⱼ]·p) / norm;
-                     s = [V vⱼ]ᴴw, wᴴw                                       reads V, w, u; writes vⱼ, w: j + 4
-
-Column j of the Hessenberg matrix is p/norm - H·s/norm + s, because B·vⱼ = (u - B·V·s) / norm and B·V = V·H. It is
-made triangular at once: Q is the product of the rotations and R = Q·H, so Q·H·s is R·s and H is never stored. The last
-entry of Q·e₁·norm is the residual of the least-squares problem. Of all this, the next two passes need only s and the
-norm. A backend may therefore compute the rest during these passes, and learns one iteration later that a cycle ends.
-
-With `flexible`, u = A·z for any vector z, for instance w after a preconditioner that changes between iterations. The
-vector of the solution that corresponds to vⱼ is then z/norm, the column is p/norm + s without a correction by H·s, and
-the solution is a combination of the vectors z.
-
-References
-----------
-D. Bielich, J. Langou, S. Thomas, K. Świrydowicz, I. Yamazaki, E. Boman, "Low-synch Gram–Schmidt with delayed
-reorthogonalization for Krylov solvers", Parallel Computing 112, 2022. Their DCGS2 computes s in the same pass as p.
-Here the pass that computes w also computes s, so that the residual is known one iteration earlier.
-"""
+"""The contracts of Krylov bases and decompositions: `Arnoldi` and `Decomposition`, implemented by each backend."""
 
 from __future__ import annotations
 
@@ -32,11 +6,11 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import StepState
+from gsparse.kernels.steps import Call, StepState
 
 # The cells that these passes share with the steps of a program:
 #   cycle_end         0 while the cycle runs; set when column j of R is finished: 1 if the residual is small enough,
@@ -126,4 +100,111 @@ class BasisKernels(Protocol):
     @property
     def Arnoldi(self) -> type[Arnoldi]:
         """The backend's implementation of `Arnoldi`."""
+        ...
+
+
+class Decomposition(ABC):
+    """Vectors of a Krylov decomposition, and the table of its coefficients.
+
+    The calls that the methods return neither wait nor allocate.
+
+    Parameters
+    ----------
+    device : Device
+    state : StepState
+        State of a program with the sum `wu`, from which `predict` reads wᴴu. Its `reduce` adds up sums over all ranks
+        that share the vectors.
+    vectors : array, shape (capacity + 1, n)
+        The basis; the last row is w.
+    u : array, shape (n,)
+        The operator's product with w.
+    hermitian : bool
+        Whether steps call `predict`, and not `project`.
+    measures : bool
+        Whether every step is followed by `measure`, because the inner product is not the standard one.
+
+    Attributes
+    ----------
+    capacity : int
+        The largest number of basis vectors, m.
+    w : array, shape (n,)
+    table : array, shape (m + 1, 2, m + 2)
+        Row j holds s of step j with wᴴw behind it, and p with wᴴu behind it, in double precision. s of the first step
+        of a cycle is not in it, but in `start`.
+    start : array, shape (3 * m + 2,)
+        What the host passes to a cycle: s of its first step with wᴴw behind it, then the diagonal of H of the vectors
+        that exist already, and their coupling to the first new one.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        state: StepState,
+        vectors: Array,
+        u: Array,
+        *,
+        hermitian: bool,
+        measures: bool = False,
+    ) -> None:
+        self.hermitian = hermitian
+        self.device, self.state, self.vectors, self.u = device, state, vectors, u
+        self.capacity, self.size = vectors.shape[0] - 1, vectors.shape[1]
+        self.w, self.measures, self.reduce = vectors[self.capacity], measures, state.reduce
+        wide, m = state.cells.dtype, self.capacity
+        self.table = device.xp.zeros((m + 1, 2, m + 2), wide)
+        # start, then what `predict` finds: alpha, beta, the last elements of p and the norms, m of each.
+        self.memory = device.xp.zeros(3 * m + 2 + 4 * m, wide)
+        self.start = self.memory[: 3 * m + 2]
+
+    def begin(self, first: int, values: npt.ArrayLike = 0.0, couplings: npt.ArrayLike = 0.0) -> None:
+        """Queue the upload of what a cycle begins with. w is normalized and orthogonal to the vectors that exist.
+
+        Parameters
+        ----------
+        first : int
+            Number of vectors that exist: the first step of the cycle.
+        values, couplings : array, shape (first,)
+            For `predict`: the part of H that belongs to these vectors is diagonal. `values` is its diagonal, and
+            `couplings` is row `first` of H.
+        """
+        m = self.capacity
+        host = np.zeros(self.start.size, self.start.dtype)
+        host[first] = 1
+        host[m + 2 : m + 2 + first], host[2 * m + 2 : 2 * m + 2 + first] = values, couplings
+        self.start[...] = self.device.upload(host)
+
+    @abstractmethod
+    def project(self, j: int, first: int) -> Call:
+        """Bind p = Vᴴu and wᴴu of step j, in a cycle that began with step `first`."""
+
+    @abstractmethod
+    def predict(self, j: int, first: int) -> Call:
+        """Bind the computation of p for a Hermitian operator, from earlier coefficients and the sum `wu`."""
+
+    @abstractmethod
+    def orthogonalize(self, j: int, first: int) -> Call:
+        """Bind the pass that finishes vⱼ and computes the next w and, unless `measures`, its sums s and wᴴw."""
+
+    @abstractmethod
+    def measure(self, j: int, z: Array) -> Call:
+        """Bind the sums s = Vᴴz and wᴴz of the first j vectors, for step j, where z = M·w."""
+
+    @abstractmethod
+    def finish(self, j: int) -> Call:
+        """Bind what completes the table after step j - 1: s and wᴴw of step j, which is not taken."""
+
+    def _s(self, j: int, first: int) -> Array:
+        """Return the row of s of step j, with wᴴw at place j."""
+        return self.start[: self.capacity + 2] if j == first else self.table[j, 0]
+
+    def _p(self, j: int) -> Any:
+        return self.table[j, 1]
+
+
+class DecompositionKernels(Protocol):
+    """Krylov decompositions."""
+
+    @property
+    def Decomposition(self) -> type[Decomposition]:
+        """The backend's implementation of `Decomposition`."""
         ...

@@ -17,11 +17,10 @@ Common to all kernels
 - A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
 The protocols of products with dense vectors and of triangular factors are below, the others in files of their own: the
-set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra (`gsparse.kernels.algebra`), relaxation
-(`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), gradients
-(`gsparse.kernels.gradients`), what ranks exchange (`gsparse.kernels.exchange`), steps of solvers
-(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
-(`gsparse.kernels.decomposition`).
+set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra (`gsparse.kernels.algebra`), relaxation and
+gradients (`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), what ranks exchange
+(`gsparse.kernels.exchange`), steps of solvers (`gsparse.kernels.steps`), and Arnoldi's process and Krylov
+decompositions (`gsparse.kernels.basis`).
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ from gsparse.kernels.algebra import (
     SparseRowKernels,
     TransposeKernels,
 )
-from gsparse.kernels.basis import BasisKernels
-from gsparse.kernels.decomposition import DecompositionKernels
+from gsparse.kernels.basis import BasisKernels, DecompositionKernels
 from gsparse.kernels.exchange import ExchangeKernels
-from gsparse.kernels.gradients import GradientKernels
-from gsparse.kernels.relaxation import DiagonalBlockKernels, RelaxationKernels
+from gsparse.kernels.relaxation import DiagonalBlockKernels, GradientKernels, RelaxationKernels
 from gsparse.kernels.set_up import BlockKernels, EncodeKernels, LayoutKernels, Survey
 from gsparse.kernels.steps import StepKernels
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 
 # Stamped words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple
 # of 16 bytes, which a GPU thread accesses at once.

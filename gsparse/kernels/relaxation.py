@@ -1,12 +1,4 @@
-"""The contract of the kernels of relaxation: Gauss-Seidel sweeps, projections on rows, colours of rows, block Jacobi.
-
-A sweep visits the rows of a matrix group by group (`Levels`). Rows of one group do not depend on each other, so their
-order does not matter, and a group is one launch on a GPU:
-
-    rows in natural order     a b c d e f g h
-    groups                    | a c f h | b e | d g |        colours, or wavefronts
-    matrix in this order      | a c f h | b e | d g |        `rows`, a copy whose row k is row order[k]
-"""
+"""The contracts of relaxation (sweeps, projections, colours, block Jacobi) and of gradients of products."""
 
 from __future__ import annotations
 
@@ -16,7 +8,7 @@ from typing import Protocol
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 
 # The largest number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
 MAX_INVERSE = 32
@@ -150,5 +142,46 @@ class DiagonalBlockKernels(Protocol):
             `EVERY_GROUP`, or `FROM_ZERO` for x_i = ω·W_i·b_i, whatever x contains.
         copies : bool
             Whether r finally becomes b.
+        """
+        ...
+
+
+class GradientKernels(Protocol):
+    """Gradients of products.
+
+    Dense arrays have two dimensions and are contiguous row by row. All values of a call have one floating-point or
+    complex dtype.
+    """
+
+    def dot_rows(self, device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
+        """Return the inner product of ``left[rows[e]]`` and the conjugate of ``right[columns[e]]`` for each e.
+
+        `rows` and `columns` are of one index dtype and have equal lengths.
+        """
+        ...
+
+    def product_gradients(
+        self, device: Device, transposed: Csr, values: Array, gradient: Array, x: Array
+    ) -> tuple[Array, Array]:
+        """Return the gradients of A·x with respect to x and to the values of A, in one pass over the entries.
+
+        It reads each row of `gradient` once for both of them. On a GPU, a few threads visit a row of the transpose, so
+        no row should be much longer than the others.
+
+        Parameters
+        ----------
+        transposed : Csr
+            The transpose of A, with the position of each entry in `values` as its value (of the index dtype).
+        values : array, shape (nnz,)
+            The values of A.
+        gradient : array, shape (num_rows of A, k)
+        x : array, shape (num_cols of A, k)
+
+        Returns
+        -------
+        array, shape (num_cols of A, k)
+            Aᴴ·gradient.
+        array, shape (nnz,)
+            In the order of `values`.
         """
         ...

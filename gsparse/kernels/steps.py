@@ -1,27 +1,9 @@
-"""The language of solver steps: what one fused pass over vectors does, written once for every backend.
-
-A Krylov method consists of a few passes over vectors of one length. Each pass computes some scalars, reads all elements
-once, sums some products of them, and computes some more scalars:
-
->>> from gsparse.kernels.steps import Step
->>> Step("update", before="alpha = rho / pq", each="x += alpha * p; r -= alpha * q", sums="rr = abs2(r)",
-...      after="iteration += 1; record(sqrt(rr)); stop = 1 if rr < tolerance else 0").name
-'update'
-
-The text is Python: assignments, ``+ - * /``, comparisons, ``and or not``, ``a if c else b``, numbers, and the functions
-`sqrt`, `abs2`, `conj`, `real`, `isnan`. Comparisons and `sqrt` look at real parts. `gsparse.kernels.gpu.step_source`
-turns it into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
-
-Scalars are stored in *cells* on the device, in double precision (complex if the vectors are), and none is copied to the
-host between passes. Two cells always exist: a pass does nothing once `stop` is not 0, and ``record(value)`` writes to
-the history at `iteration`. A pass that must process all elements could set `stop` only after its last block has begun.
-It may set a cell `verdict` instead, which means the same to the host, and which the next pass copies to `stop`.
-"""
+"""The language of solver steps: what one fused pass over vectors does, written once for every backend."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
@@ -32,7 +14,16 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
-from gsparse.kernels.calls import Call
+
+Call = Callable[[], None]
+
+
+def queue(calls: Sequence[Call], times: int = 1) -> None:
+    """Make all calls in order, `times` times."""
+    for _ in range(times):
+        for call in calls:
+            call()
+
 
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
@@ -163,7 +154,7 @@ class Program:
         Names of vectors, separated by spaces.
     steps : tuple of Step
     exported : tuple of str, optional
-        Sums that not only steps read, but other kernels, for example `gsparse.kernels.decomposition`.
+        Sums that not only steps read, but other kernels, for example `gsparse.kernels.basis`.
     """
 
     name: str

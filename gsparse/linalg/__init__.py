@@ -21,7 +21,7 @@ from gsparse.linalg.krylov.lsmr import lsmr
 from gsparse.linalg.krylov.lsqr import lsqr
 from gsparse.linalg.krylov.minres import minres
 from gsparse.linalg.multigrid.amg import amg
-from gsparse.linalg.multigrid.near_nullspace import rigid_body_modes
+from gsparse.linalg.multigrid.options import rigid_body_modes
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.norms import norm
 from gsparse.linalg.preconditioners.base import MatrixPreconditioner

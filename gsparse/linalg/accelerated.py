@@ -1,4 +1,4 @@
-"""SciPy's own solvers at the speed of the device: an operator whose preconditioner is a complete solve."""
+"""SciPy's own solvers at the speed of the device, by an operator whose preconditioner solves; and adjoint operators."""
 
 from __future__ import annotations
 
@@ -10,14 +10,29 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
-from gsparse.linalg.adjoint_operator import AdjointOperator
-from gsparse.linalg.operators import as_operator
+from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
+
+
+class AdjointOperator(Operator):
+    """The adjoint of an operator."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator, self.shape, self.dtype = operator, operator.shape[::-1], operator.dtype
+        self.is_resident = operator.is_resident
+
+    def home(self) -> Device:
+        return self._operator.home()
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        return self._operator.bind(device, dtype, columns, adjoint=not adjoint)
+
 
 # Default rtol by the size of a real number in bytes. It is tight enough that SciPy's own tolerance is met in one to
 # three of its iterations, and loose enough to be reached on ill-conditioned problems.

@@ -30,7 +30,7 @@ from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.adjoint_operator import AdjointOperator
+from gsparse.linalg.accelerated import AdjointOperator
 from gsparse.linalg.operators import as_operator
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix

@@ -1,15 +1,16 @@
-"""Computations with small dense matrices on the host, for which BLAS and LAPACK use one thread.
-
-The GPU works between two of these computations, and meanwhile the other threads of BLAS go to sleep. Waking them takes
-longer than computing with one thread. In a container or on a virtual machine the eigenvalues of a matrix with 65 rows
-then take 35 ms instead of 0.5 ms.
-"""
+"""Small dense matrices on the host, with one thread of BLAS, and vectors that look random, made on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,3 +43,29 @@ def _libraries() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+# Each vector hashes row numbers that begin this much later: 2³² divided by the square of the golden ratio.
+_STRIDE = 1640531527
+
+
+def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int = 0, first_row: int = 0) -> Array:
+    """Return hashes of the row numbers, which are real numbers between -1/2 and 1/2.
+
+    The hash multiplies twice, and folds the upper bits into the lower ones each time. One multiplication alone would
+    give a sequence that rises and falls regularly, and hardly contains most eigenvectors of a grid.
+
+    Parameters
+    ----------
+    device : Device
+    size : int
+    dtype : dtype
+        Of the vector. The elements of a complex one are real.
+    number : int
+        Which vector: those with other numbers are independent of it.
+    first_row : int
+        The number of the first row: a rank that passes that of its own first row gets its part of the whole vector.
+    """
+    vector = device.empty(size, dtype)
+    kernels_of(device).steps.fill_hashes(device, vector, number * _STRIDE + first_row)
+    return vector

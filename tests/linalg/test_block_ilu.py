@@ -13,7 +13,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg import cg, ic0, ilu0
-from gsparse.linalg.preconditioners.block_ilu import are_positive_definite
+from gsparse.linalg.preconditioners.triangular import are_positive_definite
 from tests.linalg.problems import matrix
 from tests.support import host
 

@@ -13,7 +13,7 @@ from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg import cholesky, factorized
 from gsparse.linalg.direct import cholmod
-from gsparse.linalg.direct.host_factors import MIN_COLUMNS
+from gsparse.linalg.direct.superlu import MIN_COLUMNS
 from tests.linalg.problems import convection, laplacian, matrix, right_hand_side
 from tests.linalg.test_factorizations import assert_solution, transposed
 from tests.support import DTYPES

@@ -17,7 +17,7 @@ from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
 from gsparse.linalg import amg, block_jacobi, cg, rigid_body_modes
 from gsparse.linalg.multigrid.level_setup import LevelMatrix
 from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks
+from gsparse.linalg.preconditioners.diagonal import inverse_blocks
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 from tests.linalg.test_relaxation_kernels import upload
 from tests.support import DTYPES, INDEX_DTYPES, host, random_values

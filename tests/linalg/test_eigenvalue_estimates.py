@@ -16,10 +16,10 @@ from gsparse.device.select import get_device
 from gsparse.errors import SmootherWarning
 from gsparse.linalg import amg
 from gsparse.linalg.multigrid import level_setup
-from gsparse.linalg.preconditioners import eigenvalue
-from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, largest_eigenvalue, spectral_radius
+from gsparse.linalg.preconditioners import polynomial
+from gsparse.linalg.preconditioners.polynomial import estimated_eigenvalue, largest_eigenvalue, spectral_radius
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.random_vectors import hashed_vector
+from gsparse.linalg.small_matrices import hashed_vector
 from tests.linalg.problems import laplacian
 from tests.support import DTYPES, host
 
@@ -123,7 +123,7 @@ def test_smoothers_and_prolongators_of_a_level_share_one_estimate(
     monkeypatch: pytest.MonkeyPatch, smoother: str, symmetry: str
 ) -> None:
     sizes: list[int] = []
-    for module, name in ((eigenvalue, "_run_lanczos"), (level_setup, "spectral_radius")):
+    for module, name in ((polynomial, "_run_lanczos"), (level_setup, "spectral_radius")):
         original = getattr(module, name)
 
         def counted(matrix: Any, inverse: Any, original: Any = original) -> Any:

@@ -22,7 +22,7 @@ from gsparse.errors import ShapeError
 from gsparse.linalg import EigenResult, cg, eigs, eigsh, svds
 from gsparse.linalg.eigen import inner_solve, lanczos
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
-from gsparse.linalg.eigen.selection import GENERAL, HERMITIAN, general_keys, hermitian_order
+from gsparse.linalg.eigen.problem import GENERAL, HERMITIAN, general_keys, hermitian_order
 from gsparse.linalg.eigen.transforms import Transform
 from gsparse.linalg.operators import as_operator
 from tests.linalg.problems import laplacian

@@ -17,7 +17,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import expm_multiply, onenormest, spectral_radius
-from gsparse.linalg.functions.taylor_degree import THETA, ShiftedNorms
+from gsparse.linalg.functions.onenormest import THETA, ShiftedNorms
 from tests.linalg.problems import convection, laplacian
 from tests.support import DTYPES, host, on_device, random_values
 

@@ -15,8 +15,8 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError, DtypeError, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import Factorization, bicgstab, cg, cholesky, factorized, splu, spsolve
-from gsparse.linalg.direct import factorization, host_factors, superlu
-from gsparse.linalg.direct.kinds import find_kind, includes
+from gsparse.linalg.direct import factorization, superlu
+from gsparse.linalg.direct.factors import find_kind, includes
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.conftest import make_device
 from tests.linalg.problems import convection, indefinite, laplacian, matrix, right_hand_side
@@ -149,7 +149,7 @@ def test_the_same_input_gives_the_same_bits(device: Device) -> None:
 
 def test_many_right_hand_sides_are_solved_on_the_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     S = convection(6)
-    factors, b = factorized(matrix(device, S), library="superlu"), right_hand_side(S, host_factors.MIN_COLUMNS)
+    factors, b = factorized(matrix(device, S), library="superlu"), right_hand_side(S, superlu.MIN_COLUMNS)
     x = factors.solve(b)
 
     class NoSolve:
@@ -181,7 +181,7 @@ def test_factors_that_do_not_fit_on_the_gpu_are_used_on_the_host(
         raise DeviceMemoryError("too little memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(host_factors.LevelSolves, function, no_memory)
+        patch.setattr(superlu.LevelSolves, function, no_memory)
         for _ in range(2):
             assert_solution(S, factors.solve(b), b)
     assert_solution(S, factors.solve(b), b)

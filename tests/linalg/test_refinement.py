@@ -17,7 +17,7 @@ from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
 from gsparse.linalg.krylov.cg import _run as run_cg
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.refinement import refined
-from gsparse.linalg.progress import ConvergenceMonitor
+from gsparse.linalg.result import ConvergenceMonitor
 from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 
 S = laplacian(10)

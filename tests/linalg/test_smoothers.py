@@ -15,9 +15,9 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError, SmootherWarning
-from gsparse.kernels.calls import queue
+from gsparse.kernels.steps import queue
 from gsparse.linalg import amg, gmres
-from gsparse.linalg.multigrid.pyamg_smoothers import relaxation_for
+from gsparse.linalg.multigrid.pyamg_hierarchy import relaxation_for
 from gsparse.linalg.multigrid.smoothers import SMOOTHERS
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.gauss_seidel import make_gauss_seidel

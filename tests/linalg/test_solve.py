@@ -15,10 +15,10 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import amg, cg, solve
-from gsparse.linalg.automatic import attempts, direct, plan
+from gsparse.linalg.automatic import attempts, plan
+from gsparse.linalg.automatic.attempts import make_preconditioner
 from gsparse.linalg.automatic.plan import methods_for
-from gsparse.linalg.automatic.preconditioners import make_preconditioner
-from gsparse.linalg.automatic.properties import MatrixProperties, examine
+from gsparse.linalg.automatic.problem import MatrixProperties, examine
 from gsparse.linalg.direct import libraries
 from gsparse.linalg.direct.libraries import LIBRARIES
 from gsparse.linalg.direct.registry import FactorLibrary
@@ -86,8 +86,8 @@ def assert_true(S: Any, result: Any, b: Any) -> None:
 def iterative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small matrices take the methods of large ones, and switch factorizations off."""
     monkeypatch.setattr(plan, "DIRECT_SIZE", 0)
-    monkeypatch.setattr(direct, "_SMALL", 0)
-    monkeypatch.setattr(direct, "_MAX_OPERATIONS", 0)
+    monkeypatch.setattr(attempts, "_SMALL", 0)
+    monkeypatch.setattr(attempts, "_MAX_OPERATIONS", 0)
     on_host = {name: library for name, library in LIBRARIES.items() if library.runs_on_host}
     monkeypatch.setattr(libraries, "LIBRARIES", on_host)
 
@@ -320,7 +320,7 @@ def test_a_least_squares_solution_is_not_sought_again_from_itself() -> None:
 def test_a_large_least_squares_problem_may_be_factorized(shape: tuple[int, int]) -> None:
     S = rectangular(*shape)
     b = random_values(np.random.default_rng(0), (shape[0], 1), S.dtype)
-    found, expected = direct.solve_directly(S, b), np.linalg.lstsq(S.toarray(), b)[0]
+    found, expected = attempts.solve_directly(S, b), np.linalg.lstsq(S.toarray(), b)[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * abs(expected).max())
 
 
@@ -390,14 +390,14 @@ def test_superlu_solves_where_the_library_of_the_gpu_fails(size: int, monkeypatc
 
     first = FactorLibrary("first", "the first", False, lambda device, kind: "", fail)
     monkeypatch.setattr(libraries, "LIBRARIES", {"first": first, **LIBRARIES})
-    monkeypatch.setattr(direct, "_SMALL", 100)
+    monkeypatch.setattr(attempts, "_SMALL", 100)
     S = convection(size)
     A, b = GpuSparseMatrix(S, device="cpu"), right_hand_side(S, 2)
-    assert np.linalg.norm(b - S @ direct.solve_directly(A, b)) <= 1e-12 * np.linalg.norm(b)
+    assert np.linalg.norm(b - S @ attempts.solve_directly(A, b)) <= 1e-12 * np.linalg.norm(b)
     if size == 30:
-        monkeypatch.setattr(direct, "_MAX_OPERATIONS", 0)
+        monkeypatch.setattr(attempts, "_MAX_OPERATIONS", 0)
         with pytest.raises(FactorizationError, match="more than a minute"):
-            direct.solve_directly(A, b)
+            attempts.solve_directly(A, b)
 
 
 @pytest.mark.usefixtures("iterative")
@@ -455,7 +455,7 @@ def test_a_factorization_that_would_take_too_long_is_refused() -> None:
     rng = np.random.default_rng(0)
     S = sp.csr_array(sp.random_array((12_000, 12_000), density=5e-4, rng=rng) + 9 * sp.eye_array(12_000))
     with pytest.raises(FactorizationError, match="more than a minute"):
-        direct.solve_directly(S, np.ones((12_000, 1)))
+        attempts.solve_directly(S, np.ones((12_000, 1)))
 
 
 # ---------------------------------------------------------------------------------------------------- the choice

@@ -20,7 +20,7 @@ from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks, solve_vectors
-from gsparse.linalg.progress import bars
+from gsparse.linalg.result import bars
 
 HostArray = npt.NDArray[Any]
 Report = dict[str, float]

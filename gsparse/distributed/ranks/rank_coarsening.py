@@ -21,8 +21,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.aggregation import Examination, NodePattern
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes
-from gsparse.linalg.multigrid.options import Strength
-from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.multigrid.options import Phases, Strength
 from gsparse.sparse.arithmetic import combine
 
 

@@ -43,10 +43,9 @@ from gsparse.linalg.multigrid.level_setup import (
     improved_candidates,
     largest_magnitude,
 )
-from gsparse.linalg.multigrid.options import AggregationOptions
-from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.multigrid.options import AggregationOptions, Phases
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
-from gsparse.linalg.preconditioners.eigenvalue import gershgorin_bound
+from gsparse.linalg.preconditioners.polynomial import gershgorin_bound
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical

@@ -17,8 +17,7 @@ from gsparse.errors import DtypeError, FactorizationError, ShapeError, Structure
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.amg import automatic_smoothers, parse_cycle
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
-from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_candidates
-from gsparse.linalg.multigrid.options import parse_options
+from gsparse.linalg.multigrid.options import default_candidates, parse_candidates, parse_options
 from gsparse.matrix.product_methods import declared_block_shape
 
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps.

@@ -9,7 +9,7 @@ from functools import partial
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 from gsparse.linalg.multigrid.level_setup import LevelMatrix, MakeSmoothers
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses

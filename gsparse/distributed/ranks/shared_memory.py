@@ -28,8 +28,8 @@ from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.distributed.ranks.messages import bytes_of
 from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
 from gsparse.kernels.exchange import Mailboxes
+from gsparse.kernels.steps import Call
 
 # Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26

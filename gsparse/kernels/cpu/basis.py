@@ -15,9 +15,9 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.kernels import basis
-from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.steps import Call, queue
 
 # Elements of a chunk. A pass processes one chunk of all vectors before the next chunk, so that what it reads twice is
 # still in the cache. Each chunk has sums of its own, so that the result does not depend on the number of threads.

@@ -1,4 +1,4 @@
-"""Krylov decompositions on the CPU; the contract and its notation are in `gsparse.kernels.decomposition`.
+"""Krylov decompositions on the CPU; the contract and its notation are in `gsparse.kernels.basis`.
 
 The passes over the vectors are those of `gsparse.kernels.cpu.basis`. What follows from their sums is computed on the
 calling thread.
@@ -13,13 +13,13 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
-from gsparse.kernels import decomposition
-from gsparse.kernels.calls import Call
+from gsparse.kernels import basis
 from gsparse.kernels.cpu.basis import CHUNK, orthogonalize, project, total
 from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.steps import Call
 
 
-class Decomposition(decomposition.Decomposition):
+class Decomposition(basis.Decomposition):
     """One loop over all vectors per step or, if the operator is not Hermitian, two."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

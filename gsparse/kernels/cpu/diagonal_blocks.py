@@ -14,10 +14,10 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
-from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.instructions import divide
 from gsparse.kernels.relaxation import FROM_ZERO
+from gsparse.kernels.steps import Call
 
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels import exchange
-from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.exchange import HEADER_WORDS
+from gsparse.kernels.steps import Call
 
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:

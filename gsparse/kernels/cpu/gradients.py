@@ -1,4 +1,4 @@
-"""Gradients of products (contract: `gsparse.kernels.gradients`). A part owns consecutive entries or rows."""
+"""Gradients of products (contract: `gsparse.kernels.relaxation`). A part owns consecutive entries or rows."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ from gsparse.device.cache import cache_folder, make_private, warn_unwritable
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import is_for_one_thread, run_parts
 from gsparse.formats import Csr
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Multiplication, Program, Step, StepState, names_in
+from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
 # Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.

@@ -15,9 +15,8 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import MEASURES, MOST_SUMMED, Examination
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import prefix_sums, row_pointers
 
 _CONNECTIONS = "connections.cu"

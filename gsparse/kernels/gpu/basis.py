@@ -14,9 +14,8 @@ import numpy as np
 
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.kernels import basis
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import constant, expression
+from gsparse.kernels.steps import Call, queue
 
 _HEADER = "basis.cuh"
 # Threads of a block, and vectors that a team holds.

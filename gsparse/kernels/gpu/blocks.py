@@ -17,12 +17,10 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.algebra import BlockPattern
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads, records
 from gsparse.kernels.gpu.layout import THREADS
 from gsparse.kernels.gpu.row_classes import longest_rows, num_products
-from gsparse.kernels.gpu.scratch import records
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_products import spgemm_known
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 

@@ -1,4 +1,4 @@
-"""Krylov decompositions on the GPU (contract: `gsparse.kernels.decomposition`; kernels: `src/decomposition.cu`)."""
+"""Krylov decompositions on the GPU (contract: `gsparse.kernels.basis`; kernels: `src/decomposition.cu`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
-from gsparse.kernels import decomposition
-from gsparse.kernels.calls import Call, queue
+from gsparse.kernels import basis
 from gsparse.kernels.gpu.basis import THREADS, BasisLaunch
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.steps import Call, queue
 
 _SOURCE = "decomposition.cu"
 
 
-class Decomposition(decomposition.Decomposition):
+class Decomposition(basis.Decomposition):
     """Two kernels per step. If the operator is Hermitian, the first one has a single block."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -13,12 +13,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
-from gsparse.kernels.calls import Call
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import check_grid, launch_nothing, launch_threads
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.relaxation import FROM_ZERO
+from gsparse.kernels.steps import Call
 
 _SOURCE = "diagonal_blocks.cu"
 _THREADS = constant(_SOURCE, "GS_DIAGONAL_THREADS")

@@ -10,10 +10,9 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Columns, Csr
-from gsparse.kernels.gpu.expressions import NARROW, expression
+from gsparse.kernels.gpu.expressions import NARROW, constant, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.layout import THREADS
-from gsparse.kernels.gpu.source_constants import constant
 
 # Neighbouring threads have neighbouring rows of a row pattern, whatever the patterns of these rows are.
 SHARES_RUNS = False

@@ -13,11 +13,10 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.kernels import exchange
-from gsparse.kernels.calls import Call
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.panels import address_of
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.steps import Call
 
 _HALO = "halo.cu"
 _HALO_THREADS = constant(_HALO, "GS_HALO_THREADS")

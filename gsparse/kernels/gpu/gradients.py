@@ -1,4 +1,4 @@
-"""Gradients of products (contract: `gsparse.kernels.gradients`; kernels: `src/gradients.cu`)."""
+"""Gradients of products (contract: `gsparse.kernels.relaxation`; kernels: `src/gradients.cu`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.source_constants import constant
 
 _SOURCE = "gradients.cu"
 _THREADS = constant(_SOURCE, "GS_GRADIENT_THREADS")

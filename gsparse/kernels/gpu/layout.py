@@ -17,10 +17,8 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr, LaneSlices, LongRows, Slices, costs
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import NO_LIMIT, Launch
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import records
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads, records
 from gsparse.kernels.set_up import Survey
 
 # Rows sorted by one block.

@@ -17,9 +17,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.source_constants import constant
 
 _SOURCE = "sparse_products_merged.cu"
 _THREADS = constant(_SOURCE, "GS_PRODUCT_THREADS")

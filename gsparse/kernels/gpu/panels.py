@@ -13,8 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.launching import Passed
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch
-from gsparse.kernels.gpu.expressions import packs
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import constant, packs
 
 # Threads in a block.
 THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")

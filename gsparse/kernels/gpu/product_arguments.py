@@ -1,4 +1,4 @@
-"""What the kernels of all products with a vector have in common: arguments, types, and how they are bound."""
+"""Arguments and types of the products with a vector, and the entries of the most common row pattern."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from itertools import product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Columns, Values
+from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, launch_blocks
@@ -95,3 +97,92 @@ def value_type(values: Values) -> np.dtype[Any] | str:
 def stored_types() -> list[tuple[Any, np.dtype[Any]]]:
     """List each type of stored values with each dtype that products of them compute in."""
     return [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
+
+
+Integers = npt.NDArray[np.int64]
+# No triples are looked for in longer patterns, because each distance is compared with all entries.
+_MOST_ENTRIES = 128
+
+
+class CommonEntries(NamedTuple):
+    """The entries of the common pattern: triples first, then single ones.
+
+    Attributes
+    ----------
+    distance : int
+        The distance of the offsets of each triple; 0 if there are no triples.
+    arguments : tuple
+        The kernel's arguments: the number of triples, the number of single entries, the offsets of the first entry of
+        each triple and of single ones, the values of all entries, and the number of the bit of each entry in the masks
+        (`CommonPattern.masks`).
+    """
+
+    distance: int
+    arguments: tuple[Any, ...]
+
+
+def common_entries(
+    device: Device, common: CommonPattern, pattern_values: Array, least: int, most: int
+) -> CommonEntries:
+    """Return the entries of the common pattern, with triples if there are any at a distance from `least` to `most`."""
+    distance, order, num_triples = find_triples(common.offsets, least, most)
+    single = order[3 * num_triples :]
+    firsts = np.append(order[: 3 * num_triples : 3], single)
+    values = pattern_values[common.first : common.first + order.size]
+    values = device.xp.take(values, device.upload(order)) if num_triples else values
+    # With more than 32 entries, the mask of the common pattern has all bits set and all other masks are 0. So any bit
+    # of a mask is right for the entries from the 32nd on.
+    places = np.minimum(order, MASK_BITS - 1)
+    numbers = device.upload(np.append(common.offsets[firsts], places).astype(np.int32))
+    counts = np.int32(num_triples), np.int32(single.size)
+    return CommonEntries(distance, (*counts, numbers[: firsts.size], values, numbers[firsts.size :]))
+
+
+def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integers, int]:
+    """Find the distance that gives the most triples of entries.
+
+    Only distances are tried for which the smallest offset begins a triple.
+
+    Parameters
+    ----------
+    offsets : ndarray of int64
+        The offsets of a pattern.
+    least, most : int
+        The smallest and the largest distance that a triple may have.
+
+    Returns
+    -------
+    distance : int
+        The distance that gives the most triples, the largest one if several do; 0 if there are no triples.
+    order : ndarray of int64, shape of `offsets`
+        An order of the entries: the three entries of each triple, one triple after the other, and then single entries.
+    num_triples : int
+    """
+    entries = offsets.tolist()
+    distinct = set(entries)
+    best: tuple[int, int, list[int]] = (0, 0, [])
+    if 3 <= offsets.size <= _MOST_ENTRIES:
+        first = min(entries)
+        tried = [d for d in (o - first for o in distinct) if max(least, 1) <= d <= most and first + 2 * d in distinct]
+        # These counts include triples that overlap, so they are upper bounds of the numbers of triples without overlap.
+        num_starts = {d: sum(o + d in distinct and o + 2 * d in distinct for o in distinct) for d in tried}
+        for d in sorted(tried, key=num_starts.__getitem__, reverse=True):
+            if num_starts[d] < best[0]:
+                break
+            triples = _triples(entries, d)
+            best = max(best, (len(triples) // 3, d, triples))
+    num_triples, distance, triples = best
+    in_triples = set(triples)
+    single = [place for place in range(offsets.size) if place not in in_triples]
+    return distance, np.array(triples + single, np.int64), num_triples
+
+
+def _triples(offsets: list[int], distance: int) -> list[int]:
+    """Return the places of entries that form triples, one triple after the other, each entry in at most one."""
+    places = {offset: place for place, offset in enumerate(offsets)}
+    chosen: list[int] = []
+    for offset in sorted(places):
+        triple = [offset + j * distance for j in range(3)]
+        if all(each in places for each in triple):
+            chosen += [places.pop(each) for each in triple]
+    return chosen

@@ -13,9 +13,8 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_tolerance
 from gsparse.kernels.gpu.aggregation import NODE_TYPES, WIDTHS, lanes_of
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 _SOURCE = "prolongation.cu"

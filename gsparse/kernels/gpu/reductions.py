@@ -19,8 +19,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.kernels.algebra import EXTREMES, TERMS, TESTS
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
+from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 
 _SOURCE = "reductions.cu"

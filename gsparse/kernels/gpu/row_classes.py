@@ -17,10 +17,8 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
-from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import constant, expression
+from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_tiles
 
 _SOURCE = "row_classes.cu"

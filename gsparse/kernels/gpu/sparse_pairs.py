@@ -13,10 +13,8 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
-from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import TILE, TILE_THREADS, num_tiles, tally
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import constant, expression
+from gsparse.kernels.gpu.launch import TILE, TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
 
 _SOURCE = "sparse_pairs.cu"

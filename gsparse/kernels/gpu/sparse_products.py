@@ -19,7 +19,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import KnownProduct
 from gsparse.kernels.gpu import merged_rows, row_classes
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.merged_rows import MOST_SLOTS, MergePlan, Slots, plan_merge, slots_limit
 from gsparse.kernels.gpu.row_classes import (
@@ -34,7 +34,6 @@ from gsparse.kernels.gpu.row_classes import (
     num_products,
     sizes_and_longest,
 )
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
 _SORTED, _TABLES = "sparse_products_sorted.cu", "sparse_products_tables.cu"

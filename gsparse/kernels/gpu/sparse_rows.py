@@ -14,10 +14,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import TILE_THREADS, num_tiles, tally
-from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
+from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
 
 _SOURCE = "sparse_rows.cu"
 _THREADS = 256

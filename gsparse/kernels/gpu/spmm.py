@@ -20,10 +20,9 @@ from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import NO_LIMIT, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.gpu.expressions import expression, loads_choices, packs, plain_types
-from gsparse.kernels.gpu.launch import check_grid
+from gsparse.kernels.gpu.launch import PerStream, call_for_stream, check_grid, records
 from gsparse.kernels.gpu.layout import Counts, long_rows, sort_rows
 from gsparse.kernels.gpu.panels import THREADS, PanelProduct, bits_of, panel_args
-from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.set_up import Survey
 
 # Products with several columns also read row patterns that share values, blocks, and CSR in half the precision.

@@ -19,20 +19,18 @@ from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
-from gsparse.kernels.gpu.common_entries import common_entries
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
-from gsparse.kernels.gpu.launch import bind_product, check_grid
+from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, constant, expression
+from gsparse.kernels.gpu.launch import PerStream, bind_product, call_for_stream, check_grid, records
 from gsparse.kernels.gpu.product_arguments import (
     SLOTS,
     ProductKernel,
     bind_with_dots,
+    common_entries,
     entry_args,
     stored_types,
     value_type,
     with_num_dots,
 )
-from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm import BLOCK_COLUMN_TYPES
 
 _INT32 = 2**31 - 1

@@ -17,13 +17,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.launch import Launch
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
 from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
-from gsparse.kernels.steps import Multiplication, Program, Step, StepState
+from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, queue
 
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
 # The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes

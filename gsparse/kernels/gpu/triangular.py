@@ -16,10 +16,9 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
-from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import count_numbers
 from gsparse.kernels.gpu.transpose import stable_order
 

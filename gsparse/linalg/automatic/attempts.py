@@ -1,23 +1,217 @@
-"""Attempts to solve a problem: one method each, with true residuals and restarts."""
+"""Attempts to solve a problem: one method each, with factors or with a preconditioner by name."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError
-from gsparse.linalg.automatic.direct import solve_directly
 from gsparse.linalg.automatic.plan import Trial
-from gsparse.linalg.automatic.preconditioners import make_preconditioner
-from gsparse.linalg.automatic.problem import LinearProblem
-from gsparse.linalg.automatic.properties import MatrixProperties
+from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties
+from gsparse.linalg.direct.factorization import Factorization
+from gsparse.linalg.direct.libraries import choose_library
+from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.norms import norm
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner, ProductPreconditioner
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.sparse.construction import on_host
+
+# Rows and columns up to which a dense least-squares solution is computed by singular values: about a second.
+_DENSE = 600
+# Rows up to which factors are computed on the host without an estimate: dense ones of 2 000 rows take 64 MB and a
+# second.
+_SMALL = 2000
+# Largest estimate of the operations of a factorization on the host: about a minute at 1 Gflop/s. The estimate is for an
+# envelope method, which needs at least as many operations as SuperLU with its order by minimum degree.
+_MAX_OPERATIONS = 5e10
+# Steps of iterative refinement.
+_REFINEMENTS = 3
+
+
+def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) -> npt.NDArray[Any]:
+    """Solve A·X = B with a factorization, or minimize the norm of B − A·X. Synchronizes.
+
+    Parameters
+    ----------
+    A : sparse array, shape (M, N)
+        In double precision. Its device decides which libraries can factorize it.
+    b : ndarray, shape (M, k)
+        On the host.
+    least_squares : bool
+        Whether a small singular matrix is solved in the sense of least squares.
+
+    Returns
+    -------
+    ndarray, shape (N, k)
+        The solution. For a rectangular matrix, and with `least_squares` for one of at most 600 rows, this is the
+        least-squares solution with the smallest norm.
+
+    Raises
+    ------
+    FactorizationError
+        If the matrix is singular, or a factorization would take too long.
+    DeviceMemoryError
+        If the factors do not fit into memory.
+    """
+    matrix: Any = as_matrix(A, "solve")
+    if max(matrix.shape) <= _DENSE and (least_squares or matrix.shape[0] != matrix.shape[1]):
+        solution: npt.NDArray[Any] = np.linalg.lstsq(matrix.toarray(), b, rcond=None)[0]
+        return solution
+    if matrix.shape[0] != matrix.shape[1]:
+        return _solve_augmented(sp.csr_array(matrix), b, matrix.device)
+    return _solve_square(matrix, b)
+
+
+def _solve_square(A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Solve with factors. If the library of the GPU does not find a solution, SuperLU tries, which exchanges rows.
+
+    Libraries for GPUs exchange rows within small blocks only, and so fail for some regular matrices.
+    """
+    if choose_library(None, A.device, "general")[0].runs_on_host:
+        _check_cost(A)
+        return _solve_with(None, A, b)
+    try:
+        return _solve_with(None, A, b)
+    except FactorizationError:
+        _check_cost(A)
+        return _solve_with(SUPERLU.name, A, b)
+
+
+def _check_cost(A: Any) -> None:
+    """Raise an error if a factorization on the host would take too long."""
+    if A.shape[0] <= _SMALL:
+        return
+    S = sp.csr_array(A)
+    S.sum_duplicates()
+    if estimate_operations(S) > _MAX_OPERATIONS:
+        raise FactorizationError("a factorization would take more than a minute, as estimated from the envelope")
+
+
+def _solve_with(library: str | None, A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Factorize, and refine the solution."""
+    factors = Factorization(A, library=library, name="solve")
+    with np.errstate(all="ignore"):
+        x = factors.solve(b)
+        best, smallest = x, np.linalg.norm(b - A @ x)
+        for _ in range(_REFINEMENTS):
+            x = x + factors.solve(b - A @ x)
+            norm = np.linalg.norm(b - A @ x)
+            if not norm < smallest / 2:
+                break
+            best, smallest = x, norm
+    if not np.isfinite(best).all():
+        raise FactorizationError("the matrix is singular to working precision")
+    solution: npt.NDArray[Any] = best
+    return solution
+
+
+def _solve_augmented(S: sp.csr_array, b: npt.NDArray[Any], device: Any) -> npt.NDArray[Any]:
+    """Solve a least-squares problem of full rank as a square system (Björck 1967).
+
+    With more equations than unknowns: s·y + A·x = b and Aᴴ·y = 0, where s·y is the residual. With fewer, the solution
+    of smallest norm: x − Aᴴ·y = 0 and A·x = b.
+    """
+    rows, columns = S.shape
+    scale = float(np.median(abs(S.data))) if S.nnz else 1.0
+    if rows >= columns:
+        system = sp.block_array([[scale * sp.eye_array(rows), S], [S.conj().T, None]], format="csr")
+        right = np.concatenate([b, np.zeros((columns, b.shape[1]), b.dtype)])
+        return _solve_square(GpuSparseMatrix(system, device=device), right)[rows:]
+    system = sp.block_array([[scale * sp.eye_array(columns), S.conj().T], [S, None]], format="csr")
+    right = np.concatenate([np.zeros((columns, b.shape[1]), b.dtype), b])
+    return _solve_square(GpuSparseMatrix(system, device=device), right)[:columns]
+
+
+# Largest number of rows of a matrix whose rows are matched with columns, which is done on the host.
+_MAX_MATCHED = 200_000
+# Lower bounds of the entries that come to the diagonal, relative to the largest entry of their row. The first bound for
+# which all rows can be matched is used.
+_LEAST_SHARES = (0.5, 0.1, 0.01, 1e-4, 0.0)
+
+
+def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
+    """Return the preconditioner of this name for a matrix, with the options that its properties suggest. Synchronizes.
+
+    Raises
+    ------
+    FactorizationError
+        If the preconditioner does not exist for this matrix.
+    """
+    if name in _MAKERS:
+        return _MAKERS[name](A)
+    method = find_method(name, "preconditioner")
+    options: dict[str, Any] = {}
+    if properties.block_size > 1 and "block_size" in method.signature.parameters:
+        options["block_size"] = properties.block_size
+    if properties.dtype.char in "fF" and name == "amg":
+        options["dtype"] = np.float32
+    return method.function(A, **options)
+
+
+def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
+    """Return the inverse of the magnitudes of the diagonal D, and of the diagonal of B·D⁻¹·Bᴴ where D is zero.
+
+    For a saddle point [[D, Bᴴ], [B, 0]], this approximates the Schur complement. It is positive definite, as minres
+    needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
+    """
+    with SquareMatrix.of(A, "absolute_diagonal") as matrix:
+        xp, magnitude = matrix.device.xp, matrix.device.xp.abs(matrix.diagonal)
+        is_zero = magnitude == 0
+        inverse = xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, magnitude))
+        squares = matrix.csr.with_data(xp.abs(matrix.csr.data) ** 2)
+        schur, dtype = xp.empty_like(inverse), np.dtype(inverse.dtype)
+        matrix.operator_of(squares, products=1).bind(matrix.device, dtype)(inverse, schur)
+        inverse = xp.where(is_zero, xp.where(schur == 0, 1, 1 / xp.where(schur == 0, 1, schur)), inverse)
+        return DiagonalPreconditioner(matrix.device, inverse.astype(matrix.dtype, copy=False))
+
+
+def matched_ilu0(A: Any) -> ProductPreconditioner:
+    """Return an incomplete factorization of the rows in another order, in which the diagonal is large. Synchronizes.
+
+    The smallest entry of the diagonal, relative to its row, is about as large as possible (I. S. Duff, J. Koster, "On
+    algorithms for permuting large entries to the diagonal of a sparse matrix", SIAM J. Matrix Anal. Appl. 22(4), 2001).
+    """
+    with SquareMatrix.of(A, "matched_ilu0") as matrix:
+        if matrix.size > _MAX_MATCHED:
+            raise FactorizationError(f"rows are exchanged in matrices of up to {_MAX_MATCHED} rows, got {matrix.size}")
+        rows = _match_rows(on_host(matrix.device, matrix.csr))
+        ones, indptr = np.ones(rows.size, matrix.dtype), np.arange(rows.size + 1)
+        exchange = sp.csr_array((ones, rows, indptr), shape=(rows.size, rows.size))
+        permutation = GpuSparseMatrix(exchange, device=matrix.device)
+        factors: Any = find_method("ilu0", "preconditioner").function(permutation @ as_matrix(A, "matched_ilu0"))
+        return ProductPreconditioner((MatrixOperator(permutation), False), (factors, False), kind="matched_ilu0")
+
+
+def _match_rows(S: sp.csr_array) -> Array:
+    """Return the row whose entry comes to the diagonal of each column: an entry that is large in its row."""
+    largest = np.maximum(abs(S).max(axis=1).toarray().ravel(), np.finfo(np.float64).tiny)
+    coo = S.tocoo()
+    rows, columns = coo.coords
+    shares = abs(coo.data) / largest[rows]
+    for least in _LEAST_SHARES:
+        is_large = shares > least
+        pattern = sp.csr_array((np.ones(is_large.sum(), np.int8), (rows[is_large], columns[is_large])), shape=S.shape)
+        matched: Array = maximum_bipartite_matching(pattern, perm_type="row")
+        if (matched >= 0).all():
+            return matched
+    raise FactorizationError("structurally singular: no order of the rows fills the diagonal")
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {"absolute_diagonal": absolute_diagonal, "matched_ilu0": matched_ilu0}
+
 
 # Cycle length of GMRES. Its basis takes as many vectors.
 _RESTART = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gsparse.linalg.automatic.properties import MatrixProperties
+from gsparse.linalg.automatic.problem import MatrixProperties
 
 # Number of rows up to which a factorization is tried first: it takes milliseconds.
 DIRECT_SIZE = 2000

@@ -1,8 +1,9 @@
-"""The system of an automatic solve on its device: true residuals, and the best solution so far."""
+"""The system of an automatic solve: properties by which a method is chosen, residuals, the best solution so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,165 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+# Numbers of unknowns of a node that are looked for, beginning with the largest: six are displacements and rotations of
+# a shell, three and two the displacements of a solid or of a plane.
+_BLOCK_SIZES = (6, 4, 3, 2)
+# Blocks of matrices from which zeros were dropped are not full. They are looked for in samples of consecutive nodes.
+_NUM_SAMPLES, _SAMPLE_NODES = 16, 32
+# Entries that blocks of a node must have, as a fraction of full blocks. Two unknowns of a plane on a regular grid have
+# 0.72, and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must have fewer, at most
+# this fraction of that: otherwise neighbouring rows are alike because of a band, and not because of nodes.
+_FILLED, _SHIFTED = 0.65, 0.85
+# Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
+_MOST_ROWS = 0.95
+# Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
+_ROUNDING = 64
+# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
+# most this part of the diagonal, so that the condition number is at most 3.
+_STRONG = 0.5
+
+
+@dataclass(frozen=True)
+class MatrixProperties:
+    """The properties of a matrix by which a method is chosen.
+
+    Attributes
+    ----------
+    num_rows, num_cols, nnz : int
+    dtype : dtype
+    is_hermitian : bool
+        Up to rounding.
+    has_positive_diagonal : bool
+        Whether every element of the diagonal is positive.
+    num_zero_diagonal : int
+        Rows whose diagonal is zero or not stored.
+    is_dominant : bool
+        Whether the diagonal is at least as large as the other entries of its row together, in nearly all rows.
+    is_strongly_dominant : bool
+        Whether it is twice as large, in all rows.
+    is_m_matrix : bool
+        Whether the diagonal is positive and dominant, and nearly all other entries are negative, as in the
+        discretization of a diffusion.
+    has_constant_null_space : bool
+        Whether A times a constant vector is zero.
+    num_empty_rows : int
+        Rows without a value other than zero.
+    block_size : int
+        Number of unknowns of a node, if groups of as many rows have the same columns, or nearly so; 1 if they have not.
+    """
+
+    num_rows: int
+    num_cols: int
+    nnz: int
+    dtype: np.dtype[Any]
+    is_hermitian: bool = False
+    has_positive_diagonal: bool = False
+    num_zero_diagonal: int = 0
+    is_dominant: bool = False
+    is_strongly_dominant: bool = False
+    is_m_matrix: bool = False
+    has_constant_null_space: bool = False
+    num_empty_rows: int = 0
+    block_size: int = 1
+
+    @property
+    def is_probably_definite(self) -> bool:
+        """Whether a Hermitian matrix may be positive (semi)definite."""
+        return self.is_hermitian and self.has_positive_diagonal
+
+
+def examine(matrix: SquareMatrix) -> MatrixProperties:
+    """Return the properties of a square matrix. Synchronizes a dozen times."""
+    xp, csr, size = matrix.device.xp, matrix.csr, matrix.size
+    base = MatrixProperties(size, size, csr.nnz, matrix.dtype)
+    if not size:
+        return base
+    eps = float(np.finfo(matrix.dtype).eps)
+    diagonal, sums = matrix.diagonal, matrix.row_sums()
+    magnitude = xp.abs(diagonal)
+    others = sums - magnitude
+    is_dominant = magnitude >= others - _ROUNDING * eps * sums
+    count_where = partial(kernels_of(matrix.device).reductions.count_where, matrix.device)  # synchronizes
+    dominant = count_where(is_dominant, "not zero")
+    strong = count_where(others <= _STRONG * magnitude, "not zero")
+    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "not zero")
+    negative = count_where((csr.data.real < 0) | (csr.data == 0), "not zero")
+    positive = size - count_where(diagonal, "not positive")
+    zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
+    is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
+    return MatrixProperties(
+        size,
+        size,
+        csr.nnz,
+        matrix.dtype,
+        is_hermitian=matrix.is_hermitian(),
+        has_positive_diagonal=is_positive,
+        num_zero_diagonal=zero,
+        is_dominant=dominant >= _MOST_ROWS * size,
+        is_strongly_dominant=strong == size and not zero,
+        is_m_matrix=is_positive and dominant >= _MOST_ROWS * size and negative >= _MOST_ROWS * off_diagonal,
+        has_constant_null_space=zero_sums == size,
+        num_empty_rows=empty,
+        block_size=_block_size(matrix),
+    )
+
+
+def _block_size(matrix: SquareMatrix) -> int:
+    """Return the number of unknowns of a node. Synchronizes."""
+    sizes = [n for n in _BLOCK_SIZES if matrix.size % n == 0 and matrix.size > n and matrix.csr.nnz >= n * matrix.size]
+    full = next((n for n in sizes if _has_blocks(matrix, n)), None)
+    return full or next((n for n in sizes if _nearly_has_blocks(matrix, n)), 1)
+
+
+def _row_totals(matrix: SquareMatrix) -> Array:
+    """Return A times a vector of ones."""
+    xp, dtype = matrix.device.xp, matrix.dtype
+    totals = xp.empty(matrix.size, dtype)
+    matrix.operator.bind(matrix.device, dtype)(xp.ones(matrix.size, dtype), totals)
+    return totals
+
+
+def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
+    """Return whether the rows of each group of `size` have the same columns, which come in groups too. Synchronizes."""
+    xp, csr = matrix.device.xp, matrix.csr
+    lengths = xp.diff(csr.indptr).reshape(-1, size)
+    first_where = partial(kernels_of(matrix.device).reductions.first_where, matrix.device)
+    if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
+        return False
+    # The place of the entry with the same number in the first row of the group.
+    first_rows = matrix.rows // size * size
+    places = xp.arange(csr.nnz) - csr.indptr[matrix.rows] + csr.indptr[first_rows]
+    same_columns = csr.indices == csr.indices[places]
+    in_groups = csr.indices % size == (xp.arange(csr.nnz) - csr.indptr[matrix.rows]) % size
+    return first_where(same_columns & in_groups, "zero") is None  # synchronizes
+
+
+def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
+    """Return whether most places of blocks of this size have entries, in samples of consecutive rows. Synchronizes."""
+    num_nodes, download = matrix.size // size, matrix.device.download
+    filled, shifted = np.zeros(2), np.zeros(2)
+    for first in np.unique(np.linspace(0, max(num_nodes - _SAMPLE_NODES, 0), _NUM_SAMPLES).astype(np.int64)) * size:
+        bounds = download(matrix.csr.indptr[first : first + size * _SAMPLE_NODES + 1])
+        rows = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
+        columns = download(matrix.csr.indices[bounds[0] : bounds[-1]]).astype(np.int64)
+        filled += _blocks_of(rows, columns, size)
+        is_inside = (rows > 0) & (rows <= bounds.size - 1 - size)
+        shifted += _blocks_of(rows[is_inside] - 1, columns[is_inside] + size - 1, size)
+    fills = [entries / max(places, 1) for entries, places in (filled, shifted)]
+    return bool(fills[0] >= _FILLED and fills[1] <= _SHIFTED * fills[0])
+
+
+def _blocks_of(rows: Array, columns: Array, size: int) -> tuple[int, int]:
+    """Return the number of entries, and of places in the blocks in which they lie."""
+    num_blocks = np.unique(np.stack([rows // size, columns // size]), axis=1).shape[1]
+    return rows.size, size * size * num_blocks
+
 
 HostArray = npt.NDArray[Any]
 

@@ -14,8 +14,7 @@ from gsparse.device.interchange import DenseInput
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.automatic.attempts import try_method
 from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for, methods_for_operator
-from gsparse.linalg.automatic.problem import LinearProblem
-from gsparse.linalg.automatic.properties import MatrixProperties, examine
+from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties, examine
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_right_hand_side
 from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype

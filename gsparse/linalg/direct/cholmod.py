@@ -12,10 +12,9 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError, NotPositiveDefiniteError
-from gsparse.linalg.direct.factors import FactorOptions, Transposition
-from gsparse.linalg.direct.host_factors import HostFactors, host_matrix
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import FactorOptions, MatrixKind, Transposition
 from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.superlu import HostFactors, host_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 

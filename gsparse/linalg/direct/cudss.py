@@ -17,8 +17,7 @@ from gsparse.errors import FactorizationError, NotPositiveDefiniteError, Singula
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.direct.cudss_solver import CudssSolver, find_bindings
-from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 

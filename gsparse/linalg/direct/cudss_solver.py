@@ -21,8 +21,7 @@ from gsparse.device.memory import address_of
 from gsparse.device.threads import available_cpus
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.formats import Csr
-from gsparse.linalg.direct.factors import FactorOptions, Transposition
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import FactorOptions, MatrixKind, Transposition
 
 # cuDSS's names of our dtypes, and of our kinds of real and of complex matrices.
 _DTYPES = {

@@ -12,8 +12,16 @@ from gsparse.device.dtypes import Array
 from gsparse.device.interchange import parse_dense
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
 from gsparse.formats import Csr
-from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
-from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, is_symmetric, parse_kind
+from gsparse.linalg.direct.factors import (
+    FactorOptions,
+    Factors,
+    MatrixKind,
+    Transposition,
+    find_kind,
+    includes,
+    is_symmetric,
+    parse_kind,
+)
 from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix

@@ -1,18 +1,92 @@
-"""What every library of factorizations provides: solves, new values, and figures of the factors."""
+"""What every library of factorizations provides: solves, new values, figures, and the kinds of factors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+# Largest difference of two values that mirror each other, in units of eps times the largest magnitude in a row: what
+# rounding in the assembly of a matrix may leave.
+_ROUNDING = 32
+
+MatrixKind = Literal["general", "symmetric", "hermitian", "positive definite"]
+
+_ABBREVIATIONS: dict[str, MatrixKind] = {
+    "gen": "general",
+    "sym": "symmetric",
+    "her": "hermitian",
+    "pos": "positive definite",
+}
+# Kinds of matrices that are also of another kind. A symmetric matrix is one that equals its transpose without
+# conjugation; for real matrices `parse_kind` and `find_kind` always say "hermitian" instead.
+_SUBSETS: dict[MatrixKind, tuple[MatrixKind, ...]] = {
+    "general": ("general", "symmetric", "hermitian", "positive definite"),
+    "symmetric": ("symmetric",),
+    "hermitian": ("hermitian", "positive definite"),
+    "positive definite": ("positive definite",),
+}
+
+
+def parse_kind(assume_a: str | None, *, is_complex: bool) -> MatrixKind | None:
+    """Return the kind that the argument `assume_a` names; None if it is to be found out.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
+    """
+    if assume_a is None:
+        return None
+    kind = _ABBREVIATIONS.get(assume_a, assume_a)
+    if kind not in get_args(MatrixKind):
+        names = ", ".join(map(repr, get_args(MatrixKind)))
+        raise ValueError(
+            f"assume_a must be one of {names}, or None to let the matrix decide, got {assume_a!r}: "
+            "triangular matrices have spsolve_triangular"
+        )
+    return "hermitian" if kind == "symmetric" and not is_complex else kind  # type: ignore[return-value]
+
+
+def find_kind(matrix: SquareMatrix) -> MatrixKind:
+    """Return the most special kind that is certain. Synchronizes.
+
+    A Hermitian matrix is certainly positive (semi)definite if its diagonal is positive and no smaller than the other
+    entries of its row together. A declaration (``symmetric=``) is trusted; without one, the values are compared.
+    """
+    if matrix.is_hermitian():
+        return "positive definite" if _is_dominant(matrix) else "hermitian"
+    return "symmetric" if matrix.dtype.kind == "c" and is_symmetric(matrix) else "general"
+
+
+def is_symmetric(matrix: SquareMatrix) -> bool:
+    """Return whether a matrix equals its transpose without conjugation, up to rounding. Synchronizes."""
+    tolerance = _ROUNDING * float(np.finfo(matrix.dtype).eps)
+    return bool(kernels_of(matrix.device).transpose.is_symmetric(matrix.device, matrix.csr, False, tolerance))
+
+
+def includes(kind: MatrixKind, other: MatrixKind) -> bool:
+    """Return whether each matrix of the kind `other` is also of the kind `kind`."""
+    return other in _SUBSETS[kind]
+
+
+def _is_dominant(matrix: SquareMatrix) -> bool:
+    if not matrix.stores_positive_diagonal:
+        return False
+    diagonal = matrix.stored_diagonal.real
+    others = matrix.row_sums() - diagonal
+    return (
+        kernels_of(matrix.device).reductions.first_where(matrix.device, diagonal >= others, "zero") is None
+    )  # synchronizes
+
 
 # "N" solves A·x = b, "T" Aᵀ·x = b, and "H" Aᴴ·x = b.
 Transposition = Literal["N", "T", "H"]
@@ -44,7 +118,7 @@ class Factors(ABC):
     ----------
     matrix : SquareMatrix
     kind : str
-        See `gsparse.linalg.direct.kinds`.
+        See `gsparse.linalg.direct.factors`.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg.direct.cholmod import CHOLMOD
 from gsparse.linalg.direct.cudss import CUDSS
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.direct.superlu import SUPERLU
 

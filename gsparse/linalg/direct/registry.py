@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gsparse.device.base import Device
-from gsparse.linalg.direct.factors import FactorOptions, Factors
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 

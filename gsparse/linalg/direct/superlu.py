@@ -1,7 +1,8 @@
-"""SuperLU, which comes with SciPy: factors on the host, and solves on the host or with the factors on the device."""
+"""SuperLU, SciPy's library of factors on the host."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,67 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
 from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
-from gsparse.linalg.direct.factors import FactorOptions, Transposition
-from gsparse.linalg.direct.host_factors import HostFactors, host_matrix
-from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.sparse.construction import on_host
+
+# The smallest number of right-hand sides that are solved on a GPU. Fewer do not pay for the many narrow levels of the
+# factors, which the processor of the host passes faster.
+MIN_COLUMNS = 8
+
+
+def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
+    """Return a matrix on the host, in canonical form. Synchronizes."""
+    return sp.csr_array(on_host(matrix.device, matrix.csr))
+
+
+class HostFactors(Factors):
+    """Factors on the host, which are copied to the GPU of the matrix when many right-hand sides are solved."""
+
+    _matrix: SquareMatrix
+    # The factors on the device, once many right-hand sides have been solved.
+    _on_device: LevelSolves | None
+    _fits_on_device: bool
+
+    def __init__(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
+        super().__init__(matrix, kind)
+        self._replace(matrix)
+
+    @abstractmethod
+    def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
+        """Return the solutions for the columns of b, which are contiguous."""
+
+    @abstractmethod
+    def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return L with a diagonal of ones, U, and the permutations of L·U = Pr·A·Pc, as `LevelSolves` takes them."""
+
+    def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
+        if columns >= MIN_COLUMNS and not self.device.is_host and self._fits_on_device:
+            x = self._solve_on_device(b, columns, trans)
+            if x is not None:
+                return x
+        x = self._solve_on_host(self.device.download(b).reshape(columns, self.size).T, trans)  # synchronizes
+        return self.device.upload(np.ascontiguousarray(x.T).reshape(-1))
+
+    def _solve_on_device(self, b: Array, columns: int, trans: Transposition) -> Array | None:
+        """Return the solutions, or None if the device's memory is too small for the factors or for the solve."""
+        try:
+            with self.device.memory_guard():
+                if self._on_device is None:
+                    self._on_device = LevelSolves(self._matrix, *self._triangles())
+                return self._on_device.solve(b, columns, trans)
+        except DeviceMemoryError:
+            self._on_device, self._fits_on_device = None, False
+            return None
+
+    def _replace(self, matrix: SquareMatrix) -> None:
+        """Forget what depends on the values of the matrix of before."""
+        self._matrix, self._on_device, self._fits_on_device = matrix, None, True
+
 
 # How much smaller than the largest entry of its column a diagonal entry of a symmetric matrix may be and still be the
 # pivot. SuperLU's guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering relies on.

@@ -11,19 +11,20 @@ import scipy.linalg
 
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
-from gsparse.linalg.eigen.dense import as_dense, dense_pairs, rows_of, wide
+from gsparse.linalg.eigen.filters import as_dense, dense_pairs, rows_of, wide
 from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.krylov_schur import KrylovSchur
 from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import (
+    GENERAL,
     Eigenproblem,
     EigenResult,
     check_arguments,
     check_dense_fallback,
+    general_order,
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.selection import GENERAL, general_order
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import Apply, as_operator
 from gsparse.linalg.registry import register

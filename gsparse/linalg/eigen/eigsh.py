@@ -11,21 +11,22 @@ import scipy.linalg
 
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
-from gsparse.linalg.eigen.dense import as_dense, hermitian_pairs, rows_of, wide
 from gsparse.linalg.eigen.eigs import eigs
-from gsparse.linalg.eigen.filters import FilterRule
+from gsparse.linalg.eigen.filters import FilterRule, as_dense, hermitian_pairs, rows_of, wide
 from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
 from gsparse.linalg.eigen.problem import (
+    GENERAL,
+    HERMITIAN,
     Eigenproblem,
     EigenResult,
     check_arguments,
     check_dense_fallback,
+    hermitian_order,
     make_problem,
     no_convergence,
 )
 from gsparse.linalg.eigen.rayleigh_quotients import hermitian_quotients, products, residual_norms
-from gsparse.linalg.eigen.selection import GENERAL, HERMITIAN, hermitian_order
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
 from gsparse.linalg.registry import register

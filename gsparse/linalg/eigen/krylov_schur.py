@@ -27,7 +27,7 @@ import scipy.linalg
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
 from gsparse.linalg.eigen.lanczos import Wanted
-from gsparse.linalg.eigen.selection import general_keys, general_order
+from gsparse.linalg.eigen.problem import general_keys, general_order
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.small_matrices import with_one_blas_thread
 

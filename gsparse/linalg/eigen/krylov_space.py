@@ -29,8 +29,7 @@ from gsparse.device.base import Device
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Call, Program, Step, queue
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.small_matrices import with_one_blas_thread
@@ -261,7 +260,7 @@ class KrylovSpace:
 
     @with_one_blas_thread
     def _project(self, table: Host, end: int) -> Projection:
-        """Compute H = U·N⁻¹ from the table (see `gsparse.kernels.decomposition`)."""
+        """Compute H = U·N⁻¹ from the table (see `gsparse.kernels.basis`)."""
         first, places = self.first, np.arange(end + 1)
         left, products = np.tril(table[:, 0, : end + 1], -1), table[:, 1, : end + 1]
         left[first] = 0

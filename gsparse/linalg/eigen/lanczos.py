@@ -26,7 +26,7 @@ import numpy.typing as npt
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.filters import FilterRule
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
-from gsparse.linalg.eigen.selection import hermitian_order, worsened
+from gsparse.linalg.eigen.problem import hermitian_order, worsened
 from gsparse.linalg.eigen.transforms import Filter, Solve, Transform
 from gsparse.linalg.small_matrices import with_one_blas_thread
 
@@ -63,7 +63,7 @@ class Wanted:
     k : int
         Number of eigenpairs.
     which : str
-        One of `HERMITIAN` of `gsparse.linalg.eigen.selection` for `Lanczos`, of `GENERAL` for `KrylovSchur`.
+        One of `HERMITIAN` of `gsparse.linalg.eigen.problem` for `Lanczos`, of `GENERAL` for `KrylovSchur`.
     tol : float
         Relative tolerance; 0 for machine precision.
     ncv : int

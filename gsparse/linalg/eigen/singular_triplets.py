@@ -26,9 +26,8 @@ import scipy.sparse.linalg as scipy_linalg
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.dense import as_dense, wide
 from gsparse.linalg.eigen.eigsh import matrix_cost
-from gsparse.linalg.eigen.filters import FilterRule
+from gsparse.linalg.eigen.filters import FilterRule, as_dense, wide
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
 from gsparse.linalg.eigen.problem import no_convergence

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gsparse.device.dtypes import Array
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.operators import Apply
 

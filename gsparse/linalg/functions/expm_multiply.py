@@ -32,9 +32,8 @@ from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.functions.taylor_degree import ShiftedNorms, trace_of
+from gsparse.kernels.steps import Call, Program, Step, queue
+from gsparse.linalg.functions.onenormest import ShiftedNorms, trace_of
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.matrix.arrays import frames_to_the_caller

@@ -9,9 +9,9 @@ import scipy.linalg
 
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
-from gsparse.linalg.eigen.dense import as_dense
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.eigsh import eigsh
+from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.operators import MatrixOperator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 

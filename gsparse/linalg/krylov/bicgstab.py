@@ -29,9 +29,8 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, ConvergenceMonitor, SolveResult
 
 _RHO, _OMEGA = 4, 5  # stop codes: the scalar that became zero
 

@@ -22,8 +22,7 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.outcome import refute_by_backward_errors
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, ConvergenceMonitor, SolveResult
 
 # SciPy's `istop` plus this is our stop code, except for the common codes.
 _ISTOP = 10

@@ -37,9 +37,8 @@ from gsparse.linalg.krylov.symmetry import (
     with_advice_for_cg,
 )
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, ROUNDING_ADVICE, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, ROUNDING_ADVICE, ConvergenceMonitor, SolveResult
 
 _BREAKDOWN_ADVICE = (
     "A is not positive definite, or is singular: use minres, or gsparse.linalg.solve(A, b), which finds out whether "

@@ -27,9 +27,8 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.units import ONES
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, ConvergenceMonitor, SolveResult
 
 _DIVERGED = 4
 

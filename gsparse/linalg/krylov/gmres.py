@@ -29,15 +29,13 @@ import numpy.typing as npt
 from gsparse.device.dtypes import Array
 from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_dtype
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.solve_state import Snapshot
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, SolveResult, more_iterations
+from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, ConvergenceMonitor, SolveResult, more_iterations
 from gsparse.matrix.arrays import frames_to_the_caller
 
 # The passes before and after the iterations of a cycle; those of the iterations are in `gsparse.kernels.basis`. w is

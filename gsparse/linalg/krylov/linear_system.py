@@ -30,7 +30,7 @@ from gsparse.linalg.krylov.units import (
     scaled_operator,
 )
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
-from gsparse.linalg.random_vectors import hashed_vector
+from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
 
 # How many times the precision of its dtype x may be off after it was rounded to the units of the caller.

@@ -31,8 +31,8 @@ from gsparse.linalg.krylov.bidiagonalization import (
 )
 from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
+from gsparse.linalg.result import ConvergenceMonitor
 
 _ADVANCE = """
     w = inverse_alpha_old * v + w_factor * w

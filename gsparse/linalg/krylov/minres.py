@@ -37,9 +37,8 @@ from gsparse.linalg.krylov.symmetry import (
     not_hermitian,
     with_symmetry_advice,
 )
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, ConvergenceMonitor, SolveResult
 
 # Stop codes in addition to the common ones. All except the last one mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8

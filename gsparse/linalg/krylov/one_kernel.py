@@ -19,8 +19,7 @@ from functools import cache
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Multiplication, Program, Step, StepState
+from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.profiling import recording

@@ -9,8 +9,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array, storage_dtype
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Call, Program, Step, queue
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.products.multiply import label_of

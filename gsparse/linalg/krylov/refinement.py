@@ -28,8 +28,7 @@ from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.solve_state import Snapshot, SolveState
 from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import Apply, Operator
-from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, ConvergenceMonitor, SolveResult
 
 # The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``. `maxiter` is one limit for all right-hand
 # sides, one for each, or None.

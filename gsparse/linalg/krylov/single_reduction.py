@@ -30,14 +30,13 @@ from functools import partial
 import numpy as np
 
 from gsparse.device.dtypes import Array
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.outcome import refute_by_residuals
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
-from gsparse.linalg.progress import ConvergenceMonitor
+from gsparse.linalg.result import ConvergenceMonitor
 
 # If the norm of b - A·x is too large, the method begins anew. It does so as long as each attempt divides that norm by
 # this number; then rounding errors are not what limits the accuracy.

@@ -21,14 +21,12 @@ from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import SYSTEM_CELLS, Multiplication, Program
+from gsparse.kernels.steps import SYSTEM_CELLS, Call, Multiplication, Program, queue
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.one_kernel import IterationPart, bind_one_kernel
 from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
 from gsparse.linalg.krylov.solve_state import HISTORY_LENGTH, Snapshot, SolveState
 from gsparse.linalg.operators import Apply
-from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import (
     BREAKDOWN,
     CONVERGED,
@@ -36,6 +34,7 @@ from gsparse.linalg.result import (
     OUT_OF_RANGE,
     REFUTED,
     ROUNDING_ADVICE,
+    ConvergenceMonitor,
     SolveResult,
     describe,
     more_iterations,

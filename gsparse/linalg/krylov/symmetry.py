@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
-from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.linalg.result import SolveResult, more_iterations
+from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.sparse.reductions import sums_of_squares
 
 # Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.

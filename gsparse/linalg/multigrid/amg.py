@@ -14,8 +14,7 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
 from gsparse.linalg.multigrid.level_setup import LevelSetup, MakeSmoothers
-from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_candidates
-from gsparse.linalg.multigrid.options import AggregationOptions, parse_options
+from gsparse.linalg.multigrid.options import AggregationOptions, default_candidates, parse_candidates, parse_options
 from gsparse.linalg.multigrid.pyamg_hierarchy import convert_hierarchy
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.multigrid.smoothers import SMOOTHERS, chebyshev_smoother, parallel_smoother

@@ -21,8 +21,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePattern
 from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.options import Strength
-from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.multigrid.options import Phases, Strength
 from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.reshaping import CsrTranspose

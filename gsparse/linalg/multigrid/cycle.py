@@ -23,11 +23,11 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError, SmootherWarning
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.relaxation import Smoother
-from gsparse.linalg.random_vectors import hashed_vector
+from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
 
 

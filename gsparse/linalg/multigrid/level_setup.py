@@ -27,11 +27,10 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
 from gsparse.linalg.multigrid.coarsest import dense_inverse
 from gsparse.linalg.multigrid.cycle import Level, inner_dtype
-from gsparse.linalg.multigrid.options import AggregationOptions
-from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.multigrid.options import AggregationOptions, Phases
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, gershgorin_bound, spectral_radius
+from gsparse.linalg.preconditioners.polynomial import estimated_eigenvalue, gershgorin_bound, spectral_radius
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gsparse.linalg.preconditioners.block_relaxation import BlockRelaxation
-from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks, largest_block_eigenvalue
-from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
+from gsparse.linalg.preconditioners.diagonal import BlockRelaxation, inverse_blocks, largest_block_eigenvalue
 from gsparse.linalg.preconditioners.gauss_seidel import Direction, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
+from gsparse.linalg.preconditioners.polynomial import largest_eigenvalue
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 

@@ -13,8 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.memory import address_of
 from gsparse.errors import DeviceError, DtypeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix

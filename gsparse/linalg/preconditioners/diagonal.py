@@ -1,19 +1,188 @@
-"""Jacobi and block Jacobi: the inverse of the diagonal, or of dense blocks on the diagonal."""
+"""Jacobi and block Jacobi: inverses of the diagonal or of its dense blocks, as preconditioners and as smoothers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels.calls import Call
-from gsparse.kernels.relaxation import FROM_ZERO
+from gsparse.errors import FactorizationError
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
+from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_blocks, num_block_entries
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
+from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
 from gsparse.linalg.registry import register
+from gsparse.linalg.small_matrices import hashed_vector
+
+# Steps of the power method, and a factor for its estimate, which is usually too small.
+_POWER_STEPS = 15
+_SAFETY = 1.1
+
+
+class BlockStep:
+    """Steps x += ω·W·(b - r), where W is a block diagonal matrix, bound to vectors of one dtype.
+
+    Parameters
+    ----------
+    passes : VectorPasses
+    weights : array, shape (num_blocks, size, size)
+        The blocks of W. The last one may be filled up.
+    adjoint : bool
+        Whether the adjoint of W is meant.
+    """
+
+    def __init__(self, passes: VectorPasses, weights: Array, adjoint: bool) -> None:
+        xp, self._passes = passes.device.xp, passes
+        transposed = xp.conj(weights) if adjoint else weights.swapaxes(1, 2)
+        self._columns = xp.ascontiguousarray(transposed.astype(passes.dtype, copy=False))
+
+    def bind(
+        self, omega: float, b: Array, x: Array, r: Array, *, start: str = EVERY_GROUP, copies: bool = False
+    ) -> Call:
+        """Bind a step to its vectors, see `bind_block_step` of `gsparse.kernels.relaxation`."""
+        device = self._passes.device
+        vectors = b, x, r, self._passes.columns
+        call: Call = kernels_of(device).diagonal_blocks.bind_block_step(
+            device, self._columns, omega, *vectors, start, copies
+        )
+        return call
+
+
+def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
+    """Return the inverses of the diagonal blocks, of shape (number of blocks, size, size). Synchronizes.
+
+    The last block is padded with the identity.
+
+    Raises
+    ------
+    FactorizationError
+        If a block is singular. `name` is the method that needs the inverses.
+    """
+    device, csr = matrix.device, matrix.csr
+    if size < 1:
+        raise ValueError(f"{name}: block_size must be at least 1, got {size}")
+    if size <= MAX_INVERSE:
+        inverses, is_good = kernels_of(device).diagonal_blocks.invert_blocks(
+            device, csr, size, matrix.FILLS_EMPTY_ROWS, MAX_ERROR
+        )
+    else:
+        blocks = _large_blocks(matrix, size)
+        inverses, is_good = solve_batch(
+            device.xp, blocks, device.xp.broadcast_to(device.xp.eye(size, dtype=csr.dtype), blocks.shape)
+        )
+    singular = kernels_of(device).reductions.first_where(device, is_good, "zero")
+    if singular is not None:
+        raise FactorizationError(
+            f"{name}: the block of rows {singular * size} to {min((singular + 1) * size, matrix.size) - 1} is "
+            "singular: use another block_size, or isai(A)"
+        )
+    result: Array = inverses
+    return result
+
+
+def num_block_entries(blocks: Array, size: int) -> int:
+    """Return the number of elements of diagonal blocks that lie in a matrix with `size` rows."""
+    count, rows, _ = blocks.shape
+    last = size - (count - 1) * rows
+    return (count - 1) * rows**2 + last**2 if count else 0
+
+
+def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
+    """Return the diagonal blocks. Rows past the end are rows of the identity, and so are empty ones where allowed."""
+    xp, csr, count = matrix.device.xp, matrix.csr, -(-matrix.size // size)
+    blocks = xp.zeros((count, size, size), matrix.dtype)
+    inside = matrix.rows // size == csr.indices // size
+    rows, columns = matrix.rows[inside], csr.indices[inside]
+    blocks[rows // size, rows % size, columns % size] = csr.data[inside]
+    is_filled = xp.arange(count * size) >= matrix.size
+    if matrix.FILLS_EMPTY_ROWS:
+        is_filled |= (xp.abs(blocks).max(axis=2) == 0).reshape(-1)
+    places = xp.flatnonzero(is_filled)  # synchronizes
+    blocks[places // size, places % size, places % size] = 1
+    return blocks
+
+
+def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
+    """Estimate the largest eigenvalue of W·A, with the `inverses` as W, by the power method. Synchronizes.
+
+    The estimate includes a margin.
+    """
+    device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
+    if not matrix.size:
+        return 1.0
+    multiply = matrix.operator.bind(device, dtype)
+    v = hashed_vector(device, matrix.size, dtype)
+    w, norm = xp.empty_like(v), 1.0
+    weigh = BlockStep(VectorPasses(device, dtype, 1), inverses, adjoint=False).bind(1.0, w, v, v, start=FROM_ZERO)
+    for _ in range(_POWER_STEPS):
+        v /= xp.linalg.norm(v)
+        multiply(v, w)
+        weigh()
+        norm = float(xp.linalg.norm(v))  # synchronizes
+        if not norm:
+            return 1.0
+    return _SAFETY * norm
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRelaxation(Smoother):
+    """A sequence of at least one step x += ω·W·(b - A·x) with block diagonal matrices W.
+
+    Attributes
+    ----------
+    name : str
+    steps : tuple of (float, array)
+        ω and W, of shape (num_blocks, size, size), for each step. The blocks are inverses of diagonal blocks of A, or 0
+        where a step leaves the unknowns as they are.
+    """
+
+    name: str
+    steps: tuple[tuple[float, Array], ...]
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundBlockRelaxation(self, passes, operator, adjoint)
+
+    def mirrored(self) -> BlockRelaxation:
+        return replace(self, steps=self.steps[::-1])
+
+
+class _BoundBlockRelaxation(BoundSmoother):
+    """A relaxation with blocks, bound to vectors of one dtype.
+
+    Traffic in vectors, not counting what the products and W read: 2 for the first step from x = 0, 5 for every other
+    step, and 3 for the residual after the last step.
+    """
+
+    def __init__(
+        self, relaxation: BlockRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
+    ) -> None:
+        super().__init__(passes, operator, adjoint)
+        steps = relaxation.steps[::-1] if adjoint else relaxation.steps
+        bound = {id(weights): BlockStep(passes, weights, adjoint) for _, weights in steps}
+        self._steps = [(omega, bound[id(weights)]) for omega, weights in steps]
+        self._multiply = self._product()
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        return self.calls(x, b, r, guess=guess, residual=False)
+
+    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
+        calls: list[Call] = []
+        for number, (omega, step) in enumerate(self._steps):
+            begins = number == 0 and not guess
+            if not begins:
+                calls.append(partial(self._multiply, x, r))
+            copies = residual and number == len(self._steps) - 1
+            calls.append(step.bind(omega, b, x, r, start=FROM_ZERO if begins else EVERY_GROUP, copies=copies))
+        return [*calls, self._subtract_product(x, r)] if residual else calls
 
 
 class DiagonalPreconditioner(Preconditioner):

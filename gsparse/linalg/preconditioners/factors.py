@@ -19,13 +19,13 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.preconditioners.block_ilu import (
+from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
+from gsparse.linalg.preconditioners.triangular import (
     BlockStructure,
     BlockUnitTriangularMatrix,
+    UnitTriangularMatrix,
     are_positive_definite,
 )
-from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
-from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
 
 class IncompleteFactors(NamedTuple):

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError, StructureError
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses

@@ -10,11 +10,11 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
+from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks
+from gsparse.linalg.preconditioners.diagonal import inverse_blocks
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
 from gsparse.linalg.preconditioners.row_order import (
     OrderedMatrix,

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
-from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import FROM_ZERO
+from gsparse.kernels.steps import Call
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, num_block_entries
+from gsparse.linalg.preconditioners.diagonal import BlockStep, num_block_entries
 from gsparse.linalg.preconditioners.factors import (
     BlockFactorization,
     IncompleteFactorization,

@@ -17,7 +17,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.gauss_seidel import Direction, describe_sweeps, reversed_directions

@@ -1,5 +1,5 @@
 // decomposition.cu - the steps of a recorded Krylov decomposition, for eigenvalues (contract and equations:
-// gsparse/kernels/decomposition.py; the pieces of the passes over vectors, and who owns what: basis.cuh).
+// gsparse/kernels/basis.py; the pieces of the passes over vectors, and who owns what: basis.cuh).
 //
 // Coefficients stay on the device until the host restarts the process. Each step j has two rows of a table: s, which is
 // what is left of the basis in w before the step, with w^H w behind it, and p, the products with u, with w^H u behind

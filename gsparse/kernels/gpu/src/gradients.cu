@@ -1,4 +1,4 @@
-// gradients.cu - the gradients of Y = A X with respect to X and to the values of A (gsparse/kernels/gradients.py):
+// gradients.cu - the gradients of Y = A X with respect to X and to the values of A (gsparse/kernels/relaxation.py):
 //
 //     dX = A^H G        dA[i, j] = sum over columns c of G[i, c] conj(X[j, c]), at the entries of A only
 //

@@ -35,8 +35,9 @@ from gsparse.errors import SettingsError
 #   cost             8,000      40,000     96,000    160,000    256,000    870,912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# A thread that is woken in vain is awake for the next product.
-_NATIVE_COST = 40_000
+# A second thread that is awake saves time from a cost of 10,000 to 20,000 on, and a sleeping one from 160,000 on. But
+# that one is awake for the next product then, so it is woken from 40,000 on.
+_NATIVE_COST = 20_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
 # Threads wake one after the other, because each acquires the GIL. With h helpers, a product of cost w takes the time

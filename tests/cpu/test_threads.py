@@ -77,8 +77,7 @@ def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
         assert bounds == sorted(bounds)
 
 
-def test_many_threads_multiply_at_once(large: Any) -> None:
-    threads.set_num_threads(3)
+def test_many_threads_multiply_while_the_number_of_threads_changes(large: Any) -> None:
     xs = np.random.default_rng(1).standard_normal((12, 5000))
     expected = [large @ x for x in xs]
     wrong: list[int] = []
@@ -91,33 +90,13 @@ def test_many_threads_multiply_at_once(large: Any) -> None:
     callers = [threading.Thread(target=multiply, args=(caller,), daemon=True) for caller in range(len(xs))]
     for caller in callers:
         caller.start()
+    for round_ in range(100):
+        threads.set_num_threads(2 + round_ * 7 % 15)
+        large @ xs[0]
     for caller in callers:
         caller.join(timeout=60)
         assert not caller.is_alive()
     assert wrong == []
-
-
-@pytest.mark.whole
-def test_the_number_of_threads_may_change_while_others_multiply(large: Any) -> None:
-    x = np.random.default_rng(1).standard_normal(5000)
-    expected = large @ x
-    stop, wrong = threading.Event(), []
-
-    def multiply() -> None:
-        while not stop.is_set():
-            wrong.append(not np.array_equal(large @ x, expected))
-
-    callers = [threading.Thread(target=multiply, daemon=True) for _ in range(3)]
-    for caller in callers:
-        caller.start()
-    for round_ in range(200):
-        threads.set_num_threads(1 + round_ * 7 % 16)
-        large @ x
-    stop.set()
-    for caller in callers:
-        caller.join(timeout=60)
-        assert not caller.is_alive()
-    assert not any(wrong)
 
 
 def test_a_part_may_itself_multiply_and_distribute_parts(large: Any) -> None:
@@ -251,17 +230,14 @@ def test_the_environment_sets_the_number_of_threads(
         monkeypatch.setenv(name, value)
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert threads._default_num_threads() == (expected or available)
+    monkeypatch.setenv("GSPARSE_NUM_THREADS", "many")
+    with pytest.raises(ValueError, match="GSPARSE_NUM_THREADS must be an integer of at least 1, got 'many'"):
+        threads._default_num_threads()
 
 
 def test_the_environment_may_be_set_after_the_import() -> None:
     program = "import os, gsparse; os.environ['GSPARSE_NUM_THREADS'] = '3'; print(gsparse.get_num_threads())"
     assert run_python(program) == "3"
-
-
-def test_an_invalid_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GSPARSE_NUM_THREADS", "many")
-    with pytest.raises(ValueError, match="GSPARSE_NUM_THREADS must be an integer of at least 1, got 'many'"):
-        threads._default_num_threads()
 
 
 def test_threadpoolctl_limits_our_threads_and_restores_them() -> None:
@@ -337,22 +313,9 @@ def run_interrupted(call, delay):
         threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
         while len(signals) == before: call()
     except KeyboardInterrupt:
-        return True
-    return False
+        pass
 signal.signal(signal.SIGINT, interrupt)
 """
-
-
-@pytest.mark.whole
-def test_products_after_an_interrupted_one_are_right() -> None:
-    program = (
-        f"{PRODUCT}{INTERRUPTION}"
-        "threads.set_num_threads(3)\n"
-        "product()\n"
-        "interrupted = sum(run_interrupted(product, 0.02) for _ in range(10))\n"
-        "print(len(signals), interrupted > 0, product())\n"
-    )
-    assert run_python(program) == "10 True True"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +324,7 @@ def test_products_after_an_interrupted_one_are_right() -> None:
     ids=["other helpers", "other values"],
 )
 @pytest.mark.whole
-def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
+def test_after_interruptions_no_lock_is_locked_and_products_are_right(call: str) -> None:
     program = (
         f"{PRODUCT.replace('200_000', '60_000')}{INTERRUPTION}"
         "count, x = itertools.count(), np.ones(rows)\n"
@@ -370,14 +333,15 @@ def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
         "for _ in range(5): change_and_multiply()\n"
         "for _ in range(500):\n"
         "    run_interrupted(change_and_multiply, random.uniform(0.001, 0.003))\n"
-        "    other = threading.Thread(target=lambda: A @ x, daemon=True)\n"
+        "    right = []\n"
+        "    other = threading.Thread(target=lambda: right.append(bool(((A @ x)[1:] == 3).all())), daemon=True)\n"
         "    other.start()\n"
         "    other.join(20)\n"
-        "    if other.is_alive(): break\n"
-        "print('stuck' if other.is_alive() else 'free', flush=True)\n"
+        "    if right != [True]: break\n"
+        "print(right, flush=True)\n"
         "os._exit(0)\n"
     )
-    assert run_python(program) == "free"
+    assert run_python(program) == "[True]"
 
 
 # Ctrl-C while numba is imported, and within a call that numba compiles or finds on the disk. Each line that it prints

@@ -37,11 +37,11 @@ _BUSY, _SEATS, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES, _ENDED = range(1
 _SHARES = 24 * _WORD
 _SIZE = _SHARES + _MAX_SHARES * _WORD
 
-# How often a thread that waits looks at a word before it sleeps: for 50 µs. Helpers are then still awake when one
-# product follows another, because Python needs about 10 µs between them. With 200 µs they would also stay awake while
-# other work of 100 µs is done, but a helper that watches slows the other thread of its core down: iterations of CG with
-# 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
-_LOOKS = 100
+# How often a thread that waits looks at a word before it sleeps: for about 75 µs. Helpers are then still awake when one
+# product or sum follows another, because Python needs 10 to 50 µs between them. With 200 µs they would also stay awake
+# while other work of 100 µs is done, but a helper that watches slows the other thread of its core down: iterations of
+# CG with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
+_LOOKS = 150
 
 # Helpers that a thread wakes before it takes parts. Each costs it about 10 µs on a virtual machine, where one CPU
 # interrupts another through the host, so a tree of threads wakes all of them sooner than one thread could.

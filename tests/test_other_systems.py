@@ -73,7 +73,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert gsparse.cli.main(["info", str(path), "--device", "cpu"]) == 0
     assert gsparse.cli.main(["doctor"]) in (0, 1)
 names = {thread.name for thread in threading.enumerate()}
-assert "gsparse-cpu" in names and "gsparse-cpu-native" not in names, names
+assert "gsparse-cpu_0" in names and "gsparse-cpu-native" not in names, names
 print("done")
 """
 

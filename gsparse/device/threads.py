@@ -14,36 +14,33 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
+import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from functools import cached_property
 from math import isqrt
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.locks import make_lock
+from gsparse._interrupt import uninterrupted
 from gsparse.errors import SettingsError
 
-# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads: if the threads sleep, and if
-# they are awake, because another product has just ended. Time of a product in µs with one thread / with two threads, on
-# a virtual machine with two CPUs:
+# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Time of a product in µs with
+# one thread / with two threads, on a virtual machine with two CPUs, if the threads sleep, and if they are awake,
+# because another product has just ended:
 #   cost             8,000      40,000     96,000    160,000    256,000    870,912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# A second thread that is awake saves time from a cost of 10,000 to 20,000 on; a product has it from 20,000 on: 10,000
-# for each thread. A sleeping one breaks even at about 160,000 only, because one CPU has to interrupt the other. But it
-# is awake for the next product then, so it is woken from 80,000 on: 40,000 for each thread. With more threads, the cost
-# for each of them can be the same, because threads that have been woken wake the others. On 16 CPUs, products of
-# 145,000 to 480,000 entries that followed one another took 31 to 59 µs with 40,000 for each, 25 to 46 with 10,000.
-_ASLEEP_COST, _AWAKE_COST = 40_000, 10_000
+# A second thread that is awake saves time from a cost of 10,000 to 20,000 on, and a sleeping one from 160,000 on. But
+# that one is awake for the next product then, so it is woken from 40,000 on.
+_NATIVE_COST = 20_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
-# Threads wake one after the other, because each acquires the GIL. Polling instead of sleeping would not be
-# faster: time.sleep(0), which releases the GIL, takes 70 µs. With h helpers, a product of cost w takes the time
+# Threads wake one after the other, because each acquires the GIL. With h helpers, a product of cost w takes the time
 # w / (h + 1) + h * wake, which is shortest with sqrt(w / wake) threads.
 _WAKE_COST = 60_000
 
@@ -57,67 +54,15 @@ _BLOCK = 2**16
 # The environment variables that set the number of threads. The first one that is set takes effect.
 _ENVIRONMENT = ("GSPARSE_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
-
-class _Job:
-    """The parts of one product, in a list from which every thread takes its next part."""
-
-    __slots__ = ("active", "args", "closed", "error", "finished", "function", "lock", "num_parts", "parts")
-
-    def __init__(self, function: Callable[..., None], num_parts: int, args: tuple[Any, ...]) -> None:
-        self.function, self.num_parts, self.args = function, num_parts, args
-        self.parts = list(range(num_parts))
-        self.lock = make_lock()  # Guards `active` and `closed`.
-        self.active = 0  # Number of helper threads that compute parts now.
-        self.closed = False
-        self.finished = threading.Lock()
-        self.finished.acquire()  # The last helper thread releases it.
-        self.error: BaseException | None = None
-
-    def take_parts(self) -> None:
-        while self.parts:
-            try:
-                part = self.parts.pop()
-            except IndexError:  # Another thread has taken the last part.
-                return
-            self.function(part, self.num_parts, *self.args)
-
-    def help(self) -> None:
-        """Compute parts on a thread of the pool, unless the product has ended already."""
-        with self.lock:
-            if self.closed:
-                return
-            self.active += 1
-        try:
-            self.take_parts()
-        except BaseException as error:  # `run` raises it in the thread that called the product.
-            self.error = error
-            self.parts.clear()
-        with self.lock:
-            self.active -= 1
-            if self.closed and not self.active:
-                self.finished.release()
-
-    def run(self) -> None:
-        """Compute parts on the calling thread, then wait for the parts that other threads have begun."""
-        try:
-            self.take_parts()
-        finally:
-            self.parts.clear()  # Parts remain if one of them raised an error.
-            with self.lock:
-                self.closed = True
-                waiting = self.active > 0
-            if waiting:
-                self.finished.acquire()
-            self.args = ()  # Drop the references to the arrays, because the queue may still hold this job.
-        if self.error is not None:
-            raise self.error
+# In Python 3.14, Ctrl-C could leave the locks of an executor locked for ever; see `gsparse.device.locks`.
+_guarded = uninterrupted if sys.version_info[:2] == (3, 14) else nullcontext
 
 
 class _Pool:
-    """Threads that wait for jobs. They are started when they are first needed."""
+    """The threads that run Python functions. They are started when they are first needed."""
 
     def __init__(self) -> None:
-        self.forget_threads()
+        self.executor: ThreadPoolExecutor | None = None
 
     @cached_property
     def num_threads(self) -> int:
@@ -129,37 +74,36 @@ class _Pool:
         return _default_num_threads()
 
     def forget_threads(self) -> None:
-        """Reset the pool. In a forked child, the parent's threads do not exist and its locks may be held for ever."""
-        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.lock = make_lock()  # Guards `size`.
-        self.size = 0
+        """Let the threads end, or forget those of the parent in a forked child. The next job starts others."""
+        self.executor = None
 
-    def resize(self, size: int, *, grow: bool) -> None:
-        """End threads until there are at most `size`, or with `grow`, start some until there are at least `size`."""
-        with self.lock:
-            while not grow and self.size > size:
-                self.jobs.put(None)
-                self.size -= 1
-            while grow and self.size < size:
+    def run(self, function: Callable[..., None], num_threads: int, args: tuple[Any, ...]) -> None:
+        """Compute parts on this thread and on others, and wait only for the parts that others have begun."""
+        num_parts = num_threads * _PARTS_PER_THREAD
+        parts = list(range(num_parts))
+
+        def take_parts() -> None:
+            while parts:
                 try:
-                    threading.Thread(target=_serve, args=(self.jobs,), name="gsparse-cpu", daemon=True).start()
-                except (
-                    RuntimeError
-                ):  # No thread can be started, or the interpreter is ending: the caller does the work.
+                    part = parts.pop()
+                except IndexError:  # another thread has taken the last part
                     return
-                self.size += 1
+                function(part, num_parts, *args)
 
-    def submit(self, job: _Job, helpers: int) -> None:
-        """Ask `helpers` threads to compute parts of a job."""
-        if self.size < helpers:
-            self.resize(helpers, grow=True)
-        for _ in range(helpers):
-            self.jobs.put(job)
-
-
-def _serve(jobs: SimpleQueue[_Job | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job.help()
+        executor = self.executor = self.executor or ThreadPoolExecutor(max(1, self.num_threads - 1), "gsparse-cpu")
+        futures: list[Future[None]] = []
+        try:
+            # If no thread can be started, or the interpreter is ending, this thread does the work.
+            with _guarded(), suppress(RuntimeError):
+                futures.extend(executor.submit(take_parts) for _ in range(num_threads - 1))
+            take_parts()
+        finally:
+            parts.clear()  # parts remain if one of them raised an error
+            with _guarded():
+                begun = [future for future in futures if not future.cancel()]
+                wait(begun)
+        for future in begun:
+            future.result()  # raises the error of a part
 
 
 def _parse_num_threads(num_threads: Any) -> int:
@@ -250,7 +194,7 @@ def set_num_threads(num_threads: int) -> None:
     >>> gsparse.set_num_threads(before)
     """
     _pool.num_threads = _parse_num_threads(num_threads)
-    _pool.resize(_pool.num_threads - 1, grow=False)
+    _pool.forget_threads()
 
 
 def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
@@ -262,7 +206,6 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         A loop that releases the GIL. Parts run in parallel and in any order. If the function has an attribute
         `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts, on this thread and on at most `helpers`
         threads of another pool, and returns True; or it runs none of them and returns False.
-        ``hand_out.count_awake()`` returns how many threads of that pool do not sleep.
     cost : int
         The entries plus rows of the product, which decide the number of threads.
     *args
@@ -274,17 +217,15 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         The error that a part raised. Parts that had not begun by then may not run.
     """
     hand_out = getattr(function, "hand_out", None)
-    num_threads = min(_pool.num_threads, _wanted_threads(hand_out, cost))
+    num_threads = min(_pool.num_threads, _most_threads(hand_out, cost))
     if hand_out is not None and num_threads > 1:
         if hand_out(num_threads - 1, num_threads * _PARTS_PER_THREAD, args):
             return
-        num_threads = min(num_threads, _most_threads(None, cost))  # Threads of this module take longer to wake.
+        num_threads = min(num_threads, _most_threads(None, cost))  # threads of this module take longer to wake
     if num_threads < 2:
         function(0, 1, *args)
         return
-    job = _Job(function, num_threads * _PARTS_PER_THREAD, args)
-    _pool.submit(job, num_threads - 1)
-    job.run()
+    _pool.run(function, num_threads, args)
 
 
 def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
@@ -292,18 +233,9 @@ def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
     return _most_threads(getattr(function, "hand_out", None), cost) < 2
 
 
-def _wanted_threads(hand_out: Any, cost: int) -> int:
-    """Return the number of threads that shorten this work now."""
-    most = _most_threads(hand_out, cost)
-    if hand_out is None or most < 2:
-        return most
-    awake: int = hand_out.count_awake()
-    return max(cost // _ASLEEP_COST, min(most, 1 + 2 * awake))  # each thread that is awake may wake another one
-
-
 def _most_threads(hand_out: Any, cost: int) -> int:
-    """Return the number of threads that would shorten this work if all of them were awake."""
-    return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _AWAKE_COST
+    """Return the number of threads that shorten this work."""
+    return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _NATIVE_COST
 
 
 def map_elements(

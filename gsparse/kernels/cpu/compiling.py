@@ -19,7 +19,7 @@ import numba
 from gsparse.kernels.cpu import intrinsics, pool
 from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
 from gsparse.kernels.cpu.jit import SUBROUTINE_OPTIONS, jitted
-from gsparse.kernels.cpu.pool import count_awake, hand_out, post
+from gsparse.kernels.cpu.pool import hand_out, post
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,11 +68,8 @@ class HandOut:
         if self._num_refused < self.num_first:
             self._num_refused += 1
             return False
-        return hand_out(self.in_parts, helpers, num_parts, args)
-
-    def count_awake(self) -> int:
-        """Return the number of threads that wait for the next product without sleeping."""
-        return count_awake()
+        hand_out(self.in_parts, helpers, num_parts, args)
+        return True
 
 
 def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Callable[P, R]:

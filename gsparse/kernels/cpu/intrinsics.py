@@ -31,15 +31,10 @@ _NUMBERS = {"x86_64": 202, "aarch64": 98} if sys.platform == "linux" and sys.max
 FUTEX = _NUMBERS.get(platform.machine())
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE, of threads of one process
 
-# LLVM's name and arguments of the instruction that a spinning thread should execute.
-_PAUSE: dict[str, tuple[str, list[Any]]] = {
-    "x86_64": ("llvm.x86.sse2.pause", []),
-    "aarch64": ("llvm.aarch64.hint", [ir.IntType(32)(1)]),
-}
-
 # The signature of a function that `call_part` calls: part, number of parts, address of the other arguments.
 _PART = types.void(types.int64, types.int64, types.voidptr)
 
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
 _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 
@@ -51,16 +46,14 @@ def _word(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, ir.IntType(64).as_pointer())
 
 
-def _fetch(operation: str) -> Callable[[int, int], int]:
-    """Make a function ``(address, value)`` that changes a word and returns its previous value."""
+@_intrinsic
+def add(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
+    """Add to a word, and return its previous value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw(operation, _word(builder, args[0]), args[1], "seq_cst")
+        return builder.atomic_rmw("add", _word(builder, args[0]), args[1], "seq_cst")
 
-    return _intrinsic(lambda typing, address, value: (types.int64(types.int64, types.int64), emit))
-
-
-fetch_add, fetch_and, fetch_or = _fetch("add"), _fetch("and"), _fetch("or")
+    return types.int64(types.int64, types.int64), emit
 
 
 @_intrinsic
@@ -71,17 +64,6 @@ def load(typing: Any, address: Any) -> tuple[Any, Emit]:
         return builder.load_atomic(_word(builder, args[0]), "seq_cst", 8)
 
     return types.int64(types.int64), emit
-
-
-@_intrinsic
-def store(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
-    """Set a word."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[1], _word(builder, args[0]), "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
 
 
 @_intrinsic
@@ -96,17 +78,10 @@ def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, 
     return types.boolean(types.int64, types.int64, types.int64), emit
 
 
-@_intrinsic
-def pause(typing: Any) -> tuple[Any, Emit]:
-    """Tell the processor that this thread is spinning."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name, values = _PAUSE[platform.machine()]
-        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
-        return context.get_dummy_value()
-
-    return types.void(), emit
+@subroutine
+def yield_cpu() -> None:
+    """Let other threads of this CPU run. If there are none, this takes about half a microsecond."""
+    _sched_yield()
 
 
 @subroutine

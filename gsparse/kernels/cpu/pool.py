@@ -1,33 +1,16 @@
 """Helper threads that run parts of products. They stay in compiled code until they end, so they never need the GIL.
 
-The work of one product is a *job*. The thread that multiplies (the *caller* below) shares it with the helpers in five
-steps:
+The thread that multiplies (the *caller* below) shares the work with the helpers:
 
-    caller    write the job into a free entry of the job table (if none is free, run the work itself, as one part)
-              increment POSTED, which idle helpers watch, and wake helpers that sleep
+    caller    describe the work in the words below (if another product has helpers, run the work alone, as one part)
+              open it: STATE = 0; increment POSTED, which idle helpers watch, and wake helpers that sleep
     all       run parts: those of the own share first, then those that are left in other shares
-    caller    close the job, so that no more helpers join
-              wait for the helpers that are still running a part; free the entry of the table
+    caller    when STATE is 0, close: STATE = -1
 
 So the caller never waits for a part that no thread has begun. A share is a range of consecutive parts; there is one for
-each thread.
-
-The memory of the pool, in words of eight bytes. Each row begins a cache line:
-
-    | POSTED                                                            |   number of jobs posted so far
-    | SPINNING | SPINS | ALIVE | LIMIT                                  |   spinning helpers; reads of POSTED before a
-    |                                                                   |   helper sleeps; helpers; the most helpers
-    | TAKEN | STATE | NUM_PARTS | ENTRY | ARGS | FAILED | NUM_SHARES    |   job 0: whether the entry is in use, ...
-    | SHARES: the next part of share 0 | of share 1 | ...               |
-    | TAKEN | STATE | ...                                               |   job 1
-    ...
-
-STATE is one word, so that joining, leaving and closing a job are one atomic step each:
-
-    bit        30        29 ... 15         14 ... 0
-            | WAITING |  free seats  | helpers in the job |       WAITING: the caller sleeps until the last one leaves
-
-A helper accesses the other words of a job only between joining and leaving it.
+each thread. STATE is the number of helpers at work, or negative while nobody may join. A helper reads the other words
+only while it is counted in STATE. A helper takes one of SEATS to have parts; there are as many as the product has
+helpers.
 """
 
 from __future__ import annotations
@@ -35,97 +18,70 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gsparse._interrupt import uninterrupted
 from gsparse.device.locks import make_lock
-from gsparse.device.threads import available_cpus, get_num_threads
-from gsparse.kernels.cpu.intrinsics import (
-    address_of,
-    call_part,
-    fetch_add,
-    fetch_and,
-    fetch_or,
-    load,
-    part_caller,
-    pause,
-    sleep_while,
-    store,
-    swap_if,
-    wake,
-)
+from gsparse.device.threads import get_num_threads
+from gsparse.kernels.cpu.intrinsics import add, call_part, load, sleep_while, swap_if, wake, yield_cpu
 from gsparse.kernels.cpu.jit import jitted, subroutine
 
-_WORD, _LINE = 8, 64  # bytes
-_NUM_JOBS = 8  # products that have helpers at the same time; any further product runs on its own thread only
+_WORD = 8  # bytes
 _MAX_SHARES = 64  # with more threads, several begin with the same share
-_POSTED, _SPINNING, _SPINS, _ALIVE, _LIMIT = 0, _LINE, _LINE + _WORD, _LINE + 2 * _WORD, _LINE + 3 * _WORD
-_TAKEN, _STATE, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES = range(0, 7 * _WORD, _WORD)
-_SHARES = _LINE
-_JOB_SIZE = _LINE + _MAX_SHARES * _WORD
-_FIRST_JOB = 2 * _LINE
-_SIZE = _FIRST_JOB + _NUM_JOBS * _JOB_SIZE
+# POSTED, STATE and the others are in cache lines of their own, and the next parts of the shares come last.
+_POSTED, _WATCHING, _STATE = 0, _WORD, 8 * _WORD
+_BUSY, _SEATS, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES, _ENDED = range(16 * _WORD, 24 * _WORD, _WORD)
+_SHARES = 24 * _WORD
+_SIZE = _SHARES + _MAX_SHARES * _WORD
 
-# The bits of STATE; a futex sees 32 of them.
-_SEAT, _WAITING = 1 << 15, 1 << 30
-_HELPERS, _SEATS = _SEAT - 1, _WAITING - _SEAT
+# How often a thread that waits looks at a word before it sleeps: for about 75 µs. Helpers are then still awake when one
+# product or sum follows another, because Python needs 10 to 50 µs between them. With 200 µs they would also stay awake
+# while other work of 100 µs is done, but a helper that watches slows the other thread of its core down: iterations of
+# CG with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
+_LOOKS = 150
 
-# Seconds that a helper without work, and a product that waits for its helpers, spin before they sleep. The helpers are
-# then still awake when one product follows another, because Python needs about 10 us between them. With 200 us they
-# would also stay awake while other work of 100 us is done, but a helper that spins slows the other thread of its core
-# down: iterations of CG with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
-_SPIN_SECONDS = 50e-6
-
-# Helpers that a thread wakes before it takes parts. Each costs it about 10 us on a virtual machine, where one CPU
+# Helpers that a thread wakes before it takes parts. Each costs it about 10 µs on a virtual machine, where one CPU
 # interrupts another through the host, so a tree of threads wakes all of them sooner than one thread could.
 _WAKES = 2
 
-# Seconds that the end of the process waits for helpers; they end late only if a product is still running.
-_MAX_GOODBYE = 5.0
+
+@subroutine
+def _set(word: int, value: int) -> None:
+    add(word, value - load(word))
 
 
 # ------------------------------------------------------------------------------------------------- compiled: products
 @jitted
 def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None:
-    """Run the parts of a job on this thread and on helpers that join, and return when all parts are done."""
-    job = _claim(pool)
-    if job == 0:
-        failed = call_part(entry, 0, 1, args)
-    else:
-        _describe(job, min(helpers + 1, _MAX_SHARES), num_parts, entry, args)
-        store(job + _STATE, helpers * _SEAT)  # from now on helpers may join
-        fetch_add(pool + _POSTED, 1)
+    """Run the parts of a product on this thread and on helpers that join, and return when all parts are done."""
+    if swap_if(pool + _BUSY, 0, 1):
+        _describe(pool, min(helpers + 1, _MAX_SHARES), num_parts, entry, args)
+        _set(pool + _SEATS, helpers)
+        _set(pool + _STATE, 0)  # from now on helpers may join
+        add(pool + _POSTED, 1)
         _wake_some(pool, helpers)
-        _take_parts(job, 0)
-        _close(pool, job)
-        failed = load(job + _FAILED) != 0
-        store(job + _TAKEN, 0)
+        _take_parts(pool, 0)
+        _close(pool)
+        failed = load(pool + _FAILED) != 0
+        _set(pool + _BUSY, 0)
+    else:
+        failed = call_part(entry, 0, 1, args)
     if failed:
         raise MemoryError("a part of a product found no memory for its sums: free some")
 
 
 @subroutine
-def _claim(pool: int) -> int:
-    """Return the address of a free entry of the table, or 0 if there is none."""
-    for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
-        if load(job + _TAKEN) == 0 and swap_if(job + _TAKEN, 0, 1):
-            return job
-    return 0
-
-
-@subroutine
-def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) -> None:
-    store(job + _NUM_PARTS, num_parts)
-    store(job + _ENTRY, entry)
-    store(job + _ARGS, args)
-    store(job + _FAILED, 0)
-    store(job + _NUM_SHARES, num_shares)
+def _describe(pool: int, num_shares: int, num_parts: int, entry: int, args: int) -> None:
+    _set(pool + _NUM_PARTS, num_parts)
+    _set(pool + _ENTRY, entry)
+    _set(pool + _ARGS, args)
+    _set(pool + _FAILED, 0)
+    _set(pool + _NUM_SHARES, num_shares)
     for share in range(num_shares):
-        store(job + _SHARES + share * _WORD, share * num_parts // num_shares)
+        _set(pool + _SHARES + share * _WORD, share * num_parts // num_shares)
 
 
 @subroutine
@@ -134,220 +90,127 @@ def _wake_some(pool: int, helpers: int) -> None:
 
     The caller has incremented POSTED before. A helper that is about to sleep compares that word, and stays awake.
     """
-    asleep = helpers - load(pool + _SPINNING)
+    asleep = helpers - load(pool + _WATCHING)
     if asleep > 0:
         wake(pool + _POSTED, min(asleep, _WAKES))
 
 
 @subroutine
-def _take_parts(job: int, number: int) -> None:
+def _take_parts(pool: int, number: int) -> None:
     """Run the parts of one share, then the parts that are left of the others.
 
     A thread begins with the same share in each product, because its cache may still hold those rows.
     """
-    num_parts, num_shares = load(job + _NUM_PARTS), load(job + _NUM_SHARES)
-    entry, args = load(job + _ENTRY), load(job + _ARGS)
+    num_parts, num_shares = load(pool + _NUM_PARTS), load(pool + _NUM_SHARES)
     for step in range(num_shares):
         share = (number + step) % num_shares
-        following, end = job + _SHARES + share * _WORD, (share + 1) * num_parts // num_shares
+        following, end = pool + _SHARES + share * _WORD, (share + 1) * num_parts // num_shares
         while load(following) < end:
-            part = fetch_add(following, 1)
-            if part < end and call_part(entry, part, num_parts, args):
-                store(job + _FAILED, 1)
+            part = add(following, 1)
+            if part < end and call_part(load(pool + _ENTRY), part, num_parts, load(pool + _ARGS)):
+                add(pool + _FAILED, 1)
 
 
 @subroutine
-def _close(pool: int, job: int) -> None:
-    """Let no more helpers join, and wait for those that have joined."""
-    fetch_and(job + _STATE, _HELPERS)
-    for _ in range(load(pool + _SPINS)):
-        if load(job + _STATE) == 0:
-            return
-        pause()
-    state = fetch_or(job + _STATE, _WAITING) | _WAITING
-    while state != _WAITING:
-        sleep_while(job + _STATE, state)
-        state = load(job + _STATE)
+def _close(pool: int) -> None:
+    """Wait for the helpers that have joined, and let no more join."""
+    looks = _LOOKS
+    while not swap_if(pool + _STATE, 0, -1):
+        state = load(pool + _STATE)
+        if looks > 0:
+            yield_cpu()
+            looks -= 1
+        elif state > 0:
+            sleep_while(pool + _STATE, state)
 
 
 # -------------------------------------------------------------------------------------------------- compiled: helpers
 @jitted
-def _enter(pool: int) -> None:
-    """Serve as one more helper, unless there are LIMIT of them already.
-
-    The thread itself increments ALIVE. If the code that starts threads did it, an interruption (Ctrl-C) before the
-    start would leave a count without a thread.
-    """
-    alive: int = load(pool + _ALIVE)
-    while alive < load(pool + _LIMIT):
-        if swap_if(pool + _ALIVE, alive, alive + 1):
-            _serve(pool, alive + 1)
-            return
-        alive = load(pool + _ALIVE)
-
-
-@jitted
 def _serve(pool: int, number: int) -> None:
-    """Help with jobs until there are more helpers than LIMIT; `number` is the share with which to begin."""
-    while True:
+    """Help with products until the process ends; `number` is the share with which to begin."""
+    while load(pool + _ENDED) == 0:
         posted = load(pool + _POSTED)
-        if _help(pool, number):
-            continue
-        alive = load(pool + _ALIVE)
-        if alive <= load(pool + _LIMIT):
-            _watch(pool, posted)
-        elif swap_if(pool + _ALIVE, alive, alive - 1):
-            return
+        if not _help(pool, number):
+            _await_post(pool, posted)
 
 
 @subroutine
 def _help(pool: int, number: int) -> bool:
-    """Help with one job, and return whether there was one."""
-    for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
-        if _join(job):
-            _wake_some(pool, (load(job + _STATE) & _SEATS) // _SEAT)
-            _take_parts(job, number)
-            fetch_and(job + _STATE, ~_SEATS)  # no part is left for helpers that come later
-            if fetch_add(job + _STATE, -1) == _WAITING + 1:
-                wake(job + _STATE, 1)
-            return True
+    """Help with the product that is open, and return whether there was a seat."""
+    state = load(pool + _STATE)
+    while state >= 0:
+        if swap_if(pool + _STATE, state, state + 1):
+            seats: int = add(pool + _SEATS, -1)
+            if seats > 0:
+                _wake_some(pool, seats - 1)
+                _take_parts(pool, number)
+            if add(pool + _STATE, -1) == 1:
+                wake(pool + _STATE, 1)
+            return seats > 0
+        state = load(pool + _STATE)
     return False
 
 
 @subroutine
-def _join(job: int) -> bool:
-    state = load(job + _STATE)
-    while state & _SEATS:
-        if swap_if(job + _STATE, state, state - _SEAT + 1):
-            return True
-        state = load(job + _STATE)
-    return False
-
-
-@subroutine
-def _watch(pool: int, posted: int) -> None:
-    """Return when another job is posted."""
-    fetch_add(pool + _SPINNING, 1)
-    spins = load(pool + _SPINS)
-    while spins > 0 and load(pool + _POSTED) == posted:
-        pause()
-        spins -= 1
-    fetch_add(pool + _SPINNING, -1)
-    if load(pool + _POSTED) == posted:
-        sleep_while(pool + _POSTED, posted)
-
-
-# -------------------------------------------------------------------------------------- compiled: called from Python
-@jitted
-def _count_missing(pool: int) -> int:
-    """Return how many helpers must be started."""
-    missing: int = load(pool + _LIMIT) - load(pool + _ALIVE)
-    return missing
+def _await_post(pool: int, posted: int) -> None:
+    """Return when another product is posted."""
+    add(pool + _WATCHING, 1)
+    looks = _LOOKS
+    while looks > 0 and load(pool + _POSTED) == posted:
+        yield_cpu()
+        looks -= 1
+    add(pool + _WATCHING, -1)
+    sleep_while(pool + _POSTED, posted)
 
 
 @jitted
-def _set_limit(pool: int, helpers: int, spins: int) -> None:
-    """Set how many helpers there may be and how long they spin, and wake them so that surplus ones end."""
-    store(pool + _LIMIT, helpers)
-    store(pool + _SPINS, spins)
-    fetch_add(pool + _POSTED, 1)
-    wake(pool + _POSTED, _HELPERS)
-
-
-@jitted
-def _spin(spins: int) -> None:
-    for _ in range(spins):
-        pause()
-
-
-@jitted
-def _try(pool: int) -> None:
-    """Post a job that does nothing, then serve as a surplus helper, which ends at once."""
-    post(pool, 1, 2, part_caller(_nothing, ()), address_of(0))
-    fetch_add(pool + _ALIVE, 1)
-    _serve(pool, 1)
-
-
-@subroutine
-def _nothing(part: int, num_parts: int) -> None:
-    pass
+def _end(pool: int) -> None:
+    add(pool + _ENDED, 1)
+    add(pool + _POSTED, 1)
+    wake(pool + _POSTED, 1 << 15)
 
 
 # ------------------------------------------------------------------------------------------------------------- Python
 class _Pool:
-    """The helpers: threads that run `_serve` until they end."""
+    """The helpers: threads that run `_serve` until the process ends."""
 
     def __init__(self) -> None:
-        memory = np.zeros(_SIZE + _LINE, np.uint8)
-        first = -memory.ctypes.data % _LINE
-        self.memory = memory[first : first + _SIZE]
-        self.address: int = self.memory.ctypes.data
-        self.spinning = self.memory[_SPINNING : _SPINNING + _WORD].view(np.int64)
-        self.spins: int | None = None  # number that takes `_SPIN_SECONDS`; measured when the pool is started
-        self.usable = True
-        self.ended = False
+        self.words = np.zeros(_SIZE // _WORD, np.int64)
+        self.address: int = self.words.ctypes.data
         self.forget_threads()
 
     def forget_threads(self) -> None:
         """Reset a forked child, where the parent's threads do not exist and its locks may be held forever."""
-        self.memory[:] = 0
-        self.lock = make_lock()  # guards the attributes below
+        self.words[:] = 0
+        self.words[_STATE // _WORD] = -1
+        self.lock = make_lock()  # guards the list
         self.threads: list[threading.Thread] = []
-        self.size = 0
 
-    def resize(self, size: int) -> None:
-        """Change the number of helpers to `size`, or to the number that can be started."""
+    def start(self, size: int) -> None:
+        """Start threads until there are `size`, or as many as can be started."""
         with self.lock:
-            if self.spins is None:
-                self.start()
-            if self.spins is None or self.ended:
-                return
-            # With more threads than CPUs, a spinning thread would keep another one from its work.
-            _set_limit(self.address, size, self.spins if size < available_cpus() else 0)
-            self.threads = [thread for thread in self.threads if thread.is_alive()]
-            for _ in range(_count_missing(self.address)):
-                thread = threading.Thread(target=_enter, args=(self.address,), name="gsparse-cpu-native", daemon=True)
-                self.threads.append(thread)
+            if not self.threads:
+                with uninterrupted():
+                    _serve.compile("void(int64, int64)")  # type: ignore[attr-defined]
+                    _end.compile("void(int64)")  # type: ignore[attr-defined]
+            while len(self.threads) < size and not self.words[_ENDED // _WORD]:
+                number = len(self.threads) + 1
+                thread = threading.Thread(
+                    target=_serve, args=(self.address, number), name="gsparse-cpu-native", daemon=True
+                )
                 try:
                     thread.start()
                 except RuntimeError:  # no thread can be started, or the interpreter is ending
-                    break
-            # Set last: if an interruption has prevented the start of a thread, the next product starts it.
-            self.size = size
-
-    def start(self) -> None:
-        """Compile and try the code of helpers.
-
-        If that fails, as with an unknown numba, the threads of `gsparse.device.threads` run the parts instead.
-        """
-        try:
-            _try(self.address)
-            _enter(self.address)  # only compiles it, because no helper is wanted yet
-            self.spins = _count_spins()
-        except Exception as error:
-            self.usable = False
-            what = "the threads of products start more slowly, through Python, because compiled threads failed"
-            warnings.warn(f"{what}: {error!r}", RuntimeWarning, 2)
+                    return
+                # Appended last: if an interruption has prevented the start, the next product starts the thread.
+                self.threads.append(thread)
 
     def end(self) -> None:
-        """End all helpers before the interpreter frees the compiled code."""
-        with self.lock:
-            self.ended = True
-            if self.spins is not None:
-                _set_limit(self.address, 0, 0)
-        deadline = time.monotonic() + _MAX_GOODBYE
-        for thread in filter(threading.Thread.is_alive, self.threads):
-            thread.join(max(deadline - time.monotonic(), 0))
-
-
-def _count_spins() -> int:
-    """Return the number of spins that take `_SPIN_SECONDS`, from the fastest try, which was not interrupted."""
-    tried, times = 1000, []
-    for _ in range(5):
-        begin = time.perf_counter()
-        _spin(tried)
-        times.append(time.perf_counter() - begin)
-    return int(tried * _SPIN_SECONDS / min(times))
+        """End all helpers before the interpreter frees the compiled code. They end late if a product is running."""
+        if self.threads:
+            _end(self.address)
+        for thread in self.threads:
+            thread.join(5.0)
 
 
 _pool = _Pool()
@@ -357,16 +220,8 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_pool.end)
 
 
-def count_awake() -> int:
-    """Return the number of helpers that watch for the next job and do not sleep."""
-    return int(_pool.spinning[0])
-
-
-def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> bool:
-    """Run ``in_parts(pool, helpers, num_parts, *args)``, or return False if the pool cannot be used."""
-    size = min(max(helpers, _pool.size), get_num_threads() - 1, _HELPERS)
-    if _pool.usable and size != _pool.size:
-        _pool.resize(size)
-    if _pool.usable:
-        in_parts(_pool.address, min(helpers, _HELPERS), num_parts, *args)
-    return _pool.usable
+def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> None:
+    """Run ``in_parts(pool, helpers, num_parts, *args)`` with helpers that have been started."""
+    if len(_pool.threads) < helpers:
+        _pool.start(min(helpers, get_num_threads() - 1))
+    in_parts(_pool.address, helpers, num_parts, *args)

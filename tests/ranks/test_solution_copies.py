@@ -14,7 +14,7 @@ from tests.linalg.problems import laplacian
 from tests.ranks.groups import run_memory, run_sockets
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
-from gsparse.distributed.worker import registry, solution_copies
+from gsparse.distributed.worker import solution_copies
 
 S = laplacian(10)
 
@@ -51,6 +51,7 @@ def test_a_rank_without_rows_stores_the_part_of_its_neighbour(run: Any, columns:
         state: Any = SimpleNamespace(
             matrix=RankMatrix(S[own], partition, partition, communicator, device="cpu"), communicator=communicator
         )
+        state.require_matrix = lambda: state.matrix
         state.matrix.observer = lambda iteration: solution_copies.store_copies(state, "a solve", iteration)
         x, _ = gla.cg(state.matrix, b[own] if columns > 1 else b[own, 0], rtol=1e-8)
         return x, state.solution_copy
@@ -64,15 +65,10 @@ def test_a_rank_without_rows_stores_the_part_of_its_neighbour(run: Any, columns:
 
 
 def test_a_copy_belongs_to_the_solve_that_has_stored_it() -> None:
-    state: Any = SimpleNamespace(solution_copy=None)
-    registry.store_state("a matrix", state)
-    try:
-        assert solution_copies.latest_copy("a matrix", "first") is None
-        state.solution_copy = "first", (50, np.ones(3), np.ones(2))
-        copy = solution_copies.latest_copy("a matrix", "first")
-        assert copy is not None
-        assert copy[0] == 50
-        assert solution_copies.latest_copy("a matrix", "second") is None
-        assert solution_copies.latest_copy("another matrix", "first") is None
-    finally:
-        registry._states.pop("a matrix")
+    rank: Any = SimpleNamespace(solution_copy=None)
+    assert solution_copies.latest_copy(rank, "first") is None
+    rank.solution_copy = "first", (50, np.ones(3), np.ones(2))
+    copy = solution_copies.latest_copy(rank, "first")
+    assert copy is not None
+    assert copy[0] == 50
+    assert solution_copies.latest_copy(rank, "second") is None

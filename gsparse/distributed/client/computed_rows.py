@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
-from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.computations import Computation
+from gsparse.distributed.worker.rank import rank_key
 
 HostArray = npt.NDArray[Any]
 
@@ -64,7 +64,7 @@ class ComputedRows(RowSource):
 
     def row_lengths(self) -> HostArray | None:
         assert self._group is not None
-        return np.concatenate(self._group.read(entry_tasks.number_of_entries))
+        return np.concatenate(self._group.call(entry_tasks.number_of_entries))
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
@@ -80,12 +80,12 @@ class ComputedRows(RowSource):
             raise lost
         return self, self._layout.permutation, self.partition(partition, world_size)
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         if self._group is not None:
             return self._rows_of_workers(self._group, client, worker, rows)
         if self._values_of is None:
             return self._computation
-        return scatter(client, worker, replace(self._computation, arguments=(self._values_of(rows),)), timeout)
+        return replace(self._computation, arguments=(self._values_of(rows),))
 
     def _rows_of_workers(self, group: TaskGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
         """Return a future for rows that lie on the workers of a group."""
@@ -95,6 +95,6 @@ class ComputedRows(RowSource):
             own = self._layout.rows.rows(rank)
             start, stop = max(own.start, rows.start), min(own.stop, rows.stop)
             if start < stop:
-                numbers = slice(start - own.start, stop - own.start)
-                pieces.append(group.submit(entry_tasks.rows, "rows", rank, group.settings, rank, numbers))
+                key = rank_key(group.key, rank)
+                pieces.append(group.submit(entry_tasks.rows_between, rank, key, start - own.start, stop - own.start))
         return client.submit(stack_rows, pieces, self.shape[1], workers=[worker], allow_other_workers=False, pure=False)

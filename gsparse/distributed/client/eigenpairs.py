@@ -11,7 +11,6 @@ import numpy as np
 from gsparse.device.select import device_of
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.worker.solve_tasks import SolveSpec
@@ -26,7 +25,6 @@ def eigenpairs_on_workers(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
-    products: WorkerProducts,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
@@ -40,7 +38,6 @@ def eigenpairs_on_workers(
     name : str
     task_group : TaskGroup
     layout : VectorLayout
-    products : WorkerProducts
     preconditioner_of : callable
         Returns its argument if that is a preconditioner of this matrix, and None for anything else.
     options : dict
@@ -48,9 +45,9 @@ def eigenpairs_on_workers(
     """
     match METHODS[name].start:
         case "X":
-            return _from_block(name, task_group, layout, products, preconditioner_of, options)
+            return _from_block(name, task_group, layout, preconditioner_of, options)
         case "v0":
-            return _from_vector(name, task_group, layout, products, options)
+            return _from_vector(name, task_group, layout, options)
     return NotImplemented
 
 
@@ -58,7 +55,6 @@ def _from_block(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
-    products: WorkerProducts,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
@@ -70,17 +66,13 @@ def _from_block(
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
     solve = SolveSpec(name, options)
-    values, vectors, *histories = solves.run(
-        task_group, layout, solve, X, {"Y": Y}, products, preconditioner=preconditioner
-    )
+    values, vectors, *histories = solves.run(task_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
     requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
     return (values, vectors, *requested)
 
 
-def _from_vector(
-    name: str, task_group: TaskGroup, layout: VectorLayout, products: WorkerProducts, options: dict[str, Any]
-) -> Any:
+def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
     """Run an eigensolver that begins with one vector, or return NotImplemented."""
     n, v0 = layout.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
@@ -92,7 +84,7 @@ def _from_vector(
     wants_vectors = options["return_eigenvectors"]
     solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
     v0 = None if v0 is None else np.asarray(v0).reshape(-1)
-    values, vectors, *errors = solves.run(task_group, layout, solve, v0, {}, products)
+    values, vectors, *errors = solves.run(task_group, layout, solve, v0, {})
     if errors:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)

@@ -48,7 +48,7 @@ class DistributedEntries(DistributedOperator):
         ------
         CommunicationError, WorkerLostError
         """
-        matrix = self._stacked(self._task_group.read(entry_tasks.rows))
+        matrix = self._stacked(self._task_group.call(entry_tasks.rows))
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
@@ -64,8 +64,8 @@ class DistributedEntries(DistributedOperator):
         in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
         owners, bounds = self._layout.rows.owners(in_blocks), self._layout.rows.row_bounds
         places = [np.flatnonzero(owners == rank) for rank in self._task_group.ranks]
-        wanted = [in_blocks[of_rank] - bounds[rank] for rank, of_rank in enumerate(places)]
-        matrix = self._stacked(self._task_group.read(entry_tasks.rows, wanted))
+        wanted = [(in_blocks[of_rank] - bounds[rank],) for rank, of_rank in enumerate(places)]
+        matrix = self._stacked(self._task_group.call(entry_tasks.rows, wanted))
         matrix = sp.csr_array(matrix[np.argsort(np.concatenate(places))])
         return matrix[0] if is_single else matrix
 
@@ -97,7 +97,7 @@ class DistributedEntries(DistributedOperator):
             is_column = (numbers >= 0) & (numbers < num_columns)
             in_blocks = np.where(is_column, self._numbers_in_blocks()[np.where(is_column, numbers, 0)], -1)
             columns = [in_blocks[layout.rows.rows(rank)] for rank in self._task_group.ranks]
-        entries = layout.join(self._task_group.read(entry_tasks.entries_in, columns))
+        entries = layout.join(self._task_group.call(entry_tasks.entries_in, [(of_rank,) for of_rank in columns]))
         first = max(0, -k)
         return entries[first : first + min(num_rows - first, num_columns - max(0, k))]
 
@@ -204,7 +204,7 @@ class DistributedEntries(DistributedOperator):
                     (layout.permutation[layout.columns.rows(rank)], layout.permutation[metadata.ghosts])
                     for rank, metadata in enumerate(self._rank_metadata)
                 ]
-            counts = self._task_group.read(entry_tasks.value_counts, orders)
+            counts = self._task_group.call(entry_tasks.value_counts, orders)
             self._value_order = ValueOrder.of(np.concatenate(counts), layout.permutation)
         return self._value_order
 

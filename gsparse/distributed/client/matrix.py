@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
-from gsparse.distributed.client.calls import run_on_workers
 from gsparse.distributed.client.checkpoints import write_checkpoint
-from gsparse.distributed.client.cluster import chosen_workers, current_client
+from gsparse.distributed.client.cluster import chosen_workers, current_client, usable_workers
 from gsparse.distributed.client.computed_rows import ComputedRows
 from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
-from gsparse.distributed.client.restarts import usable_workers
 from gsparse.distributed.client.row_sources import Partition, RowSource
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
@@ -181,7 +179,7 @@ class DistributedMatrix(DistributedEntries):
             task_group.remedy, task_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
         try:
             self._rank_metadata = task_group.open(
-                lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank), self.timeout),
+                lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank)),
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:
@@ -276,7 +274,6 @@ class DistributedMatrix(DistributedEntries):
     def close(self) -> None:
         """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
         if self._task_group.is_open:
-            self._worker_products.close()
             self._task_group.close()
 
     def __reduce__(self) -> Any:
@@ -299,7 +296,7 @@ class DistributedMatrix(DistributedEntries):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            where = self._task_group, self._layout, self._worker_products
+            where = self._task_group, self._layout
             return eigenpairs_on_workers(name, *where, self._own_preconditioner, arguments)
         return self._solve(name, *args, **kwargs)
 
@@ -350,9 +347,9 @@ class DistributedMatrix(DistributedEntries):
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         for is_last_attempt in (on_failure == "raise", True):
-            where, vectors, products = (self._task_group, self._layout), {"x0": x0}, self._worker_products
+            where, vectors = (self._task_group, self._layout), {"x0": x0}
             try:
-                result: SolveResult = solves.run(*where, solve, b, vectors, products, callback, preconditioner)
+                result: SolveResult = solves.run(*where, solve, b, vectors, callback, preconditioner)
                 break
             except CommunicationError:
                 if is_last_attempt:
@@ -366,12 +363,11 @@ class DistributedMatrix(DistributedEntries):
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
         task_group, layout = self._task_group, self._layout
-        lost, workers = task_group.error_of_lost_worker(), task_group.remaining_workers()
+        lost = task_group.error_of_lost_worker()
         if lost is not None and not self._source.is_lasting:
             raise lost
-        latest_copy = solution_copies.latest_copy, task_group.key, solve.key
-        answers = run_on_workers(self.client, workers, task_group.timeout, *latest_copy, on_error="return")
-        copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
+        answers = task_group.ask_remaining(solution_copies.latest_copy, solve.key)
+        copies = {rank: copy for rank, copy in answers.items() if copy is not None}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
             workers = usable_workers(self.client, task_group.remaining_workers, task_group.timeout)

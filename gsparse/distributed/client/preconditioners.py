@@ -41,8 +41,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     the levels of multigrid.
 
     The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
-    else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
-    vector to the workers and back, which takes milliseconds.
+    else, SciPy's solvers included, it is a linear operator. Each product sends its vector to the workers and back,
+    which takes milliseconds.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """
         matrix = self.matrix
         made_in = matrix._preconditioner_epochs.get(self._spec.key)
-        if self._spans_ranks and made_in != matrix._task_group.settings.epoch:
+        if self._spans_ranks and made_in != matrix._task_group.epoch:
             self._set_up()
         return self._spec
 
@@ -102,12 +102,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """Let the ranks make the preconditioner together."""
         group, layout = self.matrix._task_group, self.matrix._layout
         parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
-        with group.on_workers([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
-            tasks = [
-                group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
-                for r in group.ranks
-            ]
-            self._take_over(group.wait(tasks))
+        rows = [(self._spec, {key: part[rank] for key, part in parts.items()}) for rank in group.ranks]
+        self._take_over(group.call_together(solve_tasks.set_up, rows))
 
     def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
         """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
@@ -144,12 +140,9 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         with new.exclusive():
             new.reconnect()
             made_in = before._preconditioner_epochs.pop(self._spec.key, None)
-            if old.is_open and made_in == old.settings.epoch:
-                tasks = [
-                    new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
-                    for rank in new.ranks
-                ]
-                self._take_over(new.wait(tasks))
+            if old.is_open and made_in == old.epoch:
+                arguments = [(self._spec, old.key)] * len(new.workers)
+                self._take_over(new.call_together(solve_tasks.update, arguments))
             else:
                 self._set_up()
         return self
@@ -158,7 +151,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """Keep the summary of rank 0, and issue its warnings here."""
         group = self.matrix._task_group
         self._summary = summaries[0]
-        self.matrix._preconditioner_epochs[self._spec.key] = group.settings.epoch
+        self.matrix._preconditioner_epochs[self._spec.key] = group.epoch
         for text, category in summaries[0].warnings:
             warnings.warn(text, category, stacklevel=6)
 
@@ -187,9 +180,6 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
 
     def _product(self, x: HostArray, adjoint: bool) -> HostArray:
         group, layout, spec = self.matrix._task_group, self.matrix._layout, self._spec
-        with group.on_workers(layout.split(np.asarray(x), layout.columns)) as parts:
-            tasks = [
-                group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
-                for rank, part in enumerate(parts)
-            ]
-            return layout.join(group.wait(tasks))
+        parts = layout.split(np.asarray(x), layout.columns)
+        call = group.call_together if self._spans_ranks else group.call
+        return layout.join(call(solve_tasks.precondition, [(spec, part, adjoint) for part in parts]))

@@ -6,16 +6,14 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import compress
 
 import dask
 import distributed
 
-from gsparse.distributed.client.calls import run_on_workers
 from gsparse.distributed.client.scheduler import has_scheduler, within_time_limit
-from gsparse.distributed.worker.calls import running_calls
 from gsparse.errors import CommunicationError
 
 # Seconds of waiting for a worker after which a warning states the reason.
@@ -99,7 +97,7 @@ class Reservation:
                 self._release(acquired)
                 acquired = []
                 for lock, address in zip(locks, self._workers, strict=True):
-                    _wait_for(lock, client, address, timeout)
+                    _wait_for(lock, address, timeout)
                     acquired.append(lock)
         except BaseException:
             self._release(acquired)
@@ -124,29 +122,20 @@ class Reservation:
             self._last_release = asyncio.run_coroutine_threadsafe(release(), self._client.loop.asyncio_loop)
 
 
-def _wait_for(lock: distributed.Lock, client: distributed.Client, address: str, timeout: float) -> None:
+def _wait_for(lock: distributed.Lock, address: str, timeout: float) -> None:
     """Acquire a lock that another client may hold."""
     warn_after = min(_WARN_AFTER, timeout)
     if lock.acquire(timeout=warn_after):
         return
-    warnings.warn(_reason(client, address), stacklevel=2)
+    lease = dask.config.get(_LEASE_TIMEOUT_KEY)
+    warnings.warn(
+        f"waiting for worker {address}, which another distribute() or solve has reserved: one runs at a time. If its "
+        f"client has died, dask frees the worker once the lease of {lease} has expired. For shorter waits, set "
+        f"dask.config.set({{'{_LEASE_TIMEOUT_KEY}': '5s'}}) in every client before its first distribute()",
+        stacklevel=2,
+    )
     if not lock.acquire(timeout=timeout - warn_after):
         raise CommunicationError(
             f"another solve holds {lock.name} for more than {timeout:g} s: call again when it has ended, or pass a "
             "longer timeout to distribute()"
         )
-
-
-def _reason(client: distributed.Client, address: str) -> str:
-    """Return the reason for the wait: another solve runs on the worker, or the client that has reserved it has died."""
-    running = [str(key) for key in client.processing([address]).get(address, ()) if str(key).startswith("gsparse-")]
-    with suppress(Exception):  # the worker is lost or stopped
-        running += run_on_workers(client, [address], _WARN_AFTER, running_calls)[address]
-    if running:
-        return f"waiting for worker {address}, which is busy with {running[0]} of another call: one runs at a time"
-    lease = dask.config.get(_LEASE_TIMEOUT_KEY)
-    return (
-        f"waiting for worker {address}, which another distribute() or solve has reserved, though none runs there now. "
-        f"If its client has died, dask frees the worker once the lease of {lease} has expired. For shorter waits, set "
-        f"dask.config.set({{'{_LEASE_TIMEOUT_KEY}': '5s'}}) in every client before its first distribute()"
-    )

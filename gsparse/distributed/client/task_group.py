@@ -1,39 +1,51 @@
-"""Tasks that all workers of a matrix run together, one for each rank, and the errors and losses that may end them."""
+"""The ranks of one matrix, which are actors of dask, the calls of functions on them, and the errors that end these."""
 
 from __future__ import annotations
 
-import math
+import asyncio
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import distributed
+from distributed.actor import Actor
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.calls import SignsOfLife, naming_lost_workers, run_on_workers, wait_while_answering
-from gsparse.distributed.client.reservation import Reservation
-from gsparse.distributed.client.scheduler import check_running, close_client_at_exit, has_scheduler, known_workers
-from gsparse.distributed.client.task_arguments import (
+from gsparse.distributed.client.calls import (
+    Calls,
+    answers_of_workers,
     check_computable,
-    large_arrays_on_workers,
+    new_call,
     raise_errors,
-    releasing_futures,
+    release,
+    silent_error,
     wait_for,
 )
-from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks, first_error
-from gsparse.distributed.ranks.rank_calls import RankCalls
-from gsparse.distributed.worker import group_tasks, registry, solve_vectors
-from gsparse.distributed.worker.calls import pickled_call
-from gsparse.errors import CommunicationError, WorkerLostError
+from gsparse.distributed.client.reservation import Reservation
+from gsparse.distributed.client.scheduler import (
+    check_running,
+    close_client_at_exit,
+    has_scheduler,
+    known_workers,
+)
+from gsparse.distributed.worker import group_tasks, product_tasks
+from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
+from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
 # Seconds between two checks that all workers of a task group are alive.
 _CHECK_INTERVAL = 0.5
-# Seconds for which the tasks of the other ranks may continue after one rank has failed.
+# Seconds for which the calls of the other ranks may continue after one rank has failed.
 _GRACE_PERIOD = 3.0
+# Longest wait for calls, in seconds, between two calls of a caller's `on_poll`, or two checks of anything else.
+_POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
+
+
+_Asked = dict[int, tuple[Future[Any], float]]
 
 
 @dataclass
@@ -48,7 +60,10 @@ class _Connections:
 
 
 class TaskGroup:
-    """The workers of one matrix, one for each rank, and the tasks that they run together.
+    """The ranks of one matrix, each an actor of dask on its worker.
+
+    A call of an actor takes a millisecond, a task of dask more than ten. Calls pass through the scheduler, unless the
+    client was made with ``direct_to_workers=True``.
 
     Parameters
     ----------
@@ -64,8 +79,6 @@ class TaskGroup:
     ----------
     key : str
         Identifies the matrix on the workers.
-    secret : bytes
-        The secret by which the ranks recognize each other.
     closed_by : str
         What has closed the group, and what the user can do then, as a part of an error message.
     remedy : str
@@ -76,21 +89,23 @@ class TaskGroup:
         self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: TaskGroup | None = None
     ) -> None:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
-        self.key, self.secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
+        self.key, self._secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
         self.is_open, self.closed_by = True, "closed: distribute it again"
         self._operand, self.remedy = operand, ""
         self._connections: _Connections = _Connections() if operand is None else operand._connections
-        self._lock = make_lock()  # lets one thread at a time run tasks on the group
+        self._lock = make_lock()  # lets one thread at a time run calls that ranks answer together
         self._reservation = Reservation(client, workers)
-        self._references: list[distributed.Future] = []
+        self._references: list[distributed.Future] = []  # dask keeps the ranks as long as these exist
+        self._actors: list[Actor] = []
 
     @property
     def ranks(self) -> range:
         return range(len(self.workers))
 
     @property
-    def settings(self) -> group_tasks.GroupSettings:
-        return group_tasks.GroupSettings(self.key, self._connections.epoch, self.workers, self.timeout)
+    def epoch(self) -> int:
+        """The number of times that the ranks have been connected."""
+        return self._connections.epoch
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -100,101 +115,155 @@ class TaskGroup:
     # ------------------------------------------------------------------ life
 
     def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
-        """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all."""
-        with self.exclusive(), releasing_futures() as inputs:
-            # If a worker is gone, `on_error="ignore"` leaves it to the next tasks to raise an error with its rank.
-            workers = self.remaining_workers()
-            run_on_workers(
-                self.client, workers, self.timeout, registry.store_secret, self.key, self.secret, on_error="ignore"
-            )
-            addresses: tuple[tuple[str, int], ...] = ()
-            if self._operand is None:
-                addresses = self._open_ports()
-            else:
-                self._operand.reconnect()
-            with naming_lost_workers(self.client, self.workers, self.remedy):
-                for rank in self.ranks:
-                    inputs.append(input_of(rank))
+        """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all.
+
+        `input_of` returns the input of a rank, or a future for it that is computed on the rank's worker.
+        """
+        inputs: list[Any] = []
+        with self.exclusive():
+            try:
+                self._start_ranks()
+                addresses: tuple[tuple[str, int], ...] = ()
+                if self._operand is None:
+                    addresses = self._open_ports()
+                else:
+                    self._operand.reconnect()
+                inputs += [input_of(rank) for rank in self.ranks]
                 self.wait_for_inputs(inputs, "the matrix")
-            tasks = self._connect(group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in inputs])
-            rank_metadata = self.wait(tasks, keep=True)
-            self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
+                common = addresses, self._secret
+                rank_metadata = self.call_together(
+                    group_tasks.open_rank, [(*common, argument(x), *arguments) for x in inputs]
+                )
+            finally:  # dask's exceptions keep the frames of its callers alive, and with them local variables
+                release([x for x in inputs if isinstance(x, distributed.Future)])
             self._connections.are_open, self._operand = True, None
         close_client_at_exit(self)
         return rank_metadata
 
+    def _start_ranks(self) -> None:
+        """Make the actors."""
+        for number, worker in enumerate(self.workers):
+            key = rank_key(self.key, number)
+            self._references.append(
+                self.submit(Rank, number, key, number, self.workers, self.timeout, key=key, actor=True)
+            )
+            self._actors.append(Actor(Rank, worker, key))
+        answers_of_workers(dict(zip(self.workers, self._references, strict=True)), self.timeout, self.remedy)
+
     def reconnect(self) -> None:
-        """Connect the ranks again if tasks have failed since they were connected."""
+        """Connect the ranks again if calls have failed since they were connected."""
         if not self._connections.are_open:
-            addresses = self._open_ports()
-            self.wait(self._connect(group_tasks.reopen_rank, "reopen", addresses, [()] * len(self.workers)))
+            self.call_together(group_tasks.reopen_rank, [(self._open_ports(), self._secret)] * len(self.workers))
             self._connections.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Begin a new epoch: make every rank open a port, and return the addresses."""
         self._connections.epoch += 1
-        tasks = [self.submit(group_tasks.open_port, "port", r, self.settings, r) for r in self.ranks]
-        return tuple(self.wait(tasks, time_limit=self.timeout))
-
-    def _connect(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        addresses: tuple[tuple[str, int], ...],
-        arguments: Sequence[tuple[Any, ...]],
-    ) -> list[distributed.Future]:
-        """Submit a task for each rank that connects it to the others; `arguments` are further arguments, by rank."""
-        settings = self.settings
-        return [self.submit(function, name, r, settings, r, addresses, *arguments[r]) for r in self.ranks]
+        return tuple(self.call(group_tasks.open_port))
 
     def close(self) -> None:
-        """Release the matrix on the remaining workers only: dask would wait half a minute for a lost one."""
+        """Release the matrix."""
         self.is_open = False
         with suppress(Exception):
-            workers = self.remaining_workers()
-            run_on_workers(self.client, workers, self.timeout, registry.release_matrix, self.key, on_error="ignore")
-        self.release_futures(self._references)
+            self.ask_remaining(Rank.close)
+        with suppress(Exception):  # releasing the references is not enough: dask's actors refer to themselves
+            self.client.cancel(self._references)
+        release(self._references)
         self._reservation.close()
 
-    # ------------------------------------------------------------------ tasks
+    # ------------------------------------------------------------------ calls
 
-    def submit(self, function: Callable[..., Any], name: str, rank: int, *args: Any) -> distributed.Future:
-        """Submit a task that only the worker of this rank may run."""
-        return self.client.submit(
-            function,
-            *args,
-            key=f"gsparse-{name}-rank{rank}-{uuid.uuid4().hex}",
-            workers=[self.workers[rank]],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-        )
-
-    def read(self, function: Callable[..., Any], arguments: Sequence[Any] | None = None) -> list[Any]:
-        """Run a task on each rank that reads the rank's rows and waits for no other rank, and return the results.
+    def call(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]] | None = None,
+        *,
+        ranks: Iterable[int] | None = None,
+        name: str = "",
+        on_poll: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Call a function on the ranks at the same time, and return the results.
 
         Parameters
         ----------
         function : callable
-            Called as ``function(settings, rank, argument)``.
-        arguments : sequence, optional
-            An argument for each rank; by default None.
-        """
-        values = [None] * len(self.workers) if arguments is None else arguments
-        with self.exclusive(), self.on_workers(values) as values:
-            settings = self.settings
-            return self.wait([self.submit(function, "read", r, settings, r, values[r]) for r in self.ranks])
+            Called on the workers, with the `Rank` and the further arguments of each rank.
+        arguments : sequence of tuple, optional
+            The arguments of every rank.
+        ranks : iterable of int, optional
+            The ranks that are called; by default all.
+        name : str, optional
+            Identifies the calls, see `new_call`.
+        on_poll : callable, optional
+            Called repeatedly during the wait.
 
-    def on_workers(self, values: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-        """Return a context manager that keeps large arrays on the workers; `values` has one argument for each rank."""
-        return large_arrays_on_workers(self.client, self.workers, values, self.timeout)
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            If a rank is silent, or its worker is lost. If a call fails, its own error is raised. The calls of the other
+            ranks are cancelled.
+        """
+        self.check_open()
+        name, called = name or new_call(function.__name__), self.ranks if ranks is None else ranks
+        calls = Calls({r: self._begin(r, name, function, arguments[r] if arguments else ()) for r in called})
+        try:
+            self._watch(calls, on_poll)
+        except BaseException:
+            if has_scheduler(self.client):
+                for rank in calls.unfinished:
+                    self.request(rank, "cancel", name)
+            raise
+        return [calls.results[rank] for rank in called]
+
+    def call_together(self, *args: Any, **options: Any) -> list[Any]:
+        """Call a function in which the ranks wait for each other, see `call`; if it fails, they have to reconnect."""
+        try:
+            return self.call(*args, **options)
+        except BaseException:
+            self._connections.are_open = False
+            raise
+
+    def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
+        """Call a function on the ranks whose workers are left, and return the results of those that answer in time."""
+        remaining, name = self.remaining_workers(), new_call(function.__name__)
+        calls = Calls({r: self._begin(r, name, function, args) for r in self.ranks if self.workers[r] in remaining})
+        end = time.monotonic() + (self.timeout if seconds is None else seconds)
+        while len(calls.results) + len(calls.errors) < len(remaining) and (left := end - time.monotonic()) > 0:
+            calls.wait(left)
+        return calls.results
+
+    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
+        """Request something of a rank by a method of its actor. This does not wait for the answer."""
+
+        async def answer() -> Any:
+            return await getattr(self._actors[rank], method)(*args)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self.client.loop.asyncio_loop)
+
+    def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        return self.request(rank, "call", name, *packed((function, args)))
+
+    # ------------------------------------------------------------------ tasks
+
+    def on_own_workers(self, parts: list[distributed.Future], name: str) -> list[distributed.Future]:
+        """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
+        owners = self.client.who_has(self.wait_for_inputs(parts, name))
+        moved = [
+            part if self.workers[rank] in owners[part.key] else self.submit(product_tasks.moved_part, rank, part)
+            for rank, part in enumerate(parts)
+        ]
+        return self.wait_for_inputs(moved, name)
+
+    def submit(self, function: Callable[..., Any], rank: int, *args: Any, **options: Any) -> distributed.Future:
+        """Submit a task of dask that only the worker of this rank may run."""
+        options = {"key": f"gsparse-{function.__name__}-{uuid.uuid4().hex}", **options}
+        where = {"workers": [self.workers[rank]], "allow_other_workers": False}
+        return self.client.submit(function, *args, pure=False, retries=0, **where, **options)
 
     def wait_for_inputs(self, inputs: list[Any], name: str) -> list[Any]:
-        """Wait until the futures among the inputs of tasks are computed, and return the inputs.
+        """Wait until the futures among the inputs of calls are computed, and return the inputs.
 
-        A task that has started blocks a thread of its worker until the tasks of all other ranks have started too. If an
-        input still had to be computed, no thread might be left for it. Error messages use `name` for the object of
-        which the inputs are parts, such as "the matrix".
+        Error messages use `name` for the object of which the inputs are parts, such as "the matrix".
 
         Raises
         ------
@@ -204,18 +273,17 @@ class TaskGroup:
             The error of an input whose task has failed.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
-        next_check, delay = time.monotonic(), _CHECK_INTERVAL
-        with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
-            while not all(future.status == FINISHED for future in futures):
-                wait_for(futures, _CHECK_INTERVAL)
-                lost = self.error_of_lost_worker()
-                if lost is not None:
-                    raise lost
-                signs.check(self.workers)
-                raise_errors(futures, name)
-                if time.monotonic() >= next_check:  # more and more rarely: the scheduler logs each check
-                    check_computable(self.client, futures, name)
-                    next_check, delay = time.monotonic() + delay, 2 * delay
+        next_check, delay, asked = time.monotonic(), _CHECK_INTERVAL, _Asked()
+        while not all(future.status == "finished" for future in futures):
+            wait_for(futures, _CHECK_INTERVAL)
+            lost = self.error_of_lost_worker()
+            if lost is not None:
+                raise lost
+            self._check_signs_of_life(asked, self.ranks)
+            raise_errors(futures, name)
+            if time.monotonic() >= next_check:  # more and more rarely: the scheduler logs each check
+                check_computable(self.client, futures, name)
+                next_check, delay = time.monotonic() + delay, 2 * delay
         return inputs
 
     @contextmanager
@@ -228,156 +296,54 @@ class TaskGroup:
         with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
             yield
 
-    def wait(
-        self,
-        tasks: list[distributed.Future],
-        on_poll: Callable[[], None] | None = None,
-        *,
-        gather: bool = True,
-        keep: bool = False,
-        time_limit: float = math.inf,
-    ) -> list[Any]:
-        """Wait for the tasks of all ranks and return the results. If one fails, cancel the others and raise the error.
-
-        Parameters
-        ----------
-        tasks : list of Future
-            One for each rank, in their order.
-        on_poll : callable, optional
-            Called repeatedly during the wait.
-        gather : bool
-            Whether to return the results. Otherwise they stay on the workers.
-        keep : bool
-            Whether the workers keep results that have been returned.
-        time_limit : float
-            Seconds after which a rank that has not finished counts as silent.
-
-        Raises
-        ------
-        CommunicationError, WorkerLostError
-            If a rank is silent, or its worker is lost. If a task fails, its own error is raised.
-        """
-        with self._connections_end_on_error():
-            try:
-                self._watch(DaskTasks(tasks), on_poll, time_limit)
-                results = self.gather(tasks) if gather else []
-            except BaseException:
-                if has_scheduler(self.client):
-                    with suppress(Exception):
-                        self.client.cancel(tasks, force=True)
-                raise
-        if gather and not keep:
-            self.release_futures(tasks)
-        return results
-
-    def call(
-        self,
-        rank_calls: RankCalls,
-        function: Callable[..., Any],
-        name: str,
-        arguments: Sequence[tuple[Any, ...]],
-        on_poll: Callable[[], None] | None = None,
-    ) -> list[Any]:
-        """Call a function on all ranks at the same time, without dask, and return the results.
-
-        If one fails, end the calls of the others and raise the error.
-
-        Parameters
-        ----------
-        rank_calls : RankCalls
-            The connections to the ranks.
-        function : callable
-            Called on each worker with the arguments of its rank, and with a function that returns whether the client
-            still waits.
-        name : str
-            Names the calls for other clients that wait for the workers.
-        arguments : sequence of tuple
-            The arguments of each rank.
-        on_poll : callable, optional
-            Called repeatedly during the wait.
-
-        Raises
-        ------
-        CommunicationError, WorkerLostError
-            If a rank is silent, or its worker is lost. If a call fails, its own error is raised.
-        """
-        requests = [pickled_call(f"gsparse-{name}-rank{rank}", function, *arguments[rank]) for rank in self.ranks]
-        with self._connections_end_on_error(), rank_calls.running(requests) as pending:
-            tasks = CallTasks(pending, self.workers)
-            self._watch(tasks, on_poll)
-        return tasks.results
-
-    @contextmanager
-    def _connections_end_on_error(self) -> Iterator[None]:
-        """Make the ranks connect again before their next tasks if the block raises an exception."""
-        try:
-            yield
-        except BaseException:
-            self._connections.are_open = False
-            raise
-
-    def gather(self, tasks: list[distributed.Future]) -> list[Any]:
-        """Return the results of finished tasks.
-
-        Dask would wait for ever for a result whose worker is stopped, or lost before the result has been read: it makes
-        the task pending again, and no other worker may run it.
-        """
-        with naming_lost_workers(self.client, self.workers, self.remedy):
-            return wait_while_answering(self.client, self.workers, self.timeout, lambda: self.client.gather(tasks))
-
-    def futures_of_result(self, number: int) -> list[distributed.Future]:
-        """Return, without waiting, a future for each part of vector `number`, which a solve has left on the workers."""
-        references = enumerate(self._references)
-        futures = [self.submit(solve_vectors.take_result, "x", r, opened, number) for r, opened in references]
+    def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
+        """Return, without waiting, a future for each part of a vector that the ranks keep; `names` are by rank."""
+        futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
         for future in futures:
             # Dask drops a task that has not run if nobody refers to its future any more, and the vector would stay on
             # the worker. With a callback, dask keeps the future until the task has run.
             future.add_done_callback(_keep_until_done)
         return futures
 
-    def release_futures(self, tasks: list[distributed.Future]) -> None:
-        """Release futures now and empty the list. Otherwise dask would release them only at garbage collection."""
-        while tasks:
-            tasks.pop().release()
+    def _watch(self, calls: Calls, on_poll: Callable[[], None] | None = None) -> None:
+        """Wait until all calls have finished; raise an error if one fails, or a worker is silent or lost.
 
-    def _watch(
-        self, tasks: DaskTasks | CallTasks, on_poll: Callable[[], None] | None = None, time_limit: float = math.inf
-    ) -> None:
-        """Wait until the tasks of all ranks have finished; raise an error if one fails, or a worker is silent or lost.
-
-        If a task fails or a worker is lost, the other ranks' tasks first have `_GRACE_PERIOD` seconds to end. If a rank
+        If a call fails or a worker is lost, the other ranks' calls first have `_GRACE_PERIOD` seconds to end. If a rank
         is silent, the error is raised at once.
         """
-        next_check, deadline = time.monotonic() + _CHECK_INTERVAL, time.monotonic() + time_limit
-        failed_at, lost = None, None
-        with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
-            while True:
-                tasks.wait(0.01 if on_poll else 0.1)
-                if on_poll is not None:
-                    on_poll()
-                states = tasks.states
-                if all(state == FINISHED for state in states):
-                    return
-                now = time.monotonic()
-                unfinished = [rank for rank in self.ranks if states[rank] in (PENDING, CUT_OFF)]
-                if any(state in (FAILED, CUT_OFF) for state in states):
-                    failed_at = failed_at or now
-                    if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise first_error(tasks, self.workers, self.remedy, self.error_of_lost_worker)
-                if now >= next_check and lost is None:
-                    next_check = now + _CHECK_INTERVAL
-                    lost = self.error_of_lost_worker(unfinished)
-                    signs.check([self.workers[rank] for rank in unfinished])
-                if now > deadline:
-                    rank = unfinished[0]
-                    raise CommunicationError(
-                        f"rank {rank} on {self.workers[rank]} has been silent for {time_limit:g} s: see whether it has "
-                        "been stopped or is busy, or pass a longer timeout"
-                    )
-                if lost is not None:
-                    failed_at = failed_at or now
-                    if set(unfinished) <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
-                        raise lost
+        next_check, failed_at, lost, asked = time.monotonic() + _CHECK_INTERVAL, None, None, _Asked()
+        while True:
+            calls.wait(_POLL_INTERVAL if on_poll else _WAIT_INTERVAL)
+            if on_poll is not None:
+                on_poll()
+            if not calls.unfinished and not calls.errors:
+                return
+            now = time.monotonic()
+            if calls.errors:
+                failed_at = failed_at or now
+                if not calls.unfinished or now - failed_at > _GRACE_PERIOD:
+                    raise self._first_error(calls)
+            if now >= next_check and lost is None:
+                next_check = now + _CHECK_INTERVAL
+                lost = self.error_of_lost_worker(calls.unfinished)
+                self._check_signs_of_life(asked, calls.unfinished)
+                calls.cut_off([rank for rank, kept in enumerate(self._references) if kept.status != "finished"])
+            if lost is not None:
+                failed_at = failed_at or now
+                if calls.unfinished <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
+                    raise lost
+
+    def _check_signs_of_life(self, asked: _Asked, ranks: Iterable[int]) -> None:
+        """Raise an error if a rank has been silent for too long. Otherwise, ask those that have answered again.
+
+        `asked` has the requests that were sent, with their times. This method does not wait for answers.
+        """
+        now = time.monotonic()
+        for rank in ranks:
+            if rank not in asked or asked[rank][0].done():
+                asked[rank] = self.request(rank, "sign_of_life"), now
+            elif now - asked[rank][1] > self.timeout:
+                raise silent_error(self.workers[rank], self.timeout)
 
     # ------------------------------------------------------------------ losses and errors
 
@@ -391,6 +357,23 @@ class TaskGroup:
         """Return the workers of this matrix that the scheduler still knows."""
         known = known_workers(self.client)
         return [address for address in self.workers if address in known]
+
+    def _first_error(self, calls: Calls) -> Any:
+        """Return the error that made calls fail, and not the errors that other ranks raised in consequence."""
+        for error in calls.errors:
+            if not isinstance(error, CommunicationError):
+                return error
+        for error in calls.errors:
+            # A rank whose call has failed closes its connections too. So it is lost only if its call has not ended.
+            if isinstance(error, RankLostError) and error.rank in calls.unfinished:
+                return WorkerLostError(error.rank, self.workers[error.rank], self.remedy)
+        errors = sorted(calls.errors, key=lambda error: isinstance(error, RankLostError))
+        return self.error_of_lost_worker() or errors[0]
+
+
+def argument(value: Any) -> Any:
+    """Return what stands for an argument of a call: a future stands for what its worker has."""
+    return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
 
 
 def _keep_until_done(future: distributed.Future) -> None:

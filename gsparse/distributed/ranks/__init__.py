@@ -8,6 +8,5 @@ and what it imports (multigrid over ranks), `local_columns.py` and `row_exchange
 built), `entry_order.py` (the order of new values), `messages.py`, `handshake.py` and `sockets.py` (ranks as processes),
 `shared_memory.py` (processes of one host), `gpu_memory.py` and `nccl.py` (ranks on GPUs), `mpi.py` and `torchrun.py`
 (processes that others have started), `construction.py` (a matrix from the rows that each of these has),
-`product_connections.py` and `rank_calls.py` (products with a vector that one process holds, and other requests of this
-process), `profiles.py` (the profiles of all ranks), and `ordering.py` (orders and partitions with few ghosts).
+`profiles.py` (the profiles of all ranks), and `ordering.py` (orders and partitions with few ghosts).
 """

@@ -23,22 +23,19 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.distributed.io.readers import CHECKPOINT, checkpoint_part
-from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.current_worker import check_worker
-from gsparse.distributed.worker.group_tasks import GroupSettings
+from gsparse.distributed.worker.rank import Rank
 from gsparse.writing import new_file, rename
 
 # Ids of abandoned checkpoints, whose part files may still be being written by this process.
 _discarded: set[str] = set()
 
 
-def save(settings: GroupSettings, rank: int, path: str, checkpoint: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
+def save(rank: Rank, path: str, checkpoint: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
     """Save a rank's rows in a part file in SciPy's .npz format, with the checkpoint's id and further arrays."""
-    check_worker(settings.workers[rank])
     part = checkpoint_part(Path(path), checkpoint)
     part.parent.mkdir(parents=True, exist_ok=True)
     with new_file(part) as file:
-        sp.save_npz(file, registry.require_state(settings.key).matrix.rows_on_host(), compressed=False)
+        sp.save_npz(file, rank.require_matrix().rows_on_host(), compressed=False)
         with ZipFile(file, "a") as archive:
             for name, values in {**arrays, CHECKPOINT: np.array(checkpoint)}.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -47,12 +44,11 @@ def save(settings: GroupSettings, rank: int, path: str, checkpoint: str, arrays:
         part.unlink(missing_ok=True)
 
 
-def publish(settings: GroupSettings, rank: int, path: str, checkpoint: str, first: str | None = None) -> str:
+def publish(rank: Rank, path: str, checkpoint: str) -> str:
     """Rename a rank's part file to the file's own name, remove part files of older checkpoints, and return the path.
 
-    Ranks other than 0 pass the result of rank 0 as `first`, so that dask runs their tasks after that of rank 0.
+    The client calls rank 0 first, and the others when it has answered.
     """
-    check_worker(settings.workers[rank])
     file = Path(path)
     rename(checkpoint_part(file, checkpoint), file)
     for old_part in file.parent.glob(checkpoint_part(file, "?" * len(checkpoint)).name):
@@ -60,9 +56,8 @@ def publish(settings: GroupSettings, rank: int, path: str, checkpoint: str, firs
     return path
 
 
-def discard(settings: GroupSettings, rank: int, paths: Sequence[str], checkpoint: str) -> None:
+def discard(rank: Rank, paths: Sequence[str], checkpoint: str) -> None:
     """Remove the part files of an abandoned checkpoint; `save` removes those that are still being written."""
-    check_worker(settings.workers[rank])
     _discarded.add(checkpoint)
     for path in paths:
         checkpoint_part(Path(path), checkpoint).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.rank import find_rank, rank_key
 
 # The operations, by the name that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
@@ -43,7 +43,8 @@ class Computation:
     operands: tuple[str, ...]
     arguments: tuple[Any, ...] = ()
 
-    def matrix(self, communicator: Communicator, columns: RowPartition) -> RankMatrix:
+    def matrix(self, rank: int, communicator: Communicator, columns: RowPartition) -> RankMatrix:
         """Return the result, which is connected by the first operand's communicator; its columns have these owners."""
-        operands = [registry.require_state(key).matrix.over(communicator) for key in self.operands]
+        ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
+        operands = [operand.require_matrix().over(communicator) for operand in ranks]
         return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)

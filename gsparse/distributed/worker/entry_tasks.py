@@ -1,4 +1,4 @@
-"""Tasks that read entries of a rank's rows. Each rank reads its own, without the others."""
+"""Functions that read entries of a rank's rows. Each rank reads its own, without the others."""
 
 from __future__ import annotations
 
@@ -8,32 +8,27 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.current_worker import check_worker
-from gsparse.distributed.worker.group_tasks import GroupSettings
+from gsparse.distributed.worker.rank import Rank, find_rank
 
 HostArray = npt.NDArray[Any]
 
 
-def _matrix(settings: GroupSettings, rank: int) -> RankMatrix:
-    check_worker(settings.workers[rank])
-    return registry.require_state(settings.key).matrix
-
-
-def rows(settings: GroupSettings, rank: int, numbers: HostArray | slice | None) -> sp.csr_array:
+def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
     """Return some of a rank's rows, counted from its first one; all of them for None."""
-    if isinstance(numbers, slice):
-        numbers = np.arange(numbers.start, numbers.stop)
-    return _matrix(settings, rank).rows_on_host(numbers)
+    return rank.require_matrix().rows_on_host(numbers)
 
 
-def number_of_entries(settings: GroupSettings, rank: int, _: None) -> HostArray:
+def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
+    """Return some rows of the rank with this key, which is on this worker, as a task of dask."""
+    return rows(find_rank(key), np.arange(start, stop))
+
+
+def number_of_entries(rank: Rank) -> HostArray:
     """Return the number of stored entries of each of a rank's rows."""
-    return _matrix(settings, rank).row_lengths()
+    return rank.require_matrix().row_lengths()
 
 
-def entries_in(settings: GroupSettings, rank: int, columns: HostArray | int) -> HostArray:
+def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
     """Return the entry that each row has in a column of its own, or 0.
 
     Parameters
@@ -41,18 +36,13 @@ def entries_in(settings: GroupSettings, rank: int, columns: HostArray | int) -> 
     columns : array of int64, or int
         The column for each of the rank's rows; or the one for its first row, where those of the next rows follow.
     """
-    matrix = _matrix(settings, rank)
+    matrix = rank.require_matrix()
     return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
 
 
-def value_counts(
-    settings: GroupSettings, rank: int, order: tuple[HostArray, HostArray] | tuple[None, None]
-) -> HostArray:
+def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:
     """Find the order of the values that `RankMatrix.with_data` takes; return the number of values of each row.
 
-    Parameters
-    ----------
-    order : (array of int or None, array of int or None)
-        The arguments of `RankMatrix.entry_order`.
+    The arguments are those of `RankMatrix.entry_order`.
     """
-    return _matrix(settings, rank).entry_order(*order).row_lengths
+    return rank.require_matrix().entry_order(columns, ghosts).row_lengths

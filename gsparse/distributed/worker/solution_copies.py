@@ -19,39 +19,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.registry import RankState
+from gsparse.distributed.worker.rank import Rank
 
 HostArray = npt.NDArray[Any]
 # An iteration, the rank's own part of x, and the part of the rank before.
 SolutionCopy = tuple[int, HostArray, HostArray]
 
 
-def store_copies(state: RankState, solve: str, iteration: Any) -> None:
+def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
     """Store the current x of the solve with this key, on all ranks together. Synchronizes."""
-    matrix, control = state.matrix, state.communicator
-    world_size, rank = matrix.communicator.world_size, matrix.communicator.rank
+    matrix, world_size, number = rank.require_matrix(), rank.communicator.world_size, rank.communicator.rank
     x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
-    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    after, before = (number + 1) % world_size, (number - 1) % world_size
     # A rank may own no elements of x, so x does not tell the number of columns.
     x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)
     if world_size > 1:
-        control.exchange({after: x}, {before: x_before})()
-    state.solution_copy = solve, (iteration.iterations, x, x_before)
+        rank.communicator.exchange({after: x}, {before: x_before})()
+    rank.solution_copy = solve, (iteration.iterations, x, x_before)
 
 
-def latest_copy(matrix: str, solve: str) -> SolutionCopy | None:
-    """Return the latest parts of x that this worker has stored of a solve; None if it has none.
+def latest_copy(rank: Rank, solve: str) -> SolutionCopy | None:
+    """Return the latest parts of x that this rank has stored of the solve with this key; None if it has none.
 
-    Parameters
-    ----------
-    matrix, solve : str
-        The keys of the matrix and of the solve. A copy of an earlier solve belongs to another right-hand side.
+    A copy of an earlier solve belongs to another right-hand side.
     """
-    state = registry.get_state(matrix)
-    if state is None or state.solution_copy is None:
-        return None
-    stored_solve, copy = state.solution_copy
+    stored_solve, copy = rank.solution_copy or ("", None)
     return copy if stored_solve == solve else None
 
 

@@ -29,7 +29,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import eigenpairs, matrix  # noqa: E402
+from gsparse.distributed.client import matrix, solves  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
@@ -335,7 +335,7 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
 
     method = METHODS["lobpcg" if start == "X" else "eigsh"]
     monkeypatch.setitem(METHODS, "another", replace(method, name="another", start=start))
-    monkeypatch.setattr(eigenpairs.solves, "run", run)
+    monkeypatch.setattr(solves, "run", run)
     v0 = np.eye(100, 1) if start == "X" else None
     bound = method.signature.bind(None, X=v0) if start == "X" else method.signature.bind(None)
     bound.apply_defaults()
@@ -344,7 +344,7 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
     arguments: Any = "another", None, layout, lambda M: None, options
     if runs_on_workers:
         with pytest.raises(CommunicationError, match="no workers"):
-            eigenpairs.eigenpairs_on_workers(*arguments)
+            solves.eigenpairs_on_workers(*arguments)
     else:
-        assert eigenpairs.eigenpairs_on_workers(*arguments) is NotImplemented
+        assert solves.eigenpairs_on_workers(*arguments) is NotImplemented
     assert [solve.name for solve in sent] == ["another"] * runs_on_workers

@@ -132,9 +132,9 @@ def test_a_result_that_cannot_be_computed_leaves_its_operand_usable(client: Any)
         raise MemoryError("no room for the result")
 
     def patch() -> None:
-        from gsparse.distributed.worker import computations
+        from gsparse.distributed.worker import group_tasks
 
-        computations._OPERATIONS = {**computations._OPERATIONS, "negative": fail}
+        group_tasks._OPERATIONS = {**group_tasks._OPERATIONS, "negative": fail}
 
     with distribute(S, client=client) as A:
         client.run(patch, workers=A.workers[:1])

@@ -18,7 +18,7 @@ from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
-from gsparse.distributed.client.calls import answers_of_workers
+from gsparse.distributed.client.calls import answers_of_workers, release
 from gsparse.distributed.client.scheduler import known_workers
 from gsparse.distributed.worker.group_tasks import needs_restart
 from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
@@ -29,8 +29,6 @@ _HOST = "127.0.0.1"
 _CLOSE_TIMEOUT = 20.0
 # The most workers on the CPU for each CPU. A worker is a process, which takes a second of processor time to start.
 _MOST_PER_CPU = 8
-
-
 # Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
 _RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
@@ -271,8 +269,11 @@ def _restart_stuck_workers(client: distributed.Client, workers: Sequence[str], t
         worker: client.submit(needs_restart, workers=[worker], allow_other_workers=False, pure=False)
         for worker in workers
     }
-    answers_of_workers(answers, timeout)
-    stuck = [worker for worker, answer in answers.items() if answer.result()]
+    try:
+        answers_of_workers(answers, timeout)
+        stuck = [worker for worker, answer in answers.items() if answer.result()]
+    finally:
+        release(list(answers.values()))
     if not stuck:
         return list(workers)
     names = {address: info["name"] for address, info in known_workers(client).items() if address in answers}

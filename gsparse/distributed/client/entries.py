@@ -1,30 +1,39 @@
-"""The entries of a distributed matrix on the host: its rows, its diagonals and its sums, and other values for it."""
+"""The entries of a distributed matrix: on the host (rows, diagonals and sums), in files, and other values for it."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.computed_rows import ComputedRows
+from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.row_sources import RowSource
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
+from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
-from gsparse.distributed.worker.computations import Computation
+from gsparse.distributed.worker.entry_tasks import discard, publish, save
+from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.errors import ShapeError
 
 HostArray = npt.NDArray[Any]
 
+# Seconds to wait until the ranks have removed the part files of a failed checkpoint. They continue after that by
+# themselves.
+_CLEANUP_TIMEOUT = 5.0
+
 
 class DistributedEntries(DistributedOperator):
-    """The methods of a distributed matrix that read its entries, or replace their values."""
+    """The methods of a distributed matrix that read its entries, save them, or replace their values."""
 
     _task_group: TaskGroup
     _layout: VectorLayout
@@ -180,6 +189,45 @@ class DistributedEntries(DistributedOperator):
         result._value_order = order
         return result
 
+    def checkpoint(self, folder: str | Path) -> list[str]:
+        """Make each worker save its rows in a folder that all workers share.
+
+        A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
+        more workers made the older one, its further files remain in the folder, so pass the list that this method
+        returns and not all files. Only one matrix may be saved in a folder at a time.
+
+        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
+        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
+
+        Parameters
+        ----------
+        folder : path-like
+            A folder to which each worker can write under this name. It is made if it does not exist.
+
+        Returns
+        -------
+        list of str
+            The files in SciPy's ``.npz`` format, in the order of the ranks. If rows were permuted, each file also holds
+            its part of `permutation` as an array of that name.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        OSError
+            If a worker cannot write to the folder, or the disk is full.
+        """
+        self._task_group.check_open()
+        arrays = [self._permutation_arrays(rank) for rank in self._task_group.ranks]
+        return _write_checkpoint(self._task_group, Path(folder), arrays)
+
+    def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
+        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
+        if self._layout.permutation is None:
+            return {}
+        own_rows = self._layout.rows.rows(rank)
+        return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self._layout.permutation[own_rows]}
+
     # ------------------------------------------------------------------ the order of rows, columns and values
 
     def _numbers_in_blocks(self) -> HostArray:
@@ -267,3 +315,37 @@ def _row_numbers(rows: Any, num_rows: int) -> HostArray:
     if numbers.size and not (-num_rows <= numbers.min() and numbers.max() < num_rows):
         raise IndexError(f"row numbers must be from {-num_rows} to {num_rows - 1}, got {rows}")
     return np.where(numbers < 0, numbers + num_rows, numbers)
+
+
+def _write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
+    """Make all ranks save their rows in part files, and then rename these.
+
+    Parameters
+    ----------
+    task_group : TaskGroup
+    folder : Path
+        A folder that all workers share.
+    arrays : sequence of dict, one for each rank
+        Arrays to save in addition to the rows.
+
+    Returns
+    -------
+    list of str
+        The files, in the order of the ranks.
+
+    Raises
+    ------
+    CommunicationError, WorkerLostError, OSError
+        The folder then holds all of the older checkpoint, or all of this one. If more ranks wrote the older one, its
+        further files remain beside this one.
+    """
+    checkpoint, paths = uuid.uuid4().hex, [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]
+    try:
+        task_group.call(save, [(path, checkpoint, arrays[rank]) for rank, path in enumerate(paths)])
+    except BaseException:
+        with suppress(Exception):  # the user has to see the error that was raised before
+            task_group.ask_remaining(discard, paths, checkpoint, seconds=_CLEANUP_TIMEOUT)
+        raise
+    names = [(path, checkpoint) for path in paths]
+    first = task_group.call(publish, names, ranks=task_group.ranks[:1])
+    return first + task_group.call(publish, names, ranks=task_group.ranks[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -13,20 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
-from gsparse.distributed.client.checkpoints import write_checkpoint
+from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.cluster import chosen_workers, current_client, usable_workers
-from gsparse.distributed.client.computed_rows import ComputedRows
-from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.row_sources import Partition, RowSource
+from gsparse.distributed.client.solves import eigenpairs_on_workers
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
-from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
-from gsparse.distributed.ranks.ordering import parse_partition
-from gsparse.distributed.worker import solution_copies
-from gsparse.distributed.worker.solve_tasks import SolveSpec
+from gsparse.distributed.ranks.partition import parse_partition
+from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
@@ -232,45 +228,6 @@ class DistributedMatrix(DistributedEntries):
         settings = self._device, self.timeout, options
         return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
-    def checkpoint(self, folder: str | Path) -> list[str]:
-        """Make each worker save its rows in a folder that all workers share.
-
-        A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
-        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
-        more workers made the older one, its further files remain in the folder, so pass the list that this method
-        returns and not all files. Only one matrix may be saved in a folder at a time.
-
-        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
-        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
-
-        Parameters
-        ----------
-        folder : path-like
-            A folder to which each worker can write under this name. It is made if it does not exist.
-
-        Returns
-        -------
-        list of str
-            The files in SciPy's ``.npz`` format, in the order of the ranks. If rows were permuted, each file also holds
-            its part of `permutation` as an array of that name.
-
-        Raises
-        ------
-        CommunicationError, WorkerLostError
-        OSError
-            If a worker cannot write to the folder, or the disk is full.
-        """
-        self._task_group.check_open()
-        arrays = [self._permutation_arrays(rank) for rank in self._task_group.ranks]
-        return write_checkpoint(self._task_group, Path(folder), arrays)
-
-    def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
-        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
-        if self.permutation is None:
-            return {}
-        own_rows = self._layout.rows.rows(rank)
-        return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self.permutation[own_rows]}
-
     def close(self) -> None:
         """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
         if self._task_group.is_open:
@@ -366,9 +323,9 @@ class DistributedMatrix(DistributedEntries):
         lost = task_group.error_of_lost_worker()
         if lost is not None and not self._source.is_lasting:
             raise lost
-        answers = task_group.ask_remaining(solution_copies.latest_copy, solve.key)
+        answers = task_group.ask_remaining(latest_copy, solve.key)
         copies = {rank: copy for rank, copy in answers.items() if copy is not None}
-        parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
+        parts = assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
             workers = usable_workers(self.client, task_group.remaining_workers, task_group.timeout)
             self.close()

@@ -14,8 +14,7 @@ import scipy.sparse as sp
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
-from gsparse.distributed.ranks.ordering import order_rows
-from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.partition import RowPartition, order_rows
 from gsparse.errors import ShapeError
 
 HostArray = npt.NDArray[Any]

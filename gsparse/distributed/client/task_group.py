@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -26,8 +27,8 @@ from gsparse.distributed.client.calls import (
     silent_error,
     wait_for,
 )
-from gsparse.distributed.client.reservation import Reservation
 from gsparse.distributed.client.scheduler import (
+    Reservation,
     check_running,
     close_client_at_exit,
     has_scheduler,
@@ -97,6 +98,7 @@ class TaskGroup:
         self._reservation = Reservation(client, workers)
         self._references: list[distributed.Future] = []  # dask keeps the ranks as long as these exist
         self._actors: list[Actor] = []
+        self._drop_ranks = weakref.finalize(self, _drop, client, self._references)
 
     @property
     def ranks(self) -> range:
@@ -166,9 +168,7 @@ class TaskGroup:
         self.is_open = False
         with suppress(Exception):
             self.ask_remaining(Rank.close)
-        with suppress(Exception):  # releasing the references is not enough: dask's actors refer to themselves
-            self.client.cancel(self._references)
-        release(self._references)
+        self._drop_ranks()
         self._reservation.close()
 
     # ------------------------------------------------------------------ calls
@@ -374,6 +374,12 @@ class TaskGroup:
 def argument(value: Any) -> Any:
     """Return what stands for an argument of a call: a future stands for what its worker has."""
     return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
+
+
+def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
+    """Make dask drop ranks, without waiting. It is not enough to release the references: actors refer to themselves."""
+    with suppress(Exception):  # the client is closed
+        client.loop.add_callback(client.cancel, references, asynchronous=True)
 
 
 def _keep_until_done(future: distributed.Future) -> None:

@@ -123,7 +123,7 @@ class Rank:
         Preconditioners of the matrix, by the key of their specification.
     solution_copy : (str, (int, array, array)) or None
         The key of a solve, an iteration, this rank's part of x at that iteration, and that of the rank before
-        (`solution_copies`).
+        (`store_copies`).
     calls : dict
         The calls that run, by their names.
     """

@@ -38,6 +38,11 @@ class Calls:
         self.results: dict[int, Any] = {}
         self.errors: list[Any] = []
 
+    @property
+    def is_running(self) -> bool:
+        """Whether some call has neither ended nor been cut off."""
+        return bool(self._running)
+
     def wait(self, seconds: float) -> None:
         """Wait until some call ends, for at most this time."""
         if not self._running:

@@ -53,8 +53,16 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     CommunicationError
         If the scheduler does not answer.
     """
-    with naming_lost_scheduler(client):
-        answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
+    scheduler, limit = f"the scheduler at {client.scheduler.address}", _scheduler_time_limit()
+    try:
+        answer: T = client.sync(request, callback_timeout=limit, **arguments)
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"{scheduler} has been silent for {limit:g} s, which dask's setting {_TIMEOUT_KEY} allows: see whether it "
+            "has been stopped or is overloaded"
+        ) from error
+    except OSError as error:  # dask's CommClosedError
+        raise CommunicationError(f"{scheduler} is gone: {error}") from error
     return answer
 
 
@@ -91,21 +99,6 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
         found: tuple[str, str] | None = client.run_on_scheduler(find, set(keys))
         return found
     return None
-
-
-@contextmanager
-def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
-    """Turn dask's errors for requests to the scheduler into errors that say whether it is silent or gone."""
-    scheduler = f"the scheduler at {client.scheduler.address}"
-    try:
-        yield
-    except TimeoutError as error:
-        raise CommunicationError(
-            f"{scheduler} has been silent for {_scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
-            "allows: see whether it has been stopped or is overloaded"
-        ) from error
-    except OSError as error:  # dask's CommClosedError
-        raise CommunicationError(f"{scheduler} is gone: {error}") from error
 
 
 def _scheduler_time_limit() -> float:

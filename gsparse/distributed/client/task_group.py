@@ -225,11 +225,12 @@ class TaskGroup:
 
     def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
         """Call a function on the ranks whose workers are left, and return the results of those that answer in time."""
-        remaining, name = self.remaining_workers(), new_call(function.__name__)
-        calls = Calls({r: self._begin(r, name, function, args) for r in self.ranks if self.workers[r] in remaining})
+        name, left = new_call(function.__name__), self.remaining_workers()
+        started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
+        calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
         end = time.monotonic() + (self.timeout if seconds is None else seconds)
-        while len(calls.results) + len(calls.errors) < len(remaining) and (left := end - time.monotonic()) > 0:
-            calls.wait(left)
+        while calls.is_running and (now := time.monotonic()) < end:
+            calls.wait(end - now)
         return calls.results
 
     def request(self, rank: int, method: str, *args: Any) -> Future[Any]:

@@ -31,8 +31,8 @@ import dask.array  # noqa: E402
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import matrix, solves  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
@@ -244,7 +244,7 @@ def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, m
         def sent(*args: Any) -> None:
             raise AssertionError("a task was sent")
 
-        patch.setattr(TaskGroup, "request", sent)
+        patch.setattr(RankGroup, "request", sent)
         for call, words in (
             (lambda: gla.block_jacobi(A), r"block_jacobi\(\) missing a required argument: 'block_size'"),
             (lambda: gla.jacobi(A, on_failure="raise"), r"jacobi\(\) got an unexpected keyword argument 'on_failure'"),
@@ -329,7 +329,7 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
 ) -> None:
     sent: list[Any] = []
 
-    def run(task_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
+    def run(rank_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
         sent.append(solve)
         raise CommunicationError("no workers")
 

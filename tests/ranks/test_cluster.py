@@ -31,8 +31,8 @@ da = pytest.importorskip("dask.array")
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
@@ -387,7 +387,7 @@ def nothing_is_sent() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for method in ("submit", "compute", "scatter", "run"):
             patch.setattr(distributed.Client, method, fail)
-        patch.setattr(TaskGroup, "request", fail)
+        patch.setattr(RankGroup, "request", fail)
         yield
 
 

@@ -113,7 +113,7 @@ def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(clie
 def test_solves_use_the_same_locks_again(client: Any) -> None:
     with distribute(S, client=client) as A:
         gla.cg(A, B)
-        reservation = A._task_group._reservation
+        reservation = A._rank_group._reservation
         locks = list(reservation._locks)
         gla.cg(A, B)
         assert reservation._locks == locks

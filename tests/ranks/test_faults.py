@@ -29,8 +29,8 @@ import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import solves  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     ERROR_DEADLINE,
     ROOT,
@@ -140,7 +140,7 @@ def test_a_stopped_worker_is_an_error_that_names_it(
 ) -> None:
     addresses = sorted(pids(client))
     stopped, running = addresses[3 - stopped_count :], addresses[: 3 - stopped_count]
-    processes, take_step = [pids(client)[address] for address in stopped], getattr(TaskGroup, step)
+    processes, take_step = [pids(client)[address] for address in stopped], getattr(RankGroup, step)
 
     def stop_afterwards(*args: Any) -> Any:
         result = take_step(*args)
@@ -148,7 +148,7 @@ def test_a_stopped_worker_is_an_error_that_names_it(
             os.kill(pid, signal.SIGSTOP)
         return result
 
-    monkeypatch.setattr(TaskGroup, step, stop_afterwards)
+    monkeypatch.setattr(RankGroup, step, stop_afterwards)
     try:
         error = error_within_deadline(lambda: make(client=client, workers=addresses, timeout=TIMEOUT).close())
     finally:

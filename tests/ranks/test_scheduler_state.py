@@ -22,8 +22,8 @@ da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import product_tasks  # noqa: E402
 from gsparse.distributed.worker.rank import rank_key  # noqa: E402
 from tests.ranks.faults import is_solving  # noqa: E402
@@ -66,15 +66,15 @@ def test_no_task_of_a_matrix_holds_its_secret(
     client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     submitted: list[bytes] = []
-    submit = TaskGroup.submit
+    submit = RankGroup.submit
 
-    def record(self: TaskGroup, *args: Any, **options: Any) -> Any:
+    def record(self: RankGroup, *args: Any, **options: Any) -> Any:
         submitted.append(cloudpickle.dumps(args))
         return submit(self, *args, **options)
 
-    monkeypatch.setattr(TaskGroup, "submit", record)
+    monkeypatch.setattr(RankGroup, "submit", record)
     with distribute(S, client=client, workers=workers[:2]) as A:
-        secret = A._task_group._secret
+        secret = A._rank_group._secret
         lazy = [A @ da.from_array(B, chunks=20), A.T @ da.from_array(B, chunks=20)]
         for x in lazy:
             assert secret not in cloudpickle.dumps(dict(x.dask))
@@ -93,7 +93,7 @@ def test_a_product_task_that_runs_on_another_worker_is_repeated_on_the_one_with_
     client: Any, workers: list[str]
 ) -> None:
     with distribute(S, client=client, workers=workers[:1]) as A:
-        arguments = rank_key(A._task_group.key, 0), workers[0], B, []
+        arguments = rank_key(A._rank_group.key, 0), workers[0], B, []
         task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
         np.testing.assert_allclose(task.result(), S @ B, atol=1e-12)
     task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)

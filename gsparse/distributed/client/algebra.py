@@ -15,8 +15,8 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
-from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import check_factor
@@ -39,7 +39,7 @@ class ComputedRows(RowSource):
     layout : VectorLayout
         The layout of the matrix.
     computation : Computation
-    operand : TaskGroup
+    operand : RankGroup
         The group of the first operand.
     block_size : int
         As in `RowSource`.
@@ -57,17 +57,17 @@ class ComputedRows(RowSource):
         self,
         layout: VectorLayout,
         computation: Computation,
-        operand: TaskGroup,
+        operand: RankGroup,
         block_size: int,
         values_of: Callable[[slice], HostArray] | None = None,
     ) -> None:
         self.shape, self.block_size, self._layout = layout.shape, block_size, layout
         self._computation, self.operand, self._values_of = computation, operand, values_of
-        self._group: TaskGroup | None = None
+        self._group: RankGroup | None = None
 
-    def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:
+    def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:
         """Take the rows from the matrix of this group from now on."""
-        self._group, self._layout, self.operand, self._values_of = task_group, layout, None, None
+        self._group, self._layout, self.operand, self._values_of = rank_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:
         assert self._group is not None
@@ -94,7 +94,7 @@ class ComputedRows(RowSource):
             return self._computation
         return replace(self._computation, arguments=(self._values_of(rows),))
 
-    def _rows_of_workers(self, group: TaskGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
+    def _rows_of_workers(self, group: RankGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
         """Return a future for rows that lie on the workers of a group."""
         group.check_open()
         pieces = []
@@ -112,7 +112,7 @@ class AlgebraMatrix(Protocol):
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
-    _task_group: TaskGroup
+    _rank_group: RankGroup
     _layout: VectorLayout
     _source: RowSource
 
@@ -159,10 +159,10 @@ def transpose(A: AlgebraMatrix, operation: str) -> Any:
 
 def _check_together(A: AlgebraMatrix, B: AlgebraMatrix) -> None:
     """Raise an error if the workers cannot compute with both matrices."""
-    if A._task_group.workers != B._task_group.workers:
+    if A._rank_group.workers != B._rank_group.workers:
         raise ShapeError(
-            f"the matrices lie on different workers, or on the same ones in another order, {A._task_group.workers} and "
-            f"{B._task_group.workers}: use B = B.repartition(workers=A.workers)"
+            f"the matrices lie on different workers, or on the same ones in another order, {A._rank_group.workers} and "
+            f"{B._rank_group.workers}: use B = B.repartition(workers=A.workers)"
         )
     one, two = A._layout.permutation, B._layout.permutation
     if one is not two and (one is None or two is None or not np.array_equal(one, two)):
@@ -182,9 +182,9 @@ def _result(
 ) -> Any:
     """Return the result of an operation as a matrix on the workers of A."""
     for operand in operands:
-        operand._task_group.check_open()
+        operand._rank_group.check_open()
     sizes = {operand._source.block_size for operand in operands}
     block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
-    keys = tuple(operand._task_group.key for operand in operands)
-    source = ComputedRows(layout, Computation(operation, keys, arguments), A._task_group, block_size)
+    keys = tuple(operand._rank_group.key for operand in operands)
+    source = ComputedRows(layout, Computation(operation, keys, arguments), A._rank_group, block_size)
     return A._computed(source, layout, operation in ("multiple", "quotient", "negative"))

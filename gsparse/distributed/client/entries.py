@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import RowSource
-from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
@@ -35,7 +35,7 @@ _CLEANUP_TIMEOUT = 5.0
 class DistributedEntries(DistributedOperator):
     """The methods of a distributed matrix that read its entries, save them, or replace their values."""
 
-    _task_group: TaskGroup
+    _rank_group: RankGroup
     _layout: VectorLayout
     _source: RowSource
     _rank_metadata: list[Any]
@@ -57,7 +57,7 @@ class DistributedEntries(DistributedOperator):
         ------
         CommunicationError, WorkerLostError
         """
-        matrix = self._stacked(self._task_group.call(entry_tasks.rows))
+        matrix = self._stacked(self._rank_group.call(entry_tasks.rows))
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
@@ -72,9 +72,9 @@ class DistributedEntries(DistributedOperator):
         numbers = np.atleast_1d(numbers)
         in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
         owners, bounds = self._layout.rows.owners(in_blocks), self._layout.rows.row_bounds
-        places = [np.flatnonzero(owners == rank) for rank in self._task_group.ranks]
+        places = [np.flatnonzero(owners == rank) for rank in self._rank_group.ranks]
         wanted = [(in_blocks[of_rank] - bounds[rank],) for rank, of_rank in enumerate(places)]
-        matrix = self._stacked(self._task_group.call(entry_tasks.rows, wanted))
+        matrix = self._stacked(self._rank_group.call(entry_tasks.rows, wanted))
         matrix = sp.csr_array(matrix[np.argsort(np.concatenate(places))])
         return matrix[0] if is_single else matrix
 
@@ -105,8 +105,8 @@ class DistributedEntries(DistributedOperator):
             numbers = layout.permutation + k
             is_column = (numbers >= 0) & (numbers < num_columns)
             in_blocks = np.where(is_column, self._numbers_in_blocks()[np.where(is_column, numbers, 0)], -1)
-            columns = [in_blocks[layout.rows.rows(rank)] for rank in self._task_group.ranks]
-        entries = layout.join(self._task_group.call(entry_tasks.entries_in, [(of_rank,) for of_rank in columns]))
+            columns = [in_blocks[layout.rows.rows(rank)] for rank in self._rank_group.ranks]
+        entries = layout.join(self._rank_group.call(entry_tasks.entries_in, [(of_rank,) for of_rank in columns]))
         first = max(0, -k)
         return entries[first : first + min(num_rows - first, num_columns - max(0, k))]
 
@@ -181,9 +181,9 @@ class DistributedEntries(DistributedOperator):
                 f"shape {values.shape}"
             )
         values = order.in_blocks(values)
-        computation, size = Computation("with data", (self._task_group.key,)), self._source.block_size
+        computation, size = Computation("with data", (self._rank_group.key,)), self._source.block_size
         source = ComputedRows(
-            self._layout, computation, self._task_group, size, lambda rows: order.of_rows(values, rows)
+            self._layout, computation, self._rank_group, size, lambda rows: order.of_rows(values, rows)
         )
         result = self._computed(source, self._layout, keeps_options=True)
         result._value_order = order
@@ -217,9 +217,9 @@ class DistributedEntries(DistributedOperator):
         OSError
             If a worker cannot write to the folder, or the disk is full.
         """
-        self._task_group.check_open()
-        arrays = [self._permutation_arrays(rank) for rank in self._task_group.ranks]
-        return _write_checkpoint(self._task_group, Path(folder), arrays)
+        self._rank_group.check_open()
+        arrays = [self._permutation_arrays(rank) for rank in self._rank_group.ranks]
+        return _write_checkpoint(self._rank_group, Path(folder), arrays)
 
     def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
         """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
@@ -252,7 +252,7 @@ class DistributedEntries(DistributedOperator):
                     (layout.permutation[layout.columns.rows(rank)], layout.permutation[metadata.ghosts])
                     for rank, metadata in enumerate(self._rank_metadata)
                 ]
-            counts = self._task_group.call(entry_tasks.value_counts, orders)
+            counts = self._rank_group.call(entry_tasks.value_counts, orders)
             self._value_order = ValueOrder.of(np.concatenate(counts), layout.permutation)
         return self._value_order
 
@@ -317,12 +317,12 @@ def _row_numbers(rows: Any, num_rows: int) -> HostArray:
     return np.where(numbers < 0, numbers + num_rows, numbers)
 
 
-def _write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
+def _write_checkpoint(rank_group: RankGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
     """Make all ranks save their rows in part files, and then rename these.
 
     Parameters
     ----------
-    task_group : TaskGroup
+    rank_group : RankGroup
     folder : Path
         A folder that all workers share.
     arrays : sequence of dict, one for each rank
@@ -339,13 +339,13 @@ def _write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict
         The folder then holds all of the older checkpoint, or all of this one. If more ranks wrote the older one, its
         further files remain beside this one.
     """
-    checkpoint, paths = uuid.uuid4().hex, [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]
+    checkpoint, paths = uuid.uuid4().hex, [str(folder / f"rows-{rank:05d}.npz") for rank in rank_group.ranks]
     try:
-        task_group.call(save, [(path, checkpoint, arrays[rank]) for rank, path in enumerate(paths)])
+        rank_group.call(save, [(path, checkpoint, arrays[rank]) for rank, path in enumerate(paths)])
     except BaseException:
         with suppress(Exception):  # the user has to see the error that was raised before
-            task_group.ask_remaining(discard, paths, checkpoint, seconds=_CLEANUP_TIMEOUT)
+            rank_group.ask_remaining(discard, paths, checkpoint, seconds=_CLEANUP_TIMEOUT)
         raise
     names = [(path, checkpoint) for path in paths]
-    first = task_group.call(publish, names, ranks=task_group.ranks[:1])
-    return first + task_group.call(publish, names, ranks=task_group.ranks[1:])
+    first = rank_group.call(publish, names, ranks=rank_group.ranks[:1])
+    return first + rank_group.call(publish, names, ranks=rank_group.ranks[1:])

@@ -17,9 +17,9 @@ from gsparse.distributed.client.cluster import chosen_workers, current_client, u
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import Partition, RowSource
 from gsparse.distributed.client.solves import eigenpairs_on_workers
-from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import parse_partition
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
@@ -113,7 +113,7 @@ class DistributedMatrix(DistributedEntries):
     @property
     def workers(self) -> tuple[str, ...]:
         """Dask's addresses of the workers, in the order of the ranks."""
-        return self._task_group.workers
+        return self._rank_group.workers
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class DistributedMatrix(DistributedEntries):
         return sum(self.nnz_per_worker)
 
     def __repr__(self) -> str:
-        state = "" if self._task_group.is_open else ", closed"
+        state = "" if self._rank_group.is_open else ", closed"
         return f"<DistributedMatrix of shape {self.shape}, {self.nnz} entries on {len(self.workers)} workers{state}>"
 
     def __str__(self) -> str:
@@ -170,22 +170,22 @@ class DistributedMatrix(DistributedEntries):
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
         """Make the matrix on these workers."""
-        task_group = TaskGroup(self.client, workers, self.timeout, self._source.operand)
+        rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
-            task_group.remedy, task_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
+            rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
         try:
-            self._rank_metadata = task_group.open(
+            self._rank_metadata = rank_group.open(
                 lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank)),
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:
-            task_group.close()
+            rank_group.close()
             raise
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
-        self._task_group, self._layout, self._value_order = task_group, layout, None
+        self._rank_group, self._layout, self._value_order = rank_group, layout, None
         self._preconditioner_epochs: dict[str, int] = {}
-        self._source.attach(task_group, layout)
-        self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
+        self._source.attach(rank_group, layout)
+        self._worker_products = WorkerProducts(rank_group, layout, self._rank_metadata, dtype)
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
@@ -219,7 +219,7 @@ class DistributedMatrix(DistributedEntries):
         settings = self._device, self.timeout, self._options
         matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
         self.close()
-        self._task_group.closed_by = "closed by repartition(): use the matrix that it returned"
+        self._rank_group.closed_by = "closed by repartition(): use the matrix that it returned"
         return matrix
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> DistributedMatrix:
@@ -230,8 +230,8 @@ class DistributedMatrix(DistributedEntries):
 
     def close(self) -> None:
         """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
-        if self._task_group.is_open:
-            self._task_group.close()
+        if self._rank_group.is_open:
+            self._rank_group.close()
 
     def __reduce__(self) -> Any:
         raise TypeError("a distributed matrix lives with its client and is not pickled: checkpoint(folder) saves it")
@@ -253,7 +253,7 @@ class DistributedMatrix(DistributedEntries):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            where = self._task_group, self._layout
+            where = self._rank_group, self._layout
             return eigenpairs_on_workers(name, *where, self._own_preconditioner, arguments)
         return self._solve(name, *args, **kwargs)
 
@@ -304,7 +304,7 @@ class DistributedMatrix(DistributedEntries):
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         for is_last_attempt in (on_failure == "raise", True):
-            where, vectors = (self._task_group, self._layout), {"x0": x0}
+            where, vectors = (self._rank_group, self._layout), {"x0": x0}
             try:
                 result: SolveResult = solves.run(*where, solve, b, vectors, callback, preconditioner)
                 break
@@ -319,15 +319,15 @@ class DistributedMatrix(DistributedEntries):
 
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
-        task_group, layout = self._task_group, self._layout
-        lost = task_group.error_of_lost_worker()
+        rank_group, layout = self._rank_group, self._layout
+        lost = rank_group.error_of_lost_worker()
         if lost is not None and not self._source.is_lasting:
             raise lost
-        answers = task_group.ask_remaining(latest_copy, solve.key)
+        answers = rank_group.ask_remaining(latest_copy, solve.key)
         copies = {rank: copy for rank, copy in answers.items() if copy is not None}
         parts = assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
-            workers = usable_workers(self.client, task_group.remaining_workers, task_group.timeout)
+            workers = usable_workers(self.client, rank_group.remaining_workers, rank_group.timeout)
             self.close()
             rows = self._source.partition("nnz", len(workers))
             self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import result_dtype
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, divided, is_dask, undivided
 from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
@@ -22,7 +22,7 @@ class WorkerProducts:
 
     Parameters
     ----------
-    task_group : TaskGroup
+    rank_group : RankGroup
     layout : VectorLayout
     rank_metadata : list of RankMetadata
         One for each rank, in their order.
@@ -31,9 +31,9 @@ class WorkerProducts:
     """
 
     def __init__(
-        self, task_group: TaskGroup, layout: VectorLayout, rank_metadata: list[RankMetadata], dtype: np.dtype[Any]
+        self, rank_group: RankGroup, layout: VectorLayout, rank_metadata: list[RankMetadata], dtype: np.dtype[Any]
     ) -> None:
-        self._task_group, self._layout, self._rank_metadata, self.dtype = task_group, layout, rank_metadata, dtype
+        self._rank_group, self._layout, self._rank_metadata, self.dtype = rank_group, layout, rank_metadata, dtype
 
     # ------------------------------------------------------------------ NumPy
 
@@ -46,7 +46,7 @@ class WorkerProducts:
             (x[partition.rows(rank)], x[metadata.ghosts] if is_plain else x[:0], operation)
             for rank, metadata in enumerate(self._rank_metadata)
         ]
-        products = self._task_group.call(product_tasks.multiply, parts)
+        products = self._rank_group.call(product_tasks.multiply, parts)
         if is_plain:
             return layout.join(products)
         # Each rank has returned its own part, and what it adds to the elements of other ranks that are its ghosts.
@@ -61,26 +61,26 @@ class WorkerProducts:
         """Return the product with a dask array as a dask array, to be computed on the workers that have the rows."""
         import dask
 
-        layout, task_group, is_plain = self._layout, self._task_group, operation == "plain"
+        layout, rank_group, is_plain = self._layout, self._rank_group, operation == "plain"
         x_partition, y_partition = (layout.columns, layout.rows) if is_plain else (layout.rows, layout.columns)
         chunks = layout.chunks(x, x_partition)
         pieces: list[Any] = []
         products = []
-        for rank, (metadata, address) in enumerate(zip(self._rank_metadata, task_group.workers, strict=True)):
+        for rank, (metadata, address) in enumerate(zip(self._rank_metadata, rank_group.workers, strict=True)):
             with dask.annotate(workers=[address], allow_other_workers=False):
                 if is_plain:
                     pieces = self._ghost_pieces(metadata, chunks)
                 multiply = dask.delayed(product_tasks.join_and_multiply, pure=True)
-                products.append(multiply(rank_key(task_group.key, rank), address, chunks[rank], pieces, operation))
+                products.append(multiply(rank_key(rank_group.key, rank), address, chunks[rank], pieces, operation))
         if not is_plain:
-            products = [self._with_contributions(products, rank) for rank in task_group.ranks]
+            products = [self._with_contributions(products, rank) for rank in rank_group.ranks]
         return layout.dask_array(products, y_partition, x.shape[1:], result_dtype(self.dtype, x.dtype))
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
         """Return a vector as a dask array in chunks on the workers that own the rows, or the columns, of the matrix."""
-        task_group, layout = self._task_group, self._layout
-        task_group.check_open()
-        client, workers, x = task_group.client, task_group.workers, x if is_dask(x) else np.asarray(x)
+        rank_group, layout = self._rank_group, self._layout
+        rank_group.check_open()
+        client, workers, x = rank_group.client, rank_group.workers, x if is_dask(x) else np.asarray(x)
         partition, name = (layout.rows, "a vector") if of_rows else (layout.columns, "a vector for axis=1")
         layout.check(x, partition, name)
         if is_dask(x):
@@ -88,10 +88,10 @@ class WorkerProducts:
                 client.compute(part, workers=[worker], allow_other_workers=True)
                 for part, worker in zip(divided(x, partition), workers, strict=True)
             ]
-            futures = task_group.on_own_workers(futures, "the vector")
+            futures = rank_group.on_own_workers(futures, "the vector")
         else:
-            parts = [(x[partition.rows(rank)],) for rank in task_group.ranks]
-            futures = task_group.futures_of_vector(task_group.call(Rank.keep, parts))
+            parts = [(x[partition.rows(rank)],) for rank in rank_group.ranks]
+            futures = rank_group.futures_of_vector(rank_group.call(Rank.keep, parts))
         return undivided(futures, partition, x.shape[1:], x.dtype)
 
     def _with_contributions(self, products: list[Any], rank: int) -> Any:
@@ -101,7 +101,7 @@ class WorkerProducts:
         """
         import dask
 
-        workers, own = self._task_group.workers, self._layout.columns.rows(rank)
+        workers, own = self._rank_group.workers, self._layout.columns.rows(rank)
         positions, pieces = [], []
         for metadata, product, address in zip(self._rank_metadata, products, workers, strict=True):
             first, last = np.searchsorted(metadata.ghosts, [own.start, own.stop])
@@ -122,6 +122,6 @@ class WorkerProducts:
         pieces = []
         for owner in np.unique(owners):
             numbers = metadata.ghosts[owners == owner] - columns.row_bounds[owner]
-            with dask.annotate(workers=[self._task_group.workers[owner]], allow_other_workers=True):
+            with dask.annotate(workers=[self._rank_group.workers[owner]], allow_other_workers=True):
                 pieces.append(dask.delayed(np.take, pure=True)(chunks[owner], numbers, 0))
         return pieces

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.partition import RowPartition, order_rows
@@ -32,7 +32,7 @@ class RowSource(ABC):
         Number of rows and columns of the blocks of a block sparse matrix, else 1.
     is_lasting : bool
         Whether the rows can be read again after the matrix has been closed, or a worker lost.
-    operand : TaskGroup or None
+    operand : RankGroup or None
         The group of a matrix on the same workers, from which they compute the rows.
     remedy : str
         What makes the matrix again after a worker was lost, as for `WorkerLostError`.
@@ -41,7 +41,7 @@ class RowSource(ABC):
     shape: tuple[int, int]
     block_size: int = 1
     is_lasting: bool = True
-    operand: TaskGroup | None = None
+    operand: RankGroup | None = None
     remedy: str = ""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class RowSource(ABC):
     def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         """Return what a worker makes its rows from: the rows, a future for them, a `RowLoader` or a `Computation`."""
 
-    def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
+    def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
         """Record that a matrix has been made from these rows, on the workers of a group."""
 
     def arrange(

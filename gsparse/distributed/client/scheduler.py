@@ -134,13 +134,14 @@ _reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", defaul
 
 
 class Reservation:
-    """Reserves the workers of a matrix while a block runs, so that no other matrix runs tasks on them.
+    """Reserves the workers of a matrix while a block runs, so that the ranks of no other matrix run together on them.
 
-    If the task groups of two matrices were interleaved on some workers, each could wait for the other one for ever. So
-    a lock of dask is acquired for each worker. Such a lock expires after its holder has died, which a MultiLock of dask
-    does not. First, the locks that are free are acquired, by requests that are all sent at the same time. If some are
-    not free, the acquired ones are released again, and all are acquired one by one in the order of the addresses. All
-    clients use this order, so two of them never wait for each other.
+    A GPU runs the kernels of two solves one after the other. If the ranks of two matrices were interleaved on some
+    workers, each could wait for the other one for ever. So a lock of dask is acquired for each worker. Such a lock
+    expires after its holder has died, which a MultiLock of dask does not. First, the locks that are free are acquired,
+    by requests that are all sent at the same time. If some are not free, the acquired ones are released again, and all
+    are acquired one by one in the order of the addresses. All clients use this order, so two of them never wait for
+    each other.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gsparse.device.select import device_of
 from gsparse.distributed.client.calls import new_call
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.task_group import TaskGroup, argument
+from gsparse.distributed.client.rank_group import RankGroup, argument
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
@@ -32,7 +32,7 @@ Report = dict[str, float]
 
 
 def run(
-    task_group: TaskGroup,
+    rank_group: RankGroup,
     layout: VectorLayout,
     solve: solve_tasks.SolveSpec,
     b: Any,
@@ -44,7 +44,7 @@ def run(
 
     Parameters
     ----------
-    task_group : TaskGroup
+    rank_group : RankGroup
     layout : VectorLayout
     solve : SolveSpec
     b : array, optional
@@ -55,15 +55,15 @@ def run(
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
     """
-    parts = {"b": [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")}
-    parts |= {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    parts = {"b": [None] * len(rank_group.ranks) if b is None else _parts(rank_group, layout, b, layout.rows, "b")}
+    parts |= {name: _parts(rank_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
     name, solve = new_call(solve.name), replace(solve, keeps_results=is_dask(b))
-    with task_group.exclusive(), _message_handler(task_group, layout, solve, name, callback) as handler:
-        task_group.reconnect()
+    with rank_group.exclusive(), _message_handler(rank_group, layout, solve, name, callback) as handler:
+        rank_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
-        arguments = [(name, solve, {key: argument(of[rank]) for key, of in parts.items()}) for rank in task_group.ranks]
-        solutions = task_group.call_together(solve_tasks.run_solve, arguments, name=name, on_poll=handler)
+        arguments = [(name, solve, {key: argument(of[rank]) for key, of in parts.items()}) for rank in rank_group.ranks]
+        solutions = rank_group.call_together(solve_tasks.run_solve, arguments, name=name, on_poll=handler)
         solution: solve_tasks.RankSolution = solutions[0]
         if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
             handler.show(solution.report())
@@ -72,29 +72,29 @@ def run(
         return solution.with_vectors([layout.join(parts) for parts in parts_of_all])
     return solution.with_vectors(
         [
-            layout.dask_array(task_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
+            layout.dask_array(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
             for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
         ]
     )
 
 
-def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
+def _parts(rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
     """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
     x = x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
     if not is_dask(x):
         return list(layout.split(x, partition))
-    chunks, client = layout.chunks(x, partition), task_group.client
+    chunks, client = layout.chunks(x, partition), rank_group.client
     if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
         futures = [distributed.Future(chunk.key, client) for chunk in chunks]
     else:
         futures = client.compute(chunks)
-    return task_group.on_own_workers(futures, name)
+    return rank_group.on_own_workers(futures, name)
 
 
 @contextmanager
 def _message_handler(
-    task_group: TaskGroup,
+    rank_group: RankGroup,
     layout: VectorLayout,
     solve: solve_tasks.SolveSpec,
     name: str,
@@ -105,7 +105,7 @@ def _message_handler(
         yield None
         return
     with bars()(unit="it", desc=solve.name) if solve.reports_progress else nullcontext() as bar:
-        yield _MessageHandler(task_group, layout, name, callback, bar)
+        yield _MessageHandler(rank_group, layout, name, callback, bar)
 
 
 class _MessageHandler:
@@ -116,10 +116,10 @@ class _MessageHandler:
     """
 
     def __init__(
-        self, task_group: TaskGroup, layout: VectorLayout, name: str, callback: Callable[[Any], Any] | None, bar: Any
+        self, rank_group: RankGroup, layout: VectorLayout, name: str, callback: Callable[[Any], Any] | None, bar: Any
     ) -> None:
-        self._group, self._layout, self._name, self._callback, self._bar = task_group, layout, name, callback, bar
-        self._ranks = task_group.ranks if callback is not None else task_group.ranks[:1]
+        self._group, self._layout, self._name, self._callback, self._bar = rank_group, layout, name, callback, bar
+        self._ranks = rank_group.ranks if callback is not None else rank_group.ranks[:1]
         self._requests: dict[int, Future[Any]] = {}
         self._parts: dict[int, HostArray] = {}
         self._next_poll = 0.0
@@ -160,7 +160,7 @@ _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 def eigenpairs_on_workers(
     name: str,
-    task_group: TaskGroup,
+    rank_group: RankGroup,
     layout: VectorLayout,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
@@ -173,7 +173,7 @@ def eigenpairs_on_workers(
     Parameters
     ----------
     name : str
-    task_group : TaskGroup
+    rank_group : RankGroup
     layout : VectorLayout
     preconditioner_of : callable
         Returns its argument if that is a preconditioner of this matrix, and None for anything else.
@@ -182,15 +182,15 @@ def eigenpairs_on_workers(
     """
     match METHODS[name].start:
         case "X":
-            return _from_block(name, task_group, layout, preconditioner_of, options)
+            return _from_block(name, rank_group, layout, preconditioner_of, options)
         case "v0":
-            return _from_vector(name, task_group, layout, options)
+            return _from_vector(name, rank_group, layout, options)
     return NotImplemented
 
 
 def _from_block(
     name: str,
-    task_group: TaskGroup,
+    rank_group: RankGroup,
     layout: VectorLayout,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
@@ -203,13 +203,13 @@ def _from_block(
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
     solve = SolveSpec(name, options)
-    values, vectors, *histories = run(task_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
+    values, vectors, *histories = run(rank_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
     requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
     return (values, vectors, *requested)
 
 
-def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+def _from_vector(name: str, rank_group: RankGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
     """Run an eigensolver that begins with one vector, or return NotImplemented."""
     n, v0 = layout.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
@@ -221,7 +221,7 @@ def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options
     wants_vectors = options["return_eigenvectors"]
     solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
     v0 = None if v0 is None else np.asarray(v0).reshape(-1)
-    values, vectors, *errors = run(task_group, layout, solve, v0, {})
+    values, vectors, *errors = run(rank_group, layout, solve, v0, {})
     if errors:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)

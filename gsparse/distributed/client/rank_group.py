@@ -38,7 +38,7 @@ from gsparse.distributed.worker import group_tasks, product_tasks
 from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
-# Seconds between two checks that all workers of a task group are alive.
+# Seconds between two checks that all workers of a group are alive.
 _CHECK_INTERVAL = 0.5
 # Seconds for which the calls of the other ranks may continue after one rank has failed.
 _GRACE_PERIOD = 3.0
@@ -60,7 +60,7 @@ class _Connections:
     are_open: bool = False
 
 
-class TaskGroup:
+class RankGroup:
     """The ranks of one matrix, each an actor of dask on its worker.
 
     A call of an actor takes a millisecond, a task of dask more than ten. Calls pass through the scheduler, unless the
@@ -73,7 +73,7 @@ class TaskGroup:
         Dask's addresses, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
-    operand : TaskGroup, optional
+    operand : RankGroup, optional
         The group of a matrix from which this one is computed, on the same workers. The ranks use its connections.
 
     Attributes
@@ -87,7 +87,7 @@ class TaskGroup:
     """
 
     def __init__(
-        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: TaskGroup | None = None
+        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: RankGroup | None = None
     ) -> None:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
         self.key, self._secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)

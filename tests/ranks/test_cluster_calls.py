@@ -6,21 +6,23 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gsparse.linalg as gla
+from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.groups import LONG, wait_until
+from tests.ranks.groups import LONG, SOON, wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from tests.ranks.faults import running_calls  # noqa: E402
+from tests.ranks.faults import error_within_deadline, is_solving, running_calls, start_solve  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -49,6 +51,48 @@ def number_of_results() -> int:
 
 def log_length(client: Any) -> int:
     return sum(len(lines) for lines in client.get_worker_logs().values())
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("not pickled")
+
+
+def fail(rank: Any, error: type[Exception]) -> None:
+    if rank.number:
+        raise error("planted")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [(ShapeError, ShapeError, "^planted"), (UnpicklableError, RuntimeError, "^UnpicklableError: planted")],
+)
+def test_the_error_of_a_rank_reaches_the_client(
+    client: Any, error: type[Exception], raised: type[Exception], words: str
+) -> None:
+    with distribute(S, client=client) as A:
+        with pytest.raises(raised, match=words) as caught:
+            A._rank_group.call(fail, [(error,)] * 3)
+        assert caught.traceback[-1].name == "fail" or error is UnpicklableError
+        np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
+
+
+def test_ranks_that_dask_has_dropped_are_an_error_and_not_a_wait(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        solve = start_solve(client, A)
+        client.cancel(A._rank_group._references)
+        errors = [solve.wait(SOON), error_within_deadline(lambda: A @ B)]
+        for error in errors:
+            assert isinstance(error, CommunicationError), repr(error)
+        assert "can no longer be called" in str(errors[1])
+        wait_until(lambda: not any(client.run(is_solving).values()))
+
+
+def test_products_of_several_threads_have_the_bits_of_one(client: Any) -> None:
+    with distribute(S, client=client) as A, ThreadPoolExecutor(8) as pool:
+        expected = A @ B
+        for product in pool.map(lambda _: A @ B, range(40)):
+            np.testing.assert_array_equal(product, expected)
 
 
 def test_a_result_of_dask_outlasts_its_matrix(client: Any) -> None:

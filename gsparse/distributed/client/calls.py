@@ -66,7 +66,8 @@ class Calls:
             self._cut_off(self._running.pop(future), "dask has dropped the rank")
 
     def _cut_off(self, rank: int, reason: object) -> None:
-        self.errors.append(CommunicationError(f"the connection to rank {rank} has ended: {reason}"))
+        text = f"rank {rank} can no longer be called: {reason}. If its worker is gone, use A = A.repartition()"
+        self.errors.append(CommunicationError(text))
 
 
 def new_call(name: str) -> str:

@@ -90,7 +90,9 @@ class WorkerProducts:
             ]
             futures = rank_group.on_own_workers(futures, "the vector")
         else:
-            parts = [(x[partition.rows(rank)],) for rank in rank_group.ranks]
+            parts = [
+                (x[partition.rows(rank)].copy(),) for rank in rank_group.ranks
+            ]  # within one process, nothing is sent
             futures = rank_group.futures_of_vector(rank_group.call(Rank.keep, parts))
         return undivided(futures, partition, x.shape[1:], x.dtype)
 

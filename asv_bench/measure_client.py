@@ -31,7 +31,7 @@ from rank_problems import matrix
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
 from gsparse.distributed import LocalGpuCluster, distribute
-from gsparse.distributed.ranks.messages import receive_array, send_array
+from gsparse.distributed.ranks.messages import bytes_of, read_into, write
 from gsparse.linalg import cg
 
 REPEATS = 9
@@ -49,9 +49,9 @@ def copy_over_socket(values: np.ndarray) -> None:
     """Send an array to another thread over a local connection."""
     one, other = socket.socketpair()
     with one, other:
-        thread = threading.Thread(target=receive_array, args=(other,))
+        thread = threading.Thread(target=read_into, args=(other, memoryview(bytearray(values.nbytes))))
         thread.start()
-        send_array(one, values)
+        write(one, bytes_of(values))
         thread.join()
 
 

@@ -22,14 +22,13 @@ the host's threads, and dask ends a worker that exceeds its limit:
 address instead of the file: `dask worker tcp://head:8786 ...` and `--address tcp://head:8786`.
 
 Ports and networks. Ranks connect to each other at ports that the system chooses
-(/proc/sys/net/ipv4/ip_local_port_range). For products with NumPy arrays and for solves, this process connects to the
-ranks in the same way. If it cannot, tasks of dask compute them. The products then go through the scheduler, which is
-slow, and a warning says so. NCCL chooses its own connections between GPUs. If it chooses the wrong network interface,
-set NCCL_SOCKET_IFNAME, and NCCL_IB_HCA for the InfiniBand adapters. With NCCL_DEBUG=INFO in the workers' environment,
-it reports its choice.
+(/proc/sys/net/ipv4/ip_local_port_range). This process sends vectors and calls through the scheduler. If it can reach
+the workers, Client(address, direct_to_workers=True) is faster. NCCL chooses its own connections between GPUs. If it
+chooses the wrong network interface, set NCCL_SOCKET_IFNAME, and NCCL_IB_HCA for the InfiniBand adapters. With
+NCCL_DEBUG=INFO in the workers' environment, it reports its choice.
 
 With TLS. Everyone who can reach a scheduler can run code on its workers, so go without TLS only in a network that you
-trust. All processes get certificates of one authority, and the connections to and between ranks are then encrypted too.
+trust. All processes get certificates of one authority, and the connections between ranks are then encrypted too.
 The data that NCCL sends are never encrypted. Use --protocol tls and the same three files for all processes:
 
     head$   dask scheduler --protocol tls --tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem

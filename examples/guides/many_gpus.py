@@ -73,10 +73,10 @@ if __name__ == "__main__":
 # %%
 # The same solvers
 # ----------------
-# The solvers of `gsparse.linalg` run on the workers if the matrix is distributed. This process starts a solve over its
-# own connections to the workers, which then send each other what they need. Dask takes no part in the iterations. For a
-# right-hand side in a NumPy array, the solution is a NumPy array. For a dask array it is a dask array, and then no
-# process holds a whole vector (:ref:`many_gpus_poisson`).
+# The solvers of `gsparse.linalg` run on the workers if the matrix is distributed. This process starts a solve through
+# dask, and the workers then send each other what they need. Dask takes no part in the iterations. For a right-hand side
+# in a NumPy array, the solution is a NumPy array. For a dask array it is a dask array, and then no process holds a
+# whole vector (:ref:`many_gpus_poisson`).
 
 if __name__ == "__main__":
     result = cg(A, b, M=ic0(A), rtol=1e-8, full_output=True)
@@ -156,7 +156,7 @@ if __name__ == "__main__":
 # checkpoint of x in their memory.
 #
 # Everyone who can reach a dask scheduler can run code on its workers. On a network that you do not trust, give dask TLS
-# certificates; the connections between workers, and those from this process to them, then use them as well.
+# certificates; the connections between workers then use them as well.
 #
 # Scaling
 # -------

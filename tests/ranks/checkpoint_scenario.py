@@ -129,16 +129,16 @@ def _killed_after_its_rename(client: Any, worker: str, chance: random.Random, us
 
 def _end_at_rename(is_before: bool) -> None:
     """Make this worker end when it renames its part file."""
-    from gsparse.distributed.worker import checkpoint_tasks
+    from gsparse.distributed.worker import entry_tasks
 
-    rename = checkpoint_tasks.rename
+    rename = entry_tasks.rename
 
     def ending(part: Path, path: Path) -> None:
         if not is_before:
             rename(part, path)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint_tasks.rename = ending
+    entry_tasks.rename = ending
 
 
 FAULTS: dict[str, Callable[..., Any]] = {

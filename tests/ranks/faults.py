@@ -75,9 +75,16 @@ class BackgroundSolve:
 
 def is_solving() -> bool:
     """Return whether a solve runs on this worker: only then does the matrix of its rank have an observer."""
-    from gsparse.distributed.worker import registry
+    from gsparse.distributed.worker.rank import _ranks
 
-    return any(state.matrix.observer is not None for state in registry._states.values())
+    return any(rank.matrix is not None and rank.matrix.observer is not None for rank in list(_ranks.values()))
+
+
+def running_calls() -> list[str]:
+    """Return the names of the calls that run on this worker."""
+    from gsparse.distributed.worker.rank import _ranks
+
+    return [name for rank in list(_ranks.values()) for name in list(rank.calls)]
 
 
 def start_solve(client: Any, A: DistributedMatrix, **options: Any) -> BackgroundSolve:

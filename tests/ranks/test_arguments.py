@@ -20,7 +20,7 @@ import gsparse
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.threads import available_cpus
-from gsparse.errors import CommunicationError, DeviceError, ShapeError, WorkerLostError
+from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
 from tests.ranks.groups import LONG, SOON, wait_until
@@ -29,12 +29,10 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import eigenpairs, matrix  # noqa: E402
-from gsparse.distributed.client.calls import SignsOfLife, naming_lost_workers, run_on_workers  # noqa: E402
+from gsparse.distributed.client import matrix, solves  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_arguments import scatter  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
@@ -142,18 +140,9 @@ def test_a_worker_that_was_lost_a_moment_ago_is_not_waited_for(
 
     # Dask would try for this long to connect to the lost worker.
     with dask.config.set({"distributed.comm.timeouts.connect": f"{LONG}s"}):
-        assert run_on_workers(client, [lost], LONG, os.getpid, on_error="ignore") == {}
-        assert isinstance(run_on_workers(client, [lost], LONG, os.getpid, on_error="return")[lost], OSError)
-        for call in (lambda: run_on_workers(client, [lost], LONG, os.getpid), lambda: scatter(client, lost, 1, LONG)):
-            with pytest.raises(WorkerLostError, match=lost), naming_lost_workers(client, [lost]):
-                call()
         monkeypatch.setattr(matrix, "chosen_workers", choose)
         with distribute(laplacian(6), client=client) as A:
             assert len(A.workers) == 2
-        with SignsOfLife(client, LONG) as signs:  # ends while a worker is asked
-            signs._next_question = began
-            signs.check([lost])
-            time.sleep(0.1)
     client.run(os.getpid)
     gc.collect()
     assert "never retrieved" not in caplog.text
@@ -255,7 +244,7 @@ def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, m
         def sent(*args: Any) -> None:
             raise AssertionError("a task was sent")
 
-        patch.setattr(TaskGroup, "submit", sent)
+        patch.setattr(RankGroup, "request", sent)
         for call, words in (
             (lambda: gla.block_jacobi(A), r"block_jacobi\(\) missing a required argument: 'block_size'"),
             (lambda: gla.jacobi(A, on_failure="raise"), r"jacobi\(\) got an unexpected keyword argument 'on_failure'"),
@@ -340,22 +329,22 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
 ) -> None:
     sent: list[Any] = []
 
-    def run(task_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
+    def run(rank_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
         sent.append(solve)
         raise CommunicationError("no workers")
 
     method = METHODS["lobpcg" if start == "X" else "eigsh"]
     monkeypatch.setitem(METHODS, "another", replace(method, name="another", start=start))
-    monkeypatch.setattr(eigenpairs.solves, "run", run)
+    monkeypatch.setattr(solves, "run", run)
     v0 = np.eye(100, 1) if start == "X" else None
     bound = method.signature.bind(None, X=v0) if start == "X" else method.signature.bind(None)
     bound.apply_defaults()
     options = {name: value for name, value in bound.arguments.items() if name != "A"}
     layout: Any = SimpleNamespace(shape=(100, 100))
-    arguments: Any = "another", None, layout, None, lambda M: None, options
+    arguments: Any = "another", None, layout, lambda M: None, options
     if runs_on_workers:
         with pytest.raises(CommunicationError, match="no workers"):
-            eigenpairs.eigenpairs_on_workers(*arguments)
+            solves.eigenpairs_on_workers(*arguments)
     else:
-        assert eigenpairs.eigenpairs_on_workers(*arguments) is NotImplemented
+        assert solves.eigenpairs_on_workers(*arguments) is NotImplemented
     assert [solve.name for solve in sent] == ["another"] * runs_on_workers

@@ -21,7 +21,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
 from gsparse.errors import CommunicationError, ConvergenceWarning, DeviceError, DtypeError, ShapeError, StructureError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
-from tests.ranks.groups import make_certificate
+from tests.ranks.groups import make_certificate, wait_until
 from tests.ranks.test_blocks import matrices
 from tests.support import random_values
 
@@ -31,6 +31,7 @@ da = pytest.importorskip("dask.array")
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
 
@@ -386,8 +387,7 @@ def nothing_is_sent() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for method in ("submit", "compute", "scatter", "run"):
             patch.setattr(distributed.Client, method, fail)
-        for method in ("_connect", "call"):
-            patch.setattr(products.WorkerProducts, method, fail)
+        patch.setattr(RankGroup, "request", fail)
         yield
 
 
@@ -458,22 +458,17 @@ def test_closing_a_matrix_leaves_nothing_on_its_workers(client: Any, workers: li
     A = distribute(S, client=client)
     gla.cg(A, np.ones(36))
     A @ np.ones(36)
-    assert all(
-        count == n + 1 for (count, _), (n, _) in zip(client.run(count_states).values(), before.values(), strict=True)
-    )
+    assert all(count == before[worker] + 1 for worker, count in client.run(count_states).items())
     A.close()
     A.close()
-    assert client.run(count_states) == before
+    wait_until(lambda: client.run(count_states) == before)
 
 
-def count_states() -> tuple[int, int]:
-    """Return the number of matrices and of product threads that this worker holds."""
-    import threading
+def count_states() -> int:
+    """Return the number of ranks, calls and vectors that this worker holds."""
+    from gsparse.distributed.worker.rank import _ranks, _vectors
 
-    from gsparse.distributed.worker import registry
-
-    product_threads = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
-    return len(registry._states) + len(registry._listeners), len(product_threads)
+    return len(_ranks) + len(_vectors) + sum(len(rank.calls) for rank in list(_ranks.values()))
 
 
 def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
@@ -525,22 +520,6 @@ def test_errors_of_solvers_reach_the_client_unchanged(client: Any, workers: list
         gla.cg(A, np.ones(20))
 
 
-def test_workers_that_the_client_cannot_reach_multiply_through_dask(
-    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any) -> None:
-        raise CommunicationError("no way there")
-
-    monkeypatch.setattr(products, "ProductClient", refuse)
-    S = matrices("float64")["square"]
-    x = right_hand_side(S)
-    with distribute(S, client=client, workers=workers[:3]) as A:
-        with pytest.warns(UserWarning, match="slow: no way there"):
-            np.testing.assert_allclose(A @ x, S @ x, atol=1e-12)
-        np.testing.assert_allclose(A.T @ x, S.T @ x, atol=1e-12)
-        np.testing.assert_allclose(A @ np.stack([x, x], axis=1), S @ np.stack([x, x], axis=1), atol=1e-12)
-
-
 def request_restart() -> None:
     from gsparse.distributed.worker import group_tasks
 
@@ -588,6 +567,5 @@ def test_a_cluster_with_tls_multiplies_and_solves(tmp_path: Path) -> None:
     ):
         assert all(address.startswith("tls://127.0.0.1") for address in A.workers)
         np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
-        assert A._worker_products._product_client is not None  # own sockets with the cluster's certificates
         assert gla.cg(A, b)[1] == 0
         np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)

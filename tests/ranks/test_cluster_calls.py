@@ -6,24 +6,23 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gsparse.linalg as gla
-from gsparse.errors import CommunicationError
+from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.groups import LONG, wait_until
+from tests.ranks.groups import LONG, SOON, wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
-from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.worker.calls import running_calls  # noqa: E402
+from tests.ranks.faults import error_within_deadline, is_solving, running_calls, start_solve  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -45,13 +44,55 @@ def workers(client: Any) -> list[str]:
 
 def number_of_results() -> int:
     """Return how many vectors of solves wait on this worker."""
-    from gsparse.distributed.worker import registry
+    from gsparse.distributed.worker.rank import _vectors
 
-    return sum(len(state.results) + len(state.server.vectors) for state in registry._states.values())
+    return len(_vectors)
 
 
 def log_length(client: Any) -> int:
     return sum(len(lines) for lines in client.get_worker_logs().values())
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("not pickled")
+
+
+def fail(rank: Any, error: type[Exception]) -> None:
+    if rank.number:
+        raise error("planted")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [(ShapeError, ShapeError, "^planted"), (UnpicklableError, RuntimeError, "^UnpicklableError: planted")],
+)
+def test_the_error_of_a_rank_reaches_the_client(
+    client: Any, error: type[Exception], raised: type[Exception], words: str
+) -> None:
+    with distribute(S, client=client) as A:
+        with pytest.raises(raised, match=words) as caught:
+            A._rank_group.call(fail, [(error,)] * 3)
+        assert caught.traceback[-1].name == "fail" or error is UnpicklableError
+        np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
+
+
+def test_ranks_that_dask_has_dropped_are_an_error_and_not_a_wait(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        solve = start_solve(client, A)
+        client.cancel(A._rank_group._references)
+        errors = [solve.wait(SOON), error_within_deadline(lambda: A @ B)]
+        for error in errors:
+            assert isinstance(error, CommunicationError), repr(error)
+        assert "can no longer be called" in str(errors[1])
+        wait_until(lambda: not any(client.run(is_solving).values()))
+
+
+def test_products_of_several_threads_have_the_bits_of_one(client: Any) -> None:
+    with distribute(S, client=client) as A, ThreadPoolExecutor(8) as pool:
+        expected = A @ B
+        for product in pool.map(lambda _: A @ B, range(40)):
+            np.testing.assert_array_equal(product, expected)
 
 
 def test_a_result_of_dask_outlasts_its_matrix(client: Any) -> None:
@@ -83,27 +124,6 @@ def test_parts_that_lie_on_other_workers_are_moved(client: Any, workers: list[st
         assert type(gla.cg(A, B, x0=elsewhere)[0]) is np.ndarray
 
 
-def test_a_client_that_cannot_reach_the_workers_solves_through_dask(
-    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any) -> None:
-        raise CommunicationError("no way there")
-
-    monkeypatch.setattr(products, "ProductClient", refuse)
-    with distribute(S, client=client) as A:
-        with pytest.warns(UserWarning, match="slow: no way there"):
-            x, info = gla.cg(A, B, rtol=1e-10)
-        assert info == 0
-        assert residual(S, x, B) < 1e-9
-        assert residual(S, gla.cg(A, da.from_array(B, chunks=20), rtol=1e-10)[0].compute(), B) < 1e-9
-        seen: list[Any] = []
-        gla.cg(A, B, rtol=1e-10, callback=seen.append, progress=True)
-        np.testing.assert_array_equal(seen[-1], x)
-        with pytest.raises(ValueError, match="atol"):
-            gla.cg(A, B, atol=-1)
-        assert gla.cg(A, B)[1] == 0
-
-
 def test_an_error_of_a_solve_leaves_no_traceback_in_the_logs_of_workers(client: Any) -> None:
     with distribute(S, client=client) as A:
         gla.cg(A, B)
@@ -115,18 +135,6 @@ def test_an_error_of_a_solve_leaves_no_traceback_in_the_logs_of_workers(client: 
                 gla.cg(A, B, callback=lambda x: 1 / 0)
         assert log_length(client) == before
         assert gla.cg(A, B)[1] == 0
-
-
-def test_a_task_that_fails_leaves_one_line_in_the_logs_of_workers(client: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with distribute(S, client=client) as A:
-        with pytest.raises(OSError, match="file"):
-            A.checkpoint(tmp_path / "file")
-        lines = [text for log in client.get_worker_logs().values() for _, text in log]
-    assert not [line for line in lines if "Traceback" in line]
-    failures = [line for line in lines if "has failed; the client raises the error: " in line]
-    assert failures
-    assert not [line for line in failures if "\n" in line]
 
 
 def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(client: Any) -> None:
@@ -146,13 +154,12 @@ def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(clie
         assert residual(S, x, B) < 1e-9
 
 
-def test_solves_use_the_same_locks_and_connections_again(client: Any) -> None:
+def test_solves_use_the_same_locks_again(client: Any) -> None:
     with distribute(S, client=client) as A:
         gla.cg(A, B)
-        reservation, connections = A._task_group._reservation, A._worker_products._rank_calls._connections
+        reservation = A._rank_group._reservation
         locks = list(reservation._locks)
         gla.cg(A, B)
         assert reservation._locks == locks
-        assert A._worker_products._rank_calls._connections == connections
     assert len(locks) == 3
     wait_until(lambda: not any(lock.refresh_callback.is_running() for lock in locks))

@@ -216,14 +216,14 @@ def test_the_timeout_limits_a_pause_and_not_the_time_of_a_whole_message() -> Non
     with sender:
         sender.settimeout(1.0)
         began = time.monotonic()
-        messages.send_array(sender, values)
+        messages.write(sender, messages.bytes_of(values))
         assert time.monotonic() - began > 1.0  # so that the test shows something
     reader.join(LONG)
     sender, receiver = socket.socketpair()
     with sender, receiver:
         sender.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            messages.send_array(sender, values)
+            messages.write(sender, messages.bytes_of(values))
 
 
 @pytest.mark.parametrize("size", [1 << 16, 1 << 21])

@@ -79,7 +79,7 @@ def test_boxes_are_returned_if_another_rank_fails_meanwhile(monkeypatch: pytest.
 @pytest.mark.parametrize("failing", ["share_memory", "connect_gpus"])
 def test_sockets_are_closed_if_ranks_cannot_share_memory(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
-    from gsparse.distributed.worker import group_tasks, registry
+    from gsparse.distributed.worker import group_tasks
 
     calls: list[str] = []
     control = SimpleNamespace(rank=0, is_stuck=False, abort=calls.append, close=lambda: calls.append("closed"))
@@ -90,11 +90,7 @@ def test_sockets_are_closed_if_ranks_cannot_share_memory(monkeypatch: pytest.Mon
     for name in ("share_memory", "connect_gpus"):
         monkeypatch.setattr(group_tasks, name, fail if name == failing else lambda communicator, *_: communicator)
     monkeypatch.setattr(group_tasks, "SocketCommunicator", lambda *_: control)
-    monkeypatch.setattr(group_tasks, "tls_contexts", lambda *_: None)
-    monkeypatch.setattr(group_tasks, "this_worker", lambda: SimpleNamespace(security=None))
-    for name in ("require_secret", "take_listener"):
-        monkeypatch.setattr(registry, name, lambda *_: None)
-    settings: Any = SimpleNamespace(key="a matrix", epoch=1, workers=("one", "two"), timeout=1.0)
+    rank: Any = SimpleNamespace(number=0, workers=("one", "two"), timeout=1.0, listener=object(), tls=lambda: None)
     with pytest.raises(MemoryError, match="no room"):
-        group_tasks._connect(settings, 0, (), object.__new__(GpuDevice))
+        group_tasks._connect(rank, (), b"secret", object.__new__(GpuDevice))
     assert calls == ["rank 0: MemoryError: no room", "closed"]

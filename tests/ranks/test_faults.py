@@ -28,10 +28,9 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import products, row_sources, solves, task_arguments  # noqa: E402
+from gsparse.distributed.client import solves  # noqa: E402
+from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
-from gsparse.distributed.worker import registry  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     ERROR_DEADLINE,
     ROOT,
@@ -129,8 +128,8 @@ def _dask_rows(shape: tuple[int, int]) -> Any:
 @pytest.mark.parametrize(
     ("make", "step"),
     [
-        pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rows are sent"),
-        pytest.param(lambda **x: distribute(S, **x), "_connect", id="while its rank is opened"),
+        pytest.param(lambda **x: distribute(S, **x), "_start_ranks", id="while its port is opened"),
+        pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rank is opened"),
         pytest.param(
             lambda **x: from_dask_array(_dask_rows((90, 90)), **x), "_open_ports", id="while its rows are made"
         ),
@@ -141,7 +140,7 @@ def test_a_stopped_worker_is_an_error_that_names_it(
 ) -> None:
     addresses = sorted(pids(client))
     stopped, running = addresses[3 - stopped_count :], addresses[: 3 - stopped_count]
-    processes, take_step = [pids(client)[address] for address in stopped], getattr(TaskGroup, step)
+    processes, take_step = [pids(client)[address] for address in stopped], getattr(RankGroup, step)
 
     def stop_afterwards(*args: Any) -> Any:
         result = take_step(*args)
@@ -149,7 +148,7 @@ def test_a_stopped_worker_is_an_error_that_names_it(
             os.kill(pid, signal.SIGSTOP)
         return result
 
-    monkeypatch.setattr(TaskGroup, step, stop_afterwards)
+    monkeypatch.setattr(RankGroup, step, stop_afterwards)
     try:
         error = error_within_deadline(lambda: make(client=client, workers=addresses, timeout=TIMEOUT).close())
     finally:
@@ -159,36 +158,6 @@ def test_a_stopped_worker_is_an_error_that_names_it(
     assert any(address in str(error) for address in stopped)
     assert not any(address in str(error) for address in running)
     monkeypatch.undo()
-    with distribute(S, client=client) as A:
-        check(client, A)
-
-
-@pytest.mark.parametrize("step", ["distribute", "read"])
-def test_a_worker_killed_while_arrays_are_sent_to_it_is_named(
-    client: Any, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    workers, send = sorted(pids(client)), task_arguments.scatter
-    victim = pids(client)[workers[1]]
-
-    def kill_first(client: Any, worker: str, *args: Any) -> Any:
-        if worker == workers[1]:
-            os.kill(victim, signal.SIGKILL)
-        return send(client, worker, *args)
-
-    with distribute(S, client=client, workers=workers) as A:
-        for module in (task_arguments, row_sources):
-            monkeypatch.setattr(module, "scatter", kill_first)
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1kB"}):
-            call = (
-                (lambda: A[np.arange(S.shape[0])])
-                if step == "read"
-                else lambda: distribute(S, client=client, workers=workers)
-            )
-            error = error_within_deadline(call)
-    assert isinstance(error, WorkerLostError), repr(error)
-    assert (error.rank, error.address) == (1, workers[1])
-    monkeypatch.undo()
-    client.wait_for_workers(3, timeout=60)
     with distribute(S, client=client) as A:
         check(client, A)
 
@@ -218,25 +187,6 @@ def test_a_stopped_scheduler_is_an_error_that_names_it(tmp_path: Path) -> None:
                     assert f"the scheduler at {address} has been silent" in str(error)
                 wait_until(lambda: not any(client.run(is_solving).values()))
                 check(client, A)
-
-
-def test_a_cancelled_solve_ends_on_all_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise CommunicationError("no way there")
-
-    monkeypatch.setattr(products, "ProductClient", refuse)  # so that the solve runs as tasks, which can be cancelled
-    with distribute(S, client=client) as A:
-        solve = start_solve(client, A)
-        running = [
-            key
-            for key, state in list(client.futures.items())
-            if "gsparse-gmres" in str(key) and state.status == "pending"
-        ]
-        assert len(running) == 3
-        client.cancel([distributed.Future(key, client) for key in running])
-        assert solve.wait() is not None
-        wait_until(lambda: not any(client.run(is_solving).values()))
-        check(client, A)
 
 
 def test_a_restart_of_the_cluster_during_a_solve_is_an_error() -> None:
@@ -314,8 +264,10 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
         starts.append(args[4]["x0"])
         return run(*args)
 
-    def has_copy(key: str) -> bool:
-        return registry.require_state(key).solution_copy is not None
+    def has_copy() -> bool:
+        from gsparse.distributed.worker.rank import _ranks
+
+        return any(rank.solution_copy is not None for rank in list(_ranks.values()))
 
     monkeypatch.setattr(solves, "run", record)
     T = laplacian(80)  # of a size for which cg takes thousands of iterations until its residual is zero
@@ -324,7 +276,7 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
         victim = pids(client)[A.workers[1]]
         options = {"on_failure": "resume", "checkpoint_every": 20, "single_reduction": single_reduction}
         solve = start_solve(client, A, b=b, solver=gla.cg, maxiter=20_000, **options)
-        wait_until(lambda: all(client.run(has_copy, A._task_group.key).values()))
+        wait_until(lambda: all(client.run(has_copy).values()))
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.result

@@ -20,7 +20,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute  # noqa: E402
-from gsparse.distributed.client import task_arguments  # noqa: E402
+from gsparse.distributed.client import rank_group  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from tests.ranks.faults import B, S, error_within_deadline, pids  # noqa: E402
 
@@ -79,7 +79,7 @@ def test_an_error_of_the_user_is_raised_while_other_parts_are_computed(client: A
     try:
         distributed.wait(failed)
         with pytest.raises(ZeroDivisionError, match="planted"):
-            task_arguments.raise_errors([waiting, failed], "b")
+            rank_group.raise_errors([waiting, failed], "b")
     finally:
         distributed.Event("open").set()
         waiting.result()
@@ -99,5 +99,5 @@ def test_a_scheduler_that_runs_no_functions_is_no_error(client: Any, monkeypatch
 
     monkeypatch.setattr(client, "run_on_scheduler", refuse)
     future = client.submit(np.ones, 3)
-    task_arguments.check_computable(client, [future], "b")
+    rank_group.check_computable(client, [future], "b")
     assert future.result().sum() == 3

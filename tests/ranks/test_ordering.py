@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import LaplacianNd
 
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
-from gsparse.distributed.ranks.ordering import order_rows
+from gsparse.distributed.ranks.partition import order_rows
 from gsparse.errors import ShapeError
 from tests.seeds import num_examples
 

@@ -13,7 +13,7 @@ from tests.ranks.groups import LONG, SOON, wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed.client.reservation import Reservation  # noqa: E402
+from gsparse.distributed.client.scheduler import Reservation  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 

@@ -14,7 +14,7 @@ from tests.linalg.problems import laplacian
 from tests.ranks.groups import run_memory, run_sockets
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
-from gsparse.distributed.worker import registry, solution_copies
+from gsparse.distributed.worker import solve_tasks
 
 S = laplacian(10)
 
@@ -26,18 +26,18 @@ def test_solution_copies_survive_the_loss_of_one_rank(columns: int) -> None:
     whole = np.concatenate([part.reshape(columns, -1).T if columns > 1 else part for part in x])
     copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(4)}
     for lost_rank in range(4):
-        parts = solution_copies.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
+        parts = solve_tasks.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
         assert parts is not None
         np.testing.assert_array_equal(np.concatenate(parts), whole)
     # If some ranks have a newer copy than the others, the newest one with all parts is used.
     newer = {rank: (80, x[rank] + 100, x[rank - 1] + 100) for rank in range(4)}
     for ranks, expected in (((1,), whole), ((0, 2), whole + 100), ((0, 1, 2), whole + 100)):
-        parts = solution_copies.assemble({**copies, **{rank: newer[rank] for rank in ranks}}, sizes)
+        parts = solve_tasks.assemble({**copies, **{rank: newer[rank] for rank in ranks}}, sizes)
         assert parts is not None
         np.testing.assert_array_equal(np.concatenate(parts), expected)
-    assert solution_copies.assemble({0: copies[0], 1: newer[1]}, sizes) is None
-    assert solution_copies.assemble({0: copies[0]}, sizes) is None
-    assert solution_copies.assemble({}, sizes) is None
+    assert solve_tasks.assemble({0: copies[0], 1: newer[1]}, sizes) is None
+    assert solve_tasks.assemble({0: copies[0]}, sizes) is None
+    assert solve_tasks.assemble({}, sizes) is None
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -51,28 +51,24 @@ def test_a_rank_without_rows_stores_the_part_of_its_neighbour(run: Any, columns:
         state: Any = SimpleNamespace(
             matrix=RankMatrix(S[own], partition, partition, communicator, device="cpu"), communicator=communicator
         )
-        state.matrix.observer = lambda iteration: solution_copies.store_copies(state, "a solve", iteration)
+        state.require_matrix = lambda: state.matrix
+        state.matrix.observer = lambda iteration: solve_tasks.store_copies(state, "a solve", iteration)
         x, _ = gla.cg(state.matrix, b[own] if columns > 1 else b[own, 0], rtol=1e-8)
         return x, state.solution_copy
 
     parts, copies = zip(*run(work, 4), strict=True)
     sizes = np.diff(partition.row_bounds).tolist()
     for lost in range(4):
-        assembled = solution_copies.assemble({r: copy for r, (_, copy) in enumerate(copies) if r != lost}, sizes)
+        assembled = solve_tasks.assemble({r: copy for r, (_, copy) in enumerate(copies) if r != lost}, sizes)
         assert assembled is not None
         np.testing.assert_array_equal(np.concatenate(assembled), np.concatenate(parts))
 
 
 def test_a_copy_belongs_to_the_solve_that_has_stored_it() -> None:
-    state: Any = SimpleNamespace(solution_copy=None)
-    registry.store_state("a matrix", state)
-    try:
-        assert solution_copies.latest_copy("a matrix", "first") is None
-        state.solution_copy = "first", (50, np.ones(3), np.ones(2))
-        copy = solution_copies.latest_copy("a matrix", "first")
-        assert copy is not None
-        assert copy[0] == 50
-        assert solution_copies.latest_copy("a matrix", "second") is None
-        assert solution_copies.latest_copy("another matrix", "first") is None
-    finally:
-        registry._states.pop("a matrix")
+    rank: Any = SimpleNamespace(solution_copy=None)
+    assert solve_tasks.latest_copy(rank, "first") is None
+    rank.solution_copy = "first", (50, np.ones(3), np.ones(2))
+    copy = solve_tasks.latest_copy(rank, "first")
+    assert copy is not None
+    assert copy[0] == 50
+    assert solve_tasks.latest_copy(rank, "second") is None

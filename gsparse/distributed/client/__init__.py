@@ -2,10 +2,9 @@
 
 Read the files in this order: `distribute.py` (functions that make a distributed matrix), `row_sources.py` (where its
 rows come from), `vector_layout.py` (how vectors are divided among the ranks), `matrix.py` (the matrix as its user sees
-it), `task_group.py` (tasks that run on all of its workers together), `solves.py` (a solve on the workers), and
-`products.py` (products with NumPy's and dask's vectors). The other files can be read separately: `entries.py` (entries
-on the host, and other values), `algebra.py` and `computed_rows.py` (sparse algebra, and the rows of its results),
-`cluster.py`, `scheduler.py`, `reservation.py` and `restarts.py` (workers), `task_arguments.py` (arguments of tasks),
-`task_state.py` (how far the ranks are with a task or a call), `channel.py` (messages during a solve), `operators.py`
-(SciPy's interface of operators), `preconditioners.py`, `eigenpairs.py` and `checkpoints.py`.
+it), `rank_group.py` (its ranks, and calls of them), `calls.py` (waiting for calls), `solves.py` (a solve on the
+workers), and `products.py` (products with NumPy's and dask's vectors). The other files can be read separately:
+`entries.py` (entries on the host and in files, and other values), `algebra.py` (sparse algebra, and the rows of its
+results), `cluster.py` (workers), `scheduler.py` (requests to the scheduler, and reservations of workers),
+`operators.py` (SciPy's interface of operators) and `preconditioners.py`.
 """

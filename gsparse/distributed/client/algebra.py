@@ -7,19 +7,104 @@ connects the ranks again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
+import distributed
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.computed_rows import ComputedRows
-from gsparse.distributed.client.row_sources import RowSource
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import check_factor
-from gsparse.distributed.worker.computations import Computation
+from gsparse.distributed.worker import entry_tasks
+from gsparse.distributed.worker.group_tasks import Computation
+from gsparse.distributed.worker.rank import rank_key
 from gsparse.errors import ShapeError
+
+HostArray = npt.NDArray[Any]
+
+
+class ComputedRows(RowSource):
+    """Rows that the workers compute when a matrix is made from them for the first time.
+
+    Every further matrix made from this source copies its rows from the latest of these matrices, which must still be
+    open.
+
+    Parameters
+    ----------
+    layout : VectorLayout
+        The layout of the matrix.
+    computation : Computation
+    operand : RankGroup
+        The group of the first operand.
+    block_size : int
+        As in `RowSource`.
+    values_of : callable, optional
+        Returns the values of a slice of rows. They become the only argument beside the operands.
+    """
+
+    is_lasting = False
+    remedy = (
+        "the matrix was computed from other matrices, so compute it from them again, after A = A.repartition() for "
+        "those that have lost rows too"
+    )
+
+    def __init__(
+        self,
+        layout: VectorLayout,
+        computation: Computation,
+        operand: RankGroup,
+        block_size: int,
+        values_of: Callable[[slice], HostArray] | None = None,
+    ) -> None:
+        self.shape, self.block_size, self._layout = layout.shape, block_size, layout
+        self._computation, self.operand, self._values_of = computation, operand, values_of
+        self._group: RankGroup | None = None
+
+    def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:
+        """Take the rows from the matrix of this group from now on."""
+        self._group, self._layout, self.operand, self._values_of = rank_group, layout, None, None
+
+    def row_lengths(self) -> HostArray | None:
+        assert self._group is not None
+        return np.concatenate(self._group.call(entry_tasks.number_of_entries))
+
+    def arrange(
+        self, partition: Partition, reorder: str | None, world_size: int
+    ) -> tuple[RowSource, HostArray | None, RowPartition]:
+        """Choose a partition of the rows, which stay in the order that they have in the blocks."""
+        if reorder is not None or partition == "metis":
+            raise ValueError(
+                "reorder and partition='metis' need the whole matrix, and this one was computed on its workers: use "
+                "distribute(A.tocsr(), ...)"
+            )
+        lost = None if self._group is None else self._group.error_of_lost_worker()
+        if lost is not None:
+            raise lost
+        return self, self._layout.permutation, self.partition(partition, world_size)
+
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        if self._group is not None:
+            return self._rows_of_workers(self._group, client, worker, rows)
+        if self._values_of is None:
+            return self._computation
+        return replace(self._computation, arguments=(self._values_of(rows),))
+
+    def _rows_of_workers(self, group: RankGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
+        """Return a future for rows that lie on the workers of a group."""
+        group.check_open()
+        pieces = []
+        for rank in group.ranks:
+            own = self._layout.rows.rows(rank)
+            start, stop = max(own.start, rows.start), min(own.stop, rows.stop)
+            if start < stop:
+                key = rank_key(group.key, rank)
+                pieces.append(group.submit(entry_tasks.rows_between, rank, key, start - own.start, stop - own.start))
+        return client.submit(stack_rows, pieces, self.shape[1], workers=[worker], allow_other_workers=False, pure=False)
 
 
 class AlgebraMatrix(Protocol):
@@ -27,7 +112,7 @@ class AlgebraMatrix(Protocol):
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
-    _task_group: TaskGroup
+    _rank_group: RankGroup
     _layout: VectorLayout
     _source: RowSource
 
@@ -74,10 +159,10 @@ def transpose(A: AlgebraMatrix, operation: str) -> Any:
 
 def _check_together(A: AlgebraMatrix, B: AlgebraMatrix) -> None:
     """Raise an error if the workers cannot compute with both matrices."""
-    if A._task_group.workers != B._task_group.workers:
+    if A._rank_group.workers != B._rank_group.workers:
         raise ShapeError(
-            f"the matrices lie on different workers, or on the same ones in another order, {A._task_group.workers} and "
-            f"{B._task_group.workers}: use B = B.repartition(workers=A.workers)"
+            f"the matrices lie on different workers, or on the same ones in another order, {A._rank_group.workers} and "
+            f"{B._rank_group.workers}: use B = B.repartition(workers=A.workers)"
         )
     one, two = A._layout.permutation, B._layout.permutation
     if one is not two and (one is None or two is None or not np.array_equal(one, two)):
@@ -97,9 +182,9 @@ def _result(
 ) -> Any:
     """Return the result of an operation as a matrix on the workers of A."""
     for operand in operands:
-        operand._task_group.check_open()
+        operand._rank_group.check_open()
     sizes = {operand._source.block_size for operand in operands}
     block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
-    keys = tuple(operand._task_group.key for operand in operands)
-    source = ComputedRows(layout, Computation(operation, keys, arguments), A._task_group, block_size)
+    keys = tuple(operand._rank_group.key for operand in operands)
+    source = ComputedRows(layout, Computation(operation, keys, arguments), A._rank_group, block_size)
     return A._computed(source, layout, operation in ("multiple", "quotient", "negative"))

@@ -6,8 +6,9 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from numbers import Integral
 from typing import Any
@@ -17,8 +18,10 @@ from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
+from gsparse.distributed.client.calls import answers_of_workers, release
 from gsparse.distributed.client.scheduler import known_workers
-from gsparse.errors import CommunicationError, DeviceError
+from gsparse.distributed.worker.group_tasks import needs_restart
+from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
@@ -26,6 +29,8 @@ _HOST = "127.0.0.1"
 _CLOSE_TIMEOUT = 20.0
 # The most workers on the CPU for each CPU. A worker is a process, which takes a second of processor time to start.
 _MOST_PER_CPU = 8
+# Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
+_RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
 
 class _WorkerEnvironment:
@@ -220,3 +225,63 @@ def _num_gpus(device: str) -> int:
         if device != "auto":
             raise
         return 0
+
+
+def usable_workers(client: distributed.Client, choose: Callable[[], list[str]], timeout: float) -> list[str]:
+    """Return chosen workers that answer and that NCCL can use.
+
+    If one of them is lost, they are chosen again, because the scheduler learns of a loss a moment later.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    choose : callable
+        Returns dask's addresses of workers that the scheduler knows.
+    timeout : float
+        Seconds within which all workers must answer.
+
+    Raises
+    ------
+    CommunicationError, WorkerLostError
+        If a worker is silent, none is left, or workers are lost again and again for longer than `timeout`.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        chosen = choose()
+        if not chosen:
+            raise CommunicationError("no worker of this matrix is left to go on with")
+        try:
+            return _restart_stuck_workers(client, chosen, timeout)
+        except WorkerLostError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def _restart_stuck_workers(client: distributed.Client, workers: Sequence[str], timeout: float) -> list[str]:
+    """Restart the workers in which NCCL could not free its resources, which needs the end of the process.
+
+    Return the new addresses of all workers.
+
+    If one of the stuck workers has no nanny, dask restarts none of them, and all are used as they are. A worker that
+    does not register in time is left out.
+    """
+    answers = {
+        worker: client.submit(needs_restart, workers=[worker], allow_other_workers=False, pure=False)
+        for worker in workers
+    }
+    try:
+        answers_of_workers(answers, timeout)
+        stuck = [worker for worker, answer in answers.items() if answer.result()]
+    finally:
+        release(list(answers.values()))
+    if not stuck:
+        return list(workers)
+    names = {address: info["name"] for address, info in known_workers(client).items() if address in answers}
+    with suppress(ValueError):  # dask raises it, and restarts none, if one of them has no nanny
+        client.restart_workers(stuck, timeout=timeout, raise_for_error=False)
+    expected, deadline = set(names.values()), time.monotonic() + _RESTART_TIMEOUT
+    while True:
+        addresses = {info["name"]: address for address, info in known_workers(client).items()}
+        if expected <= addresses.keys() or time.monotonic() > deadline:
+            return [addresses[name] for address in workers if (name := names.get(address)) in addresses]
+        time.sleep(_RESTART_CHECK_INTERVAL)

@@ -1,32 +1,41 @@
-"""The entries of a distributed matrix on the host: its rows, its diagonals and its sums, and other values for it."""
+"""The entries of a distributed matrix: on the host (rows, diagonals and sums), in files, and other values for it."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.computed_rows import ComputedRows
+from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import RowSource
-from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
+from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
-from gsparse.distributed.worker.computations import Computation
+from gsparse.distributed.worker.entry_tasks import discard, publish, save
+from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.errors import ShapeError
 
 HostArray = npt.NDArray[Any]
 
+# Seconds to wait until the ranks have removed the part files of a failed checkpoint. They continue after that by
+# themselves.
+_CLEANUP_TIMEOUT = 5.0
+
 
 class DistributedEntries(DistributedOperator):
-    """The methods of a distributed matrix that read its entries, or replace their values."""
+    """The methods of a distributed matrix that read its entries, save them, or replace their values."""
 
-    _task_group: TaskGroup
+    _rank_group: RankGroup
     _layout: VectorLayout
     _source: RowSource
     _rank_metadata: list[Any]
@@ -48,7 +57,7 @@ class DistributedEntries(DistributedOperator):
         ------
         CommunicationError, WorkerLostError
         """
-        matrix = self._stacked(self._task_group.read(entry_tasks.rows))
+        matrix = self._stacked(self._rank_group.call(entry_tasks.rows))
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
@@ -63,9 +72,9 @@ class DistributedEntries(DistributedOperator):
         numbers = np.atleast_1d(numbers)
         in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
         owners, bounds = self._layout.rows.owners(in_blocks), self._layout.rows.row_bounds
-        places = [np.flatnonzero(owners == rank) for rank in self._task_group.ranks]
-        wanted = [in_blocks[of_rank] - bounds[rank] for rank, of_rank in enumerate(places)]
-        matrix = self._stacked(self._task_group.read(entry_tasks.rows, wanted))
+        places = [np.flatnonzero(owners == rank) for rank in self._rank_group.ranks]
+        wanted = [(in_blocks[of_rank] - bounds[rank],) for rank, of_rank in enumerate(places)]
+        matrix = self._stacked(self._rank_group.call(entry_tasks.rows, wanted))
         matrix = sp.csr_array(matrix[np.argsort(np.concatenate(places))])
         return matrix[0] if is_single else matrix
 
@@ -96,8 +105,8 @@ class DistributedEntries(DistributedOperator):
             numbers = layout.permutation + k
             is_column = (numbers >= 0) & (numbers < num_columns)
             in_blocks = np.where(is_column, self._numbers_in_blocks()[np.where(is_column, numbers, 0)], -1)
-            columns = [in_blocks[layout.rows.rows(rank)] for rank in self._task_group.ranks]
-        entries = layout.join(self._task_group.read(entry_tasks.entries_in, columns))
+            columns = [in_blocks[layout.rows.rows(rank)] for rank in self._rank_group.ranks]
+        entries = layout.join(self._rank_group.call(entry_tasks.entries_in, [(of_rank,) for of_rank in columns]))
         first = max(0, -k)
         return entries[first : first + min(num_rows - first, num_columns - max(0, k))]
 
@@ -172,13 +181,52 @@ class DistributedEntries(DistributedOperator):
                 f"shape {values.shape}"
             )
         values = order.in_blocks(values)
-        computation, size = Computation("with data", (self._task_group.key,)), self._source.block_size
+        computation, size = Computation("with data", (self._rank_group.key,)), self._source.block_size
         source = ComputedRows(
-            self._layout, computation, self._task_group, size, lambda rows: order.of_rows(values, rows)
+            self._layout, computation, self._rank_group, size, lambda rows: order.of_rows(values, rows)
         )
         result = self._computed(source, self._layout, keeps_options=True)
         result._value_order = order
         return result
+
+    def checkpoint(self, folder: str | Path) -> list[str]:
+        """Make each worker save its rows in a folder that all workers share.
+
+        A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
+        more workers made the older one, its further files remain in the folder, so pass the list that this method
+        returns and not all files. Only one matrix may be saved in a folder at a time.
+
+        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
+        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
+
+        Parameters
+        ----------
+        folder : path-like
+            A folder to which each worker can write under this name. It is made if it does not exist.
+
+        Returns
+        -------
+        list of str
+            The files in SciPy's ``.npz`` format, in the order of the ranks. If rows were permuted, each file also holds
+            its part of `permutation` as an array of that name.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        OSError
+            If a worker cannot write to the folder, or the disk is full.
+        """
+        self._rank_group.check_open()
+        arrays = [self._permutation_arrays(rank) for rank in self._rank_group.ranks]
+        return _write_checkpoint(self._rank_group, Path(folder), arrays)
+
+    def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
+        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
+        if self._layout.permutation is None:
+            return {}
+        own_rows = self._layout.rows.rows(rank)
+        return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self._layout.permutation[own_rows]}
 
     # ------------------------------------------------------------------ the order of rows, columns and values
 
@@ -204,7 +252,7 @@ class DistributedEntries(DistributedOperator):
                     (layout.permutation[layout.columns.rows(rank)], layout.permutation[metadata.ghosts])
                     for rank, metadata in enumerate(self._rank_metadata)
                 ]
-            counts = self._task_group.read(entry_tasks.value_counts, orders)
+            counts = self._rank_group.call(entry_tasks.value_counts, orders)
             self._value_order = ValueOrder.of(np.concatenate(counts), layout.permutation)
         return self._value_order
 
@@ -267,3 +315,37 @@ def _row_numbers(rows: Any, num_rows: int) -> HostArray:
     if numbers.size and not (-num_rows <= numbers.min() and numbers.max() < num_rows):
         raise IndexError(f"row numbers must be from {-num_rows} to {num_rows - 1}, got {rows}")
     return np.where(numbers < 0, numbers + num_rows, numbers)
+
+
+def _write_checkpoint(rank_group: RankGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
+    """Make all ranks save their rows in part files, and then rename these.
+
+    Parameters
+    ----------
+    rank_group : RankGroup
+    folder : Path
+        A folder that all workers share.
+    arrays : sequence of dict, one for each rank
+        Arrays to save in addition to the rows.
+
+    Returns
+    -------
+    list of str
+        The files, in the order of the ranks.
+
+    Raises
+    ------
+    CommunicationError, WorkerLostError, OSError
+        The folder then holds all of the older checkpoint, or all of this one. If more ranks wrote the older one, its
+        further files remain beside this one.
+    """
+    checkpoint, paths = uuid.uuid4().hex, [str(folder / f"rows-{rank:05d}.npz") for rank in rank_group.ranks]
+    try:
+        rank_group.call(save, [(path, checkpoint, arrays[rank]) for rank, path in enumerate(paths)])
+    except BaseException:
+        with suppress(Exception):  # the user has to see the error that was raised before
+            rank_group.ask_remaining(discard, paths, checkpoint, seconds=_CLEANUP_TIMEOUT)
+        raise
+    names = [(path, checkpoint) for path in paths]
+    first = rank_group.call(publish, names, ranks=rank_group.ranks[:1])
+    return first + rank_group.call(publish, names, ranks=rank_group.ranks[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -13,22 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
-from gsparse.distributed.client.calls import run_on_workers
-from gsparse.distributed.client.checkpoints import write_checkpoint
-from gsparse.distributed.client.cluster import chosen_workers, current_client
-from gsparse.distributed.client.computed_rows import ComputedRows
-from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
+from gsparse.distributed.client.algebra import ComputedRows
+from gsparse.distributed.client.cluster import chosen_workers, current_client, usable_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
-from gsparse.distributed.client.restarts import usable_workers
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import Partition, RowSource
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.solves import eigenpairs_on_workers
 from gsparse.distributed.client.vector_layout import VectorLayout
-from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
-from gsparse.distributed.ranks.ordering import parse_partition
-from gsparse.distributed.worker import solution_copies
-from gsparse.distributed.worker.solve_tasks import SolveSpec
+from gsparse.distributed.ranks.partition import parse_partition
+from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
@@ -119,7 +113,7 @@ class DistributedMatrix(DistributedEntries):
     @property
     def workers(self) -> tuple[str, ...]:
         """Dask's addresses of the workers, in the order of the ranks."""
-        return self._task_group.workers
+        return self._rank_group.workers
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -156,7 +150,7 @@ class DistributedMatrix(DistributedEntries):
         return sum(self.nnz_per_worker)
 
     def __repr__(self) -> str:
-        state = "" if self._task_group.is_open else ", closed"
+        state = "" if self._rank_group.is_open else ", closed"
         return f"<DistributedMatrix of shape {self.shape}, {self.nnz} entries on {len(self.workers)} workers{state}>"
 
     def __str__(self) -> str:
@@ -176,22 +170,22 @@ class DistributedMatrix(DistributedEntries):
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
         """Make the matrix on these workers."""
-        task_group = TaskGroup(self.client, workers, self.timeout, self._source.operand)
+        rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
-            task_group.remedy, task_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
+            rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
         try:
-            self._rank_metadata = task_group.open(
-                lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank), self.timeout),
+            self._rank_metadata = rank_group.open(
+                lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank)),
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:
-            task_group.close()
+            rank_group.close()
             raise
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
-        self._task_group, self._layout, self._value_order = task_group, layout, None
+        self._rank_group, self._layout, self._value_order = rank_group, layout, None
         self._preconditioner_epochs: dict[str, int] = {}
-        self._source.attach(task_group, layout)
-        self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
+        self._source.attach(rank_group, layout)
+        self._worker_products = WorkerProducts(rank_group, layout, self._rank_metadata, dtype)
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
@@ -225,7 +219,7 @@ class DistributedMatrix(DistributedEntries):
         settings = self._device, self.timeout, self._options
         matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
         self.close()
-        self._task_group.closed_by = "closed by repartition(): use the matrix that it returned"
+        self._rank_group.closed_by = "closed by repartition(): use the matrix that it returned"
         return matrix
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> DistributedMatrix:
@@ -234,50 +228,10 @@ class DistributedMatrix(DistributedEntries):
         settings = self._device, self.timeout, options
         return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
-    def checkpoint(self, folder: str | Path) -> list[str]:
-        """Make each worker save its rows in a folder that all workers share.
-
-        A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
-        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
-        more workers made the older one, its further files remain in the folder, so pass the list that this method
-        returns and not all files. Only one matrix may be saved in a folder at a time.
-
-        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
-        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
-
-        Parameters
-        ----------
-        folder : path-like
-            A folder to which each worker can write under this name. It is made if it does not exist.
-
-        Returns
-        -------
-        list of str
-            The files in SciPy's ``.npz`` format, in the order of the ranks. If rows were permuted, each file also holds
-            its part of `permutation` as an array of that name.
-
-        Raises
-        ------
-        CommunicationError, WorkerLostError
-        OSError
-            If a worker cannot write to the folder, or the disk is full.
-        """
-        self._task_group.check_open()
-        arrays = [self._permutation_arrays(rank) for rank in self._task_group.ranks]
-        return write_checkpoint(self._task_group, Path(folder), arrays)
-
-    def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
-        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
-        if self.permutation is None:
-            return {}
-        own_rows = self._layout.rows.rows(rank)
-        return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self.permutation[own_rows]}
-
     def close(self) -> None:
         """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
-        if self._task_group.is_open:
-            self._worker_products.close()
-            self._task_group.close()
+        if self._rank_group.is_open:
+            self._rank_group.close()
 
     def __reduce__(self) -> Any:
         raise TypeError("a distributed matrix lives with its client and is not pickled: checkpoint(folder) saves it")
@@ -299,7 +253,7 @@ class DistributedMatrix(DistributedEntries):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            where = self._task_group, self._layout, self._worker_products
+            where = self._rank_group, self._layout
             return eigenpairs_on_workers(name, *where, self._own_preconditioner, arguments)
         return self._solve(name, *args, **kwargs)
 
@@ -350,9 +304,9 @@ class DistributedMatrix(DistributedEntries):
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         for is_last_attempt in (on_failure == "raise", True):
-            where, vectors, products = (self._task_group, self._layout), {"x0": x0}, self._worker_products
+            where, vectors = (self._rank_group, self._layout), {"x0": x0}
             try:
-                result: SolveResult = solves.run(*where, solve, b, vectors, products, callback, preconditioner)
+                result: SolveResult = solves.run(*where, solve, b, vectors, callback, preconditioner)
                 break
             except CommunicationError:
                 if is_last_attempt:
@@ -365,16 +319,15 @@ class DistributedMatrix(DistributedEntries):
 
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
-        task_group, layout = self._task_group, self._layout
-        lost, workers = task_group.error_of_lost_worker(), task_group.remaining_workers()
+        rank_group, layout = self._rank_group, self._layout
+        lost = rank_group.error_of_lost_worker()
         if lost is not None and not self._source.is_lasting:
             raise lost
-        latest_copy = solution_copies.latest_copy, task_group.key, solve.key
-        answers = run_on_workers(self.client, workers, task_group.timeout, *latest_copy, on_error="return")
-        copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
-        parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
+        answers = rank_group.ask_remaining(latest_copy, solve.key)
+        copies = {rank: copy for rank, copy in answers.items() if copy is not None}
+        parts = assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
-            workers = usable_workers(self.client, task_group.remaining_workers, task_group.timeout)
+            workers = usable_workers(self.client, rank_group.remaining_workers, rank_group.timeout)
             self.close()
             rows = self._source.partition("nnz", len(workers))
             self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.worker import solve_tasks
 from gsparse.errors import ShapeError
@@ -28,7 +28,7 @@ class PreconditionedMatrix(Protocol):
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
-    _task_group: TaskGroup
+    _rank_group: RankGroup
     _layout: VectorLayout
     _preconditioner_epochs: dict[str, int]
 
@@ -41,8 +41,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     the levels of multigrid.
 
     The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
-    else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
-    vector to the workers and back, which takes milliseconds.
+    else, SciPy's solvers included, it is a linear operator. Each product sends its vector to the workers and back,
+    which takes milliseconds.
 
     Parameters
     ----------
@@ -73,13 +73,13 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         self._spec = solve_tasks.PreconditionerSpec.of(name, others, self._rows)
         self._summary: solve_tasks.PreconditionerSummary | None = None
         if self._spans_ranks:
-            group = matrix._task_group
+            group = matrix._rank_group
             with group.exclusive():
                 group.reconnect()
                 self._set_up()
 
     def __repr__(self) -> str:
-        workers, summary = len(self.matrix._task_group.workers), self._summary
+        workers, summary = len(self.matrix._rank_group.workers), self._summary
         made = f"{self._spec.name} preconditioner" if summary is None else f"{summary.text}"
         return f"<DistributedPreconditioner of shape {self.shape} on {workers} workers: {made}>"
 
@@ -90,24 +90,20 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """Return the description by which the ranks find the preconditioner.
 
         If they make it together, and have not made it for these connections yet, they make it first. The caller has
-        reserved the workers (`TaskGroup.exclusive`) and connected them.
+        reserved the workers (`RankGroup.exclusive`) and connected them.
         """
         matrix = self.matrix
         made_in = matrix._preconditioner_epochs.get(self._spec.key)
-        if self._spans_ranks and made_in != matrix._task_group.settings.epoch:
+        if self._spans_ranks and made_in != matrix._rank_group.epoch:
             self._set_up()
         return self._spec
 
     def _set_up(self) -> None:
         """Let the ranks make the preconditioner together."""
-        group, layout = self.matrix._task_group, self.matrix._layout
+        group, layout = self.matrix._rank_group, self.matrix._layout
         parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
-        with group.on_workers([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
-            tasks = [
-                group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
-                for r in group.ranks
-            ]
-            self._take_over(group.wait(tasks))
+        rows = [(self._spec, {key: part[rank] for key, part in parts.items()}) for rank in group.ranks]
+        self._take_over(group.call_together(solve_tasks.set_up, rows))
 
     def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
         """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
@@ -132,7 +128,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         FactorizationError, CommunicationError, WorkerLostError
             If the set-up of multigrid fails.
         """
-        before, old, new = self.matrix, self.matrix._task_group, A._task_group
+        before, old, new = self.matrix, self.matrix._rank_group, A._rank_group
         if (old.workers, before._layout.rows) != (new.workers, A._layout.rows):
             raise ShapeError(
                 "update needs a matrix on the same workers and with the same row bounds: use A.with_data(values), or "
@@ -144,21 +140,18 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         with new.exclusive():
             new.reconnect()
             made_in = before._preconditioner_epochs.pop(self._spec.key, None)
-            if old.is_open and made_in == old.settings.epoch:
-                tasks = [
-                    new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
-                    for rank in new.ranks
-                ]
-                self._take_over(new.wait(tasks))
+            if old.is_open and made_in == old.epoch:
+                arguments = [(self._spec, old.key)] * len(new.workers)
+                self._take_over(new.call_together(solve_tasks.update, arguments))
             else:
                 self._set_up()
         return self
 
     def _take_over(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
         """Keep the summary of rank 0, and issue its warnings here."""
-        group = self.matrix._task_group
+        group = self.matrix._rank_group
         self._summary = summaries[0]
-        self.matrix._preconditioner_epochs[self._spec.key] = group.settings.epoch
+        self.matrix._preconditioner_epochs[self._spec.key] = group.epoch
         for text, category in summaries[0].warnings:
             warnings.warn(text, category, stacklevel=6)
 
@@ -175,7 +168,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return self._apply(X, adjoint=True)
 
     def _apply(self, x: HostArray, *, adjoint: bool) -> HostArray:
-        group = self.matrix._task_group
+        group = self.matrix._rank_group
         group.check_open()
         check_numbers("a product", x)
         if not self._spans_ranks:
@@ -186,10 +179,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
             return self._product(x, adjoint)
 
     def _product(self, x: HostArray, adjoint: bool) -> HostArray:
-        group, layout, spec = self.matrix._task_group, self.matrix._layout, self._spec
-        with group.on_workers(layout.split(np.asarray(x), layout.columns)) as parts:
-            tasks = [
-                group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
-                for rank, part in enumerate(parts)
-            ]
-            return layout.join(group.wait(tasks))
+        group, layout, spec = self.matrix._rank_group, self.matrix._layout, self._spec
+        parts = layout.split(np.asarray(x), layout.columns)
+        call = group.call_together if self._spans_ranks else group.call
+        return layout.join(call(solve_tasks.precondition, [(spec, part, adjoint) for part in parts]))

@@ -11,12 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.task_arguments import scatter
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
-from gsparse.distributed.ranks.ordering import order_rows
-from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.partition import RowPartition, order_rows
 from gsparse.errors import ShapeError
 
 HostArray = npt.NDArray[Any]
@@ -34,7 +32,7 @@ class RowSource(ABC):
         Number of rows and columns of the blocks of a block sparse matrix, else 1.
     is_lasting : bool
         Whether the rows can be read again after the matrix has been closed, or a worker lost.
-    operand : TaskGroup or None
+    operand : RankGroup or None
         The group of a matrix on the same workers, from which they compute the rows.
     remedy : str
         What makes the matrix again after a worker was lost, as for `WorkerLostError`.
@@ -43,7 +41,7 @@ class RowSource(ABC):
     shape: tuple[int, int]
     block_size: int = 1
     is_lasting: bool = True
-    operand: TaskGroup | None = None
+    operand: RankGroup | None = None
     remedy: str = ""
 
     @abstractmethod
@@ -51,13 +49,10 @@ class RowSource(ABC):
         """Return the number of entries of each row; None if it is not known."""
 
     @abstractmethod
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
-        """Return what a worker makes its rows from: a future for them, a `RowLoader`, or a `Computation` or its future.
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        """Return what a worker makes its rows from: the rows, a future for them, a `RowLoader` or a `Computation`."""
 
-        Raise an error if the worker does not answer within `timeout` seconds.
-        """
-
-    def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
+    def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
         """Record that a matrix has been made from these rows, on the workers of a group."""
 
     def arrange(
@@ -115,8 +110,11 @@ class HostRows(RowSource):
             return self, None, rows
         return HostRows(sp.csr_array(self.matrix[permutation][:, permutation])), permutation, rows
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
-        return scatter(client, worker, self.matrix[rows], timeout)
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        first, last = self.matrix.indptr[[rows.start, rows.stop]]
+        indptr = self.matrix.indptr[rows.start : rows.stop + 1] - first  # the other arrays are not copied
+        arrays = self.matrix.data[first:last], self.matrix.indices[first:last], indptr
+        return sp.csr_array(arrays, shape=(rows.stop - rows.start, self.shape[1]))
 
 
 class LoadedRows(RowSource):
@@ -135,7 +133,7 @@ class LoadedRows(RowSource):
     def row_lengths(self) -> HostArray | None:
         return self._loader.row_lengths(0, self.shape[0])
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         return self._loader
 
 
@@ -162,7 +160,7 @@ class DaskRows(RowSource):
             )
         return RowPartition(bounds)
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         first, last = np.searchsorted(self._chunk_bounds, [rows.start, rows.stop])
         chunks = list(self._array.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
         futures = client.compute(chunks, workers=[worker], allow_other_workers=True)

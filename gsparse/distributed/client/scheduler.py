@@ -1,11 +1,16 @@
-"""What a client asks dask's scheduler, and the errors if the scheduler does not answer."""
+"""Requests to dask's scheduler, the errors if it does not answer, and the reservation of workers by its locks."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from itertools import compress
 from typing import Any, TypeVar
 
 import dask
@@ -48,8 +53,16 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     CommunicationError
         If the scheduler does not answer.
     """
-    with naming_lost_scheduler(client):
-        answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
+    scheduler, limit = f"the scheduler at {client.scheduler.address}", _scheduler_time_limit()
+    try:
+        answer: T = client.sync(request, callback_timeout=limit, **arguments)
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"{scheduler} has been silent for {limit:g} s, which dask's setting {_TIMEOUT_KEY} allows: see whether it "
+            "has been stopped or is overloaded"
+        ) from error
+    except OSError as error:  # dask's CommClosedError
+        raise CommunicationError(f"{scheduler} is gone: {error}") from error
     return answer
 
 
@@ -88,21 +101,6 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
     return None
 
 
-@contextmanager
-def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
-    """Turn dask's errors for requests to the scheduler into errors that say whether it is silent or gone."""
-    scheduler = f"the scheduler at {client.scheduler.address}"
-    try:
-        yield
-    except TimeoutError as error:
-        raise CommunicationError(
-            f"{scheduler} has been silent for {_scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
-            "allows: see whether it has been stopped or is overloaded"
-        ) from error
-    except OSError as error:  # dask's CommClosedError
-        raise CommunicationError(f"{scheduler} is gone: {error}") from error
-
-
 def _scheduler_time_limit() -> float:
     limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
     return limit
@@ -125,3 +123,129 @@ def _close_clients() -> None:
     for client in {group.client for group in _groups if group.is_open}:
         with suppress(Exception):
             client.close()
+
+
+# Seconds of waiting for a worker after which a warning states the reason.
+_WARN_AFTER = 1.0
+# The key of dask's configuration with the time after which a lock expires whose holder has died.
+_LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
+# The workers that the calls of this thread, or of this task of asyncio, have reserved.
+_reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
+
+
+class Reservation:
+    """Reserves the workers of a matrix while a block runs, so that the ranks of no other matrix run together on them.
+
+    A GPU runs the kernels of two solves one after the other. If the ranks of two matrices were interleaved on some
+    workers, each could wait for the other one for ever. So a lock of dask is acquired for each worker. Such a lock
+    expires after its holder has died, which a MultiLock of dask does not. First, the locks that are free are acquired,
+    by requests that are all sent at the same time. If some are not free, the acquired ones are released again, and all
+    are acquired one by one in the order of the addresses. All clients use this order, so two of them never wait for
+    each other.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    workers : iterable of str
+        Dask's addresses.
+    """
+
+    def __init__(self, client: distributed.Client, workers: Iterable[str]) -> None:
+        self._client, self._workers = client, sorted(set(workers))
+        self._locks: list[distributed.Lock] = []
+        self._last_release: Future[None] | None = None
+
+    @contextmanager
+    def held(self, timeout: float) -> Iterator[None]:
+        """Reserve the workers while the block runs. One thread at a time may do so.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
+
+        Raises
+        ------
+        CommunicationError
+            If another client does not release a worker in time, if the scheduler does not answer, or if this thread has
+            reserved a worker already: a callback of a solve that asks for the same workers would wait for itself.
+        """
+        reserved_before, addresses = _reserved_here.get(), frozenset(self._workers)
+        if reserved_before & addresses:
+            raise CommunicationError(
+                f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback "
+                "can multiply by the matrix, but not solve with it; solve after the outer call has returned"
+            )
+        token = _reserved_here.set(reserved_before | addresses)
+        try:
+            locks = self._acquire(timeout)
+            try:
+                yield
+            finally:
+                self._release(locks)
+        finally:
+            _reserved_here.reset(token)
+
+    def close(self) -> None:
+        """Stop the refreshing of the locks, which would go on as long as the client."""
+        locks, self._locks = self._locks, []
+        for lock in locks:
+            if hasattr(lock, "refresh_callback"):
+                self._client.loop.add_callback(lock.refresh_callback.stop)
+
+    def _acquire(self, timeout: float) -> list[distributed.Lock]:
+        """Acquire all locks, and return them."""
+        client = self._client
+        locks = self._locks = self._locks or [
+            distributed.Lock(f"gsparse-{address}", scheduler_rpc=client.scheduler, loop=client.loop)
+            for address in self._workers
+        ]
+        acquired: list[distributed.Lock] = []
+        try:
+            acquired = within_time_limit(client, self._acquire_free_ones, locks=locks)
+            if len(acquired) < len(locks):
+                self._release(acquired)
+                acquired = []
+                for lock, address in zip(locks, self._workers, strict=True):
+                    _wait_for(lock, address, timeout)
+                    acquired.append(lock)
+        except BaseException:
+            self._release(acquired)
+            self.close()  # a request that was interrupted may still get a lock, which then expires
+            raise
+        return acquired
+
+    async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
+        """Acquire those of the locks that are free, and return them."""
+        if self._last_release is not None:
+            await asyncio.shield(asyncio.wrap_future(self._last_release))
+        is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
+        return list(compress(locks, is_acquired))
+
+    def _release(self, locks: Iterable[distributed.Lock]) -> None:
+        """Release locks, without waiting. A scheduler that has been stopped receives the requests when it continues."""
+
+        async def release() -> None:
+            await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
+
+        if has_scheduler(self._client):
+            self._last_release = asyncio.run_coroutine_threadsafe(release(), self._client.loop.asyncio_loop)
+
+
+def _wait_for(lock: distributed.Lock, address: str, timeout: float) -> None:
+    """Acquire a lock that another client may hold."""
+    warn_after = min(_WARN_AFTER, timeout)
+    if lock.acquire(timeout=warn_after):
+        return
+    lease = dask.config.get(_LEASE_TIMEOUT_KEY)
+    warnings.warn(
+        f"waiting for worker {address}, which another distribute() or solve has reserved: one runs at a time. If its "
+        f"client has died, dask frees the worker once the lease of {lease} has expired. For shorter waits, set "
+        f"dask.config.set({{'{_LEASE_TIMEOUT_KEY}': '5s'}}) in every client before its first distribute()",
+        stacklevel=2,
+    )
+    if not lock.acquire(timeout=timeout - warn_after):
+        raise CommunicationError(
+            f"another solve holds {lock.name} for more than {timeout:g} s: call again when it has ended, or pass a "
+            "longer timeout to distribute()"
+        )

@@ -1,11 +1,12 @@
-"""Running a solver of `gsparse.linalg` on the workers of a matrix, from the user's process."""
+"""Running the solvers and eigensolvers of `gsparse.linalg` on the workers of a matrix, from the user's process."""
 
 from __future__ import annotations
 
 import time
-import uuid
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,17 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.channel import ClientChannel
+from gsparse.device.select import device_of
+from gsparse.distributed.client.calls import new_call
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import StoredVectors, WorkerProducts
-from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.rank_group import RankGroup, argument
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.worker import solve_tasks, solve_vectors
+from gsparse.distributed.worker import solve_tasks
+from gsparse.distributed.worker.solve_tasks import SolveSpec
+from gsparse.linalg.eigen import problem
+from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small, unconverged
+from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import bars
 
 HostArray = npt.NDArray[Any]
@@ -27,168 +32,80 @@ Report = dict[str, float]
 
 
 def run(
-    task_group: TaskGroup,
+    rank_group: RankGroup,
     layout: VectorLayout,
     solve: solve_tasks.SolveSpec,
     b: Any,
     vectors: dict[str, Any],
-    products: WorkerProducts,
     callback: Callable[[Any], Any] | None = None,
     preconditioner: DistributedPreconditioner | None = None,
 ) -> Any:
     """Run a solver on all ranks, and return its result, in NumPy arrays, or in dask arrays if b is one.
 
-    The ranks are called over the connections of products, or by tasks of dask if this process cannot reach the ranks.
-
     Parameters
     ----------
-    task_group : TaskGroup
+    rank_group : RankGroup
     layout : VectorLayout
     solve : SolveSpec
     b : array, optional
         The vector with one entry for each row, in a NumPy or a dask array.
     vectors : dict
         Other arguments that are vectors with one entry for each column, by name. A value may be None.
-    products : WorkerProducts
-        Has the connections to the ranks.
     callback : callable, optional
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
     """
-    parts = {"b": [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")}
-    parts |= {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
-    if solve.reports_progress or solve.has_callback:
-        # Each run has a channel of its own: the ranks of a run that has failed may still send messages.
-        solve = replace(solve, channel=f"{task_group.key}-{uuid.uuid4().hex}")
-    with task_group.exclusive(), _message_handler(task_group, layout, solve, callback) as handler:
-        task_group.reconnect()
+    parts = {"b": [None] * len(rank_group.ranks) if b is None else _parts(rank_group, layout, b, layout.rows, "b")}
+    parts |= {name: _parts(rank_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    name, solve = new_call(solve.name), replace(solve, keeps_results=is_dask(b))
+    with rank_group.exclusive(), _message_handler(rank_group, layout, solve, name, callback) as handler:
+        rank_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
-        if products.is_reachable():
-            solution, parts_of_all = _run_calls(task_group, products, solve, parts, handler, is_dask(b))
-        else:
-            solution, parts_of_all = _run_tasks(task_group, solve, parts, handler, is_dask(b))
+        arguments = [(name, solve, {key: argument(of[rank]) for key, of in parts.items()}) for rank in rank_group.ranks]
+        solutions = rank_group.call_together(solve_tasks.run_solve, arguments, name=name, on_poll=handler)
+        solution: solve_tasks.RankSolution = solutions[0]
         if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
             handler.show(solution.report())
-    if not is_dask(b):
+    parts_of_all = [list(parts) for parts in zip(*(one.vectors for one in solutions), strict=True)]
+    if not solve.keeps_results:
         return solution.with_vectors([layout.join(parts) for parts in parts_of_all])
-    width = b.shape[1:]
     return solution.with_vectors(
         [
-            layout.dask_array(parts, layout.columns, width, dtype)
-            for parts, dtype in zip(parts_of_all, solution.dtypes, strict=True)
+            layout.dask_array(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
+            for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
         ]
     )
 
 
-def _run_calls(
-    task_group: TaskGroup,
-    products: WorkerProducts,
-    solve: solve_tasks.SolveSpec,
-    vectors: dict[str, list[Any]],
-    handler: _MessageHandler | None,
-    keeps_results: bool,
-) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
-    """Run a solver over connections. Return the result of rank 0, and the parts of each vector: one, or futures."""
-    numbers = products.numbers_of_vectors()
-    vectors = {
-        name: _on_own_workers(task_group, products, parts, name) if isinstance(parts[0], distributed.Future) else parts
-        for name, parts in vectors.items()
-    }
-    sent, settings = _sent(products, numbers, vectors), task_group.settings
-    solve = replace(solve, results=numbers.first_result, keeps_results=keeps_results)
-    arguments = [
-        (settings, rank, solve, {name: parts[rank] for name, parts in sent.items()}) for rank in task_group.ranks
-    ]
-    solution: solve_tasks.RankSolution = products.call(solve_tasks.run_solve, solve.name, arguments, handler)[0]
-    if not keeps_results:
-        return solution, [[products.take(vector.number)] for vector in solution.vectors]
-    return solution, [task_group.futures_of_result(vector.number) for vector in solution.vectors]
-
-
-def _sent(products: WorkerProducts, numbers: StoredVectors, vectors: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Store the parts of NumPy vectors on the ranks, and return references to the parts of all vectors, for calls."""
-    sent: dict[str, list[Any]] = {}
-    for position, (name, parts) in enumerate(vectors.items()):
-        if isinstance(parts[0], np.ndarray):
-            number = numbers.first_argument + position
-            products.store(number, numbers.first_argument, parts)
-            sent[name] = [solve_vectors.StoredVector(number)] * len(parts)
-        else:
-            sent[name] = [None if part is None else solve_vectors.DaskVector(part.key) for part in parts]
-    return sent
-
-
-def _on_own_workers(
-    task_group: TaskGroup, products: WorkerProducts, parts: list[distributed.Future], name: str
-) -> list[distributed.Future]:
-    """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
-    is_there = products.call(solve_vectors.holds_vector, "part", [(part.key,) for part in parts])
-    moved = [
-        part if there else task_group.submit(solve_vectors.moved_vector, "part", rank, part)
-        for rank, (part, there) in enumerate(zip(parts, is_there, strict=True))
-    ]
-    return task_group.wait_for_inputs(moved, name)
-
-
-def _run_tasks(
-    task_group: TaskGroup,
-    solve: solve_tasks.SolveSpec,
-    vectors: dict[str, list[Any]],
-    handler: _MessageHandler | None,
-    keeps_results: bool,
-) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
-    """Run a solver as tasks of dask. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
-    settings = task_group.settings
-    arguments = [{name: parts[rank] for name, parts in vectors.items()} for rank in task_group.ranks]
-    with task_group.on_workers(arguments) as sent:
-        tasks = [
-            task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, sent[rank])
-            for rank in task_group.ranks
-        ]
-        if not keeps_results:
-            solutions = task_group.wait(tasks, handler)
-            return solutions[0], [list(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
-        task_group.wait(tasks, handler, gather=False)
-    solution: solve_tasks.RankSolution = task_group.client.submit(
-        solve_tasks.RankSolution.without_vectors, tasks[0], pure=False
-    ).result()
-    return solution, [
-        [task_group.submit(solve_tasks.RankSolution.vector, "x", rank, task, number) for rank, task in enumerate(tasks)]
-        for number in range(len(solution.dtypes))
-    ]
-
-
-def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
+def _parts(rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
     """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
     x = x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
     if not is_dask(x):
         return list(layout.split(x, partition))
-    chunks, client = layout.chunks(x, partition), task_group.client
+    chunks, client = layout.chunks(x, partition), rank_group.client
     if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
         futures = [distributed.Future(chunk.key, client) for chunk in chunks]
     else:
         futures = client.compute(chunks)
-    return task_group.wait_for_inputs(futures, name)
+    return rank_group.on_own_workers(futures, name)
 
 
 @contextmanager
 def _message_handler(
-    task_group: TaskGroup, layout: VectorLayout, solve: solve_tasks.SolveSpec, callback: Callable[[Any], Any] | None
+    rank_group: RankGroup,
+    layout: VectorLayout,
+    solve: solve_tasks.SolveSpec,
+    name: str,
+    callback: Callable[[Any], Any] | None,
 ) -> Iterator[_MessageHandler | None]:
-    """Open the channel from the ranks of a solve, and tqdm's progress bar that shows their reports."""
-    if not solve.channel:
+    """Return what handles messages of the ranks, if they send any, with tqdm's bar that shows their reports."""
+    if not (solve.reports_progress or solve.has_callback):
         yield None
         return
     with bars()(unit="it", desc=solve.name) if solve.reports_progress else nullcontext() as bar:
-        channel = ClientChannel(task_group.client, solve.channel, task_group.ranks if solve.has_callback else ())
-        try:
-            yield _MessageHandler(channel, layout, task_group.ranks, callback, bar)
-        finally:
-            with suppress(Exception):  # if the scheduler is gone, so are the queues
-                remaining = task_group.remaining_workers()
-                channel.close(lost=[rank for rank in task_group.ranks if task_group.workers[rank] not in remaining])
+        yield _MessageHandler(rank_group, layout, name, callback, bar)
 
 
 class _MessageHandler:
@@ -199,31 +116,29 @@ class _MessageHandler:
     """
 
     def __init__(
-        self,
-        channel: ClientChannel,
-        layout: VectorLayout,
-        ranks: range,
-        callback: Callable[[Any], Any] | None,
-        bar: Any,
+        self, rank_group: RankGroup, layout: VectorLayout, name: str, callback: Callable[[Any], Any] | None, bar: Any
     ) -> None:
-        self._channel, self._layout, self._ranks, self._callback, self._bar = channel, layout, ranks, callback, bar
+        self._group, self._layout, self._name, self._callback, self._bar = rank_group, layout, name, callback, bar
+        self._ranks = rank_group.ranks if callback is not None else rank_group.ranks[:1]
+        self._requests: dict[int, Future[Any]] = {}
         self._parts: dict[int, HostArray] = {}
-        self._next_poll = time.monotonic()
+        self._next_poll = 0.0
 
     def __call__(self) -> None:
-        now = time.monotonic()
-        if now < self._next_poll:
-            return
-        if self._callback is None:  # reports are rare, and no rank waits for an answer
-            self._next_poll = now + solve_tasks.REPORT_INTERVAL
-        for kind, *content in self._channel.received():
-            if kind == solve_tasks.REPORT:
-                self.show(*content)
-            else:
-                rank, dtype, shape, data = content
-                self._parts[rank] = np.frombuffer(data, dtype).reshape(shape)
-        if len(self._parts) == len(self._ranks):
+        for rank in [rank for rank, request in self._requests.items() if request.done()]:
+            request = self._requests.pop(rank)
+            for kind, *content in () if request.exception() else request.result():
+                if kind == solve_tasks.REPORT:
+                    self.show(*content)
+                else:
+                    self._parts[rank] = content[0]
+        if len(self._parts) == len(self._group.ranks):
             self._run_callback([self._parts.pop(rank) for rank in self._ranks])
+        now = time.monotonic()
+        if not self._requests and now >= self._next_poll:
+            # Reports are rare, and no rank waits for an answer to them.
+            self._next_poll = now if self._callback is not None else now + solve_tasks.REPORT_INTERVAL
+            self._requests = {rank: self._group.request(rank, "messages", self._name) for rank in self._ranks}
 
     def show(self, report: Report) -> None:
         self._bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
@@ -236,4 +151,94 @@ class _MessageHandler:
             self._callback(self._layout.join(parts) if parts[0].ndim else float(parts[0]))
             is_continued = True
         finally:
-            self._channel.answer(is_continued)
+            for rank in self._ranks:
+                self._group.request(rank, "answer", self._name, is_continued)
+
+
+_HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
+
+
+def eigenpairs_on_workers(
+    name: str,
+    rank_group: RankGroup,
+    layout: VectorLayout,
+    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
+    options: dict[str, Any],
+) -> Any:
+    """Run an eigensolver on the workers.
+
+    Return NotImplemented if the eigensolver or its arguments do not allow that. It then runs in this process, and only
+    the products run on the workers.
+
+    Parameters
+    ----------
+    name : str
+    rank_group : RankGroup
+    layout : VectorLayout
+    preconditioner_of : callable
+        Returns its argument if that is a preconditioner of this matrix, and None for anything else.
+    options : dict
+        All arguments but the matrix.
+    """
+    match METHODS[name].start:
+        case "X":
+            return _from_block(name, rank_group, layout, preconditioner_of, options)
+        case "v0":
+            return _from_vector(name, rank_group, layout, options)
+    return NotImplemented
+
+
+def _from_block(
+    name: str,
+    rank_group: RankGroup,
+    layout: VectorLayout,
+    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
+    options: dict[str, Any],
+) -> Any:
+    """Run an eigensolver that begins with a block of vectors, or return NotImplemented."""
+    X, B, M, Y = (options.pop(name) for name in "XBMY")
+    preconditioner = preconditioner_of(M)
+    if B is not None or (M is not None and preconditioner is None) or not _fits(layout, X, Y):
+        return NotImplemented
+    is_requested = [options[name] for name in _HISTORIES]
+    options.update(dict.fromkeys(_HISTORIES, True))
+    solve = SolveSpec(name, options)
+    values, vectors, *histories = run(rank_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
+    _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
+    requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
+    return (values, vectors, *requested)
+
+
+def _from_vector(name: str, rank_group: RankGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+    """Run an eigensolver that begins with one vector, or return NotImplemented."""
+    n, v0 = layout.shape[0], options.pop("v0")
+    is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
+    is_device_array = v0 is not None and device_of(v0) is not None
+    if is_refused or is_device_array or layout.shape[1] != n or options["k"] <= 0:
+        return NotImplemented
+    if problem.is_small(n, options["k"], options["ncv"], options["maxiter"]):
+        return NotImplemented
+    wants_vectors = options["return_eigenvectors"]
+    solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
+    v0 = None if v0 is None else np.asarray(v0).reshape(-1)
+    values, vectors, *errors = run(rank_group, layout, solve, v0, {})
+    if errors:
+        restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
+        raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)
+    return (values, vectors) if wants_vectors else values
+
+
+def _fits(layout: VectorLayout, X: Any, Y: Any) -> bool:
+    """Return whether the blocks can be split for the ranks, and are small compared with the matrix."""
+    blocks = [block for block in (X, Y) if block is not None]
+    if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
+        return False
+    widths = [np.shape(block)[1] for block in blocks]
+    return layout.shape[0] == layout.shape[1] and not is_small(layout.shape[0], sum(widths[1:]), widths[0])
+
+
+def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
+    """Issue the warning of `lobpcg` in this process: the workers have only written it to their logs."""
+    tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
+    if not np.max(norms) <= tol:
+        warnings.warn(unconverged(norms, tol), UserWarning, stacklevel=6)

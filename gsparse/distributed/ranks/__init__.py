@@ -1,13 +1,12 @@
 """Row blocks of a matrix on several ranks, and the communication between the ranks. Nothing in this folder uses dask.
 
-Read the files in this order: `partition.py` (the rank that owns each row), `communicator.py` (the contract of a
-communicator), `local.py` (its shortest implementation, for threads), `halo.py` (the two blocks of a rank's rows and the
-exchange of ghosts), `rank_operator.py` (the operator that solvers run on), `rank_rows.py` (the sparse algebra of rows)
-and `rank_matrix.py` (the matrix of a user, which has both). The other files can be read separately: `rank_multigrid.py`
-and what it imports (multigrid over ranks), `local_columns.py` and `row_exchange.py` (on which the sparse algebra is
-built), `entry_order.py` (the order of new values), `messages.py`, `handshake.py` and `sockets.py` (ranks as processes),
-`shared_memory.py` (processes of one host), `gpu_memory.py` and `nccl.py` (ranks on GPUs), `mpi.py` and `torchrun.py`
-(processes that others have started), `construction.py` (a matrix from the rows that each of these has),
-`product_connections.py` and `rank_calls.py` (products with a vector that one process holds, and other requests of this
-process), `profiles.py` (the profiles of all ranks), and `ordering.py` (orders and partitions with few ghosts).
+Read the files in this order: `partition.py` (the rank that owns each row, and orders with few ghosts),
+`communicator.py` (the contract of a communicator), `local.py` (its shortest implementation, for threads), `halo.py`
+(the two blocks of a rank's rows and the exchange of ghosts), `rank_operator.py` (the operator that solvers run on),
+`rank_rows.py` (the sparse algebra of rows) and `rank_matrix.py` (the matrix of a user, which has both). The other files
+can be read separately: `rank_multigrid.py` and what it imports (multigrid over ranks), `row_exchange.py` (on which the
+sparse algebra is built), `entry_order.py` (the order of new values), `messages.py`, `handshake.py` and `sockets.py`
+(ranks as processes), `shared_memory.py` (processes of one host), `gpu_memory.py` and `nccl.py` (ranks on GPUs),
+`mpi.py` and `torchrun.py` (processes that others have started), `construction.py` (a matrix from the rows that each of
+these has), and `profiles.py` (the profiles of all ranks).
 """

@@ -26,17 +26,18 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import Halo, RowBlock
-from gsparse.distributed.ranks.local_columns import (
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_operator import RankOperator
+from gsparse.distributed.ranks.row_exchange import (
+    RankContext,
     beside,
     columns_of_others,
     placed,
+    stacked,
     union,
     whole_nodes,
     with_own_columns,
 )
-from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.ranks.rank_operator import RankOperator
-from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32

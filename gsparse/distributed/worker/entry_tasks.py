@@ -1,39 +1,39 @@
-"""Tasks that read entries of a rank's rows. Each rank reads its own, without the others."""
+"""Functions that read entries of a rank's rows, or save them in files. Each rank has its own, without the others."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.current_worker import check_worker
-from gsparse.distributed.worker.group_tasks import GroupSettings
+from gsparse.distributed.io.readers import CHECKPOINT, checkpoint_part
+from gsparse.distributed.worker.rank import Rank, find_rank
+from gsparse.writing import new_file, rename
 
 HostArray = npt.NDArray[Any]
 
 
-def _matrix(settings: GroupSettings, rank: int) -> RankMatrix:
-    check_worker(settings.workers[rank])
-    return registry.require_state(settings.key).matrix
-
-
-def rows(settings: GroupSettings, rank: int, numbers: HostArray | slice | None) -> sp.csr_array:
+def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
     """Return some of a rank's rows, counted from its first one; all of them for None."""
-    if isinstance(numbers, slice):
-        numbers = np.arange(numbers.start, numbers.stop)
-    return _matrix(settings, rank).rows_on_host(numbers)
+    return rank.require_matrix().rows_on_host(numbers)
 
 
-def number_of_entries(settings: GroupSettings, rank: int, _: None) -> HostArray:
+def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
+    """Return some rows of the rank with this key, which is on this worker, as a task of dask."""
+    return rows(find_rank(key), np.arange(start, stop))
+
+
+def number_of_entries(rank: Rank) -> HostArray:
     """Return the number of stored entries of each of a rank's rows."""
-    return _matrix(settings, rank).row_lengths()
+    return rank.require_matrix().row_lengths()
 
 
-def entries_in(settings: GroupSettings, rank: int, columns: HostArray | int) -> HostArray:
+def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
     """Return the entry that each row has in a column of its own, or 0.
 
     Parameters
@@ -41,18 +41,62 @@ def entries_in(settings: GroupSettings, rank: int, columns: HostArray | int) -> 
     columns : array of int64, or int
         The column for each of the rank's rows; or the one for its first row, where those of the next rows follow.
     """
-    matrix = _matrix(settings, rank)
+    matrix = rank.require_matrix()
     return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
 
 
-def value_counts(
-    settings: GroupSettings, rank: int, order: tuple[HostArray, HostArray] | tuple[None, None]
-) -> HostArray:
+def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:
     """Find the order of the values that `RankMatrix.with_data` takes; return the number of values of each row.
 
-    Parameters
-    ----------
-    order : (array of int or None, array of int or None)
-        The arguments of `RankMatrix.entry_order`.
+    The arguments are those of `RankMatrix.entry_order`.
     """
-    return _matrix(settings, rank).entry_order(*order).row_lengths
+    return rank.require_matrix().entry_order(columns, ghosts).row_lengths
+
+
+# Checkpoints. A newer one replaces an older one as a whole, even if a process ends in between.
+#
+# A checkpoint is one file for each rank. Each checkpoint has an id of its own, which is stored in all of its files. It
+# is written over an older checkpoint of the same file names in two phases:
+#
+#     save       every rank writes its rows to a part file, whose name contains the id, and syncs it to disk
+#     publish    rank 0 renames its part file to the file's own name; after that, the other ranks rename theirs
+#
+# The rename by rank 0 is the moment at which the newer checkpoint replaces the older one. It is one atomic operation,
+# and all part files are complete by then. If a rank ends before its own rename, its part file remains, and readers use
+# the part file with the id of the first file (`readers.open_files`). Readers refuse files with different ids.
+
+# Ids of abandoned checkpoints, whose part files may still be being written by this process.
+_discarded: set[str] = set()
+
+
+def save(rank: Rank, path: str, checkpoint: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Save a rank's rows in a part file in SciPy's .npz format, with the checkpoint's id and further arrays."""
+    part = checkpoint_part(Path(path), checkpoint)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(part) as file:
+        sp.save_npz(file, rank.require_matrix().rows_on_host(), compressed=False)
+        with ZipFile(file, "a") as archive:
+            for name, values in {**arrays, CHECKPOINT: np.array(checkpoint)}.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+    if checkpoint in _discarded:
+        part.unlink(missing_ok=True)
+
+
+def publish(rank: Rank, path: str, checkpoint: str) -> str:
+    """Rename a rank's part file to the file's own name, remove part files of older checkpoints, and return the path.
+
+    The client calls rank 0 first, and the others when it has answered.
+    """
+    file = Path(path)
+    rename(checkpoint_part(file, checkpoint), file)
+    for old_part in file.parent.glob(checkpoint_part(file, "?" * len(checkpoint)).name):
+        old_part.unlink(missing_ok=True)
+    return path
+
+
+def discard(rank: Rank, paths: Sequence[str], checkpoint: str) -> None:
+    """Remove the part files of an abandoned checkpoint; `save` removes those that are still being written."""
+    _discarded.add(checkpoint)
+    for path in paths:
+        checkpoint_part(Path(path), checkpoint).unlink(missing_ok=True)

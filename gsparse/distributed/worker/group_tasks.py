@@ -1,18 +1,17 @@
-"""Tasks that all ranks of a matrix run at the same time: they connect to each other and make their parts of the matrix.
-
-Each task first checks that it runs on the worker for which it was submitted.
-"""
+"""Functions that all ranks of a matrix run at the same time: they connect to each other and make their parts of it."""
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 import scipy.sparse as sp
+from distributed import get_worker
 
 from gsparse.device.gpu import GpuDevice
 from gsparse.device.select import get_device
@@ -20,40 +19,63 @@ from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
-from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.calls import served_calls
-from gsparse.distributed.worker.computations import Computation
-from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
-from gsparse.distributed.worker.task_logs import shorten_task_logs
+from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
+from gsparse.errors import CommunicationError
+
+# The operations, by the name that the client sends.
+_OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
+    "product": operator.matmul,
+    "sum": operator.add,
+    "difference": operator.sub,
+    "multiple": operator.mul,
+    "quotient": operator.truediv,
+    "negative": operator.neg,
+    "transpose": RankMatrix.transpose,
+    "adjoint": RankMatrix.adjoint,
+    "with data": RankMatrix.with_data,
+}
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A matrix as the result of an operation, instead of its rows. All ranks compute their rows at the same time.
+
+    Attributes
+    ----------
+    operation : str
+    operands : tuple of str
+        The keys of the matrices on the workers.
+    arguments : tuple
+        Further arguments of the operation: a number, or this rank's values.
+    """
+
+    operation: str
+    operands: tuple[str, ...]
+    arguments: tuple[Any, ...] = ()
+
+    def matrix(self, rank: int, communicator: Communicator, columns: RowPartition) -> RankMatrix:
+        """Return the result, which is connected by the first operand's communicator; its columns have these owners."""
+        ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
+        operands = [operand.require_matrix().over(communicator) for operand in ranks]
+        return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)
+
 
 Addresses = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class GroupSettings:
-    """The settings of a task group, the same for all of its ranks.
+class DaskResult:
+    """The result of a task of dask, which a rank's worker has under a key, in place of an argument of a call."""
 
-    Attributes
-    ----------
-    key : str
-        Identifies the matrix on the workers.
-    epoch : int
-        How many times the ranks have been connected, this time included. Matrices that share connections have the same
-        epoch.
-    workers : tuple of str
-        Dask's addresses of the workers, in the order of the ranks.
-    timeout : float
-        Longest time, in seconds, for which a rank may be silent while another one waits for it.
-    """
+    key: Any
 
-    key: str
-    epoch: int
-    workers: tuple[str, ...]
-    timeout: float
+    @staticmethod
+    def resolved(value: Any) -> Any:
+        """Return the result that a value stands for; return anything else as it is."""
+        return get_worker().data[value.key] if isinstance(value, DaskResult) else value
 
 
 @dataclass(frozen=True)
@@ -72,10 +94,6 @@ class RankMetadata:
         Bytes that a product moves: both blocks as they are stored, and their vectors.
     dtype : str
     device : str
-    product_address : (str, int)
-        Host and port of the rank's `ProductServer`.
-    reference : MatrixReference
-        The worker keeps the matrix as long as dask keeps this object.
     """
 
     rank: int
@@ -85,103 +103,92 @@ class RankMetadata:
     nbytes: int
     dtype: str
     device: str
-    product_address: tuple[str, int]
-    reference: Any = field(repr=False, default=None)
 
 
-def open_port(settings: GroupSettings, rank: int) -> tuple[str, int]:
+def open_port(rank: Rank) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
-    check_worker(settings.workers[rank])
-    listener = listen(worker_host())
-    registry.store_listener(settings.key, settings.epoch, listener)
-    host, port = listener.getsockname()[:2]
+    if rank.listener is not None:
+        rank.listener.close()
+    rank.listener = listen(rank.host())
+    host, port = rank.listener.getsockname()[:2]
     return str(host), int(port)
 
 
 def open_rank(
-    settings: GroupSettings,
-    rank: int,
+    rank: Rank,
     addresses: Addresses,
-    part: sp.csr_array | RowLoader | Computation,
+    secret: bytes,
+    part: sp.csr_array | RowLoader | Computation | DaskResult,
     rows: RowPartition,
     columns: RowPartition,
     device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Connect to the other ranks and make this rank's part of a matrix. All ranks run this task at the same time."""
-    check_worker(settings.workers[rank])
-    shorten_task_logs()
+    """Connect to the other ranks and make this rank's part of a matrix. All ranks are called at the same time."""
     rank_device = get_device(device)
-    with rank_device.active(), _connections(settings, rank, addresses, rank_device, part) as connections:
-        communicator = connections.communicator
-        with aborting(communicator):
-            if isinstance(part, Computation):
-                matrix = part.matrix(communicator, columns)
-            else:
-                own_rows = rows.rows(rank)
-                block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
-                matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
-            tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
-            secret = registry.require_secret(settings.key)
-            server = ProductServer(matrix, worker_host(), secret, tls, served_calls())
-    state = registry.RankState(matrix, connections, server)
-    registry.store_state(settings.key, state)
+    part = DaskResult.resolved(part)
+    with rank_device.active(), _connections(rank, addresses, secret, rank_device, part) as communicator:
+        if isinstance(part, Computation):
+            matrix = part.matrix(rank.number, communicator, columns)
+        else:
+            own_rows = rows.rows(rank.number)
+            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
+            matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
+    rank.matrix = matrix
     return RankMetadata(
-        rank,
+        rank.number,
         int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
         matrix.ghosts,
         matrix.diagonal.plan.chosen.format,
         matrix.diagonal.plan.chosen.nbytes + matrix.off_diagonal.plan.chosen.nbytes,
         matrix.dtype.name,
         rank_device.name,
-        server.address,
-        registry.MatrixReference(settings.key, state.results),
     )
 
 
-def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> None:
-    """Connect the ranks of a matrix again after their tasks have failed. All ranks run this task at the same time.
+def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
+    """Connect the ranks of a matrix again after a call has failed. All ranks are called at the same time.
 
     The matrices that shared the old connections share the new ones.
     """
-    check_worker(settings.workers[rank])
-    state = registry.require_state(settings.key)
-    connections = state.connections
+    device, connections = rank.require_matrix().device, rank.connections
+    assert connections is not None
     connections.communicator.close()
-    with state.matrix.device.active():
-        connections.communicator = _connect(settings, rank, addresses, state.matrix.device)
-        for sharing in registry.states_over(connections):
-            sharing.matrix.connect(connections.communicator)
+    with device.active():
+        connections.communicator = _connect(rank, addresses, secret, device)
+        for sharing in rank.sharing():
+            if sharing.matrix is not None:
+                sharing.matrix.connect(connections.communicator)
             sharing.preconditioners.clear()  # those that ranks have made together use the connections that failed
-    connections.epoch = settings.epoch
 
 
 @contextmanager
-def _connections(
-    settings: GroupSettings, rank: int, addresses: Addresses, device: Any, part: Any
-) -> Iterator[registry.RankConnections]:
+def _connections(rank: Rank, addresses: Addresses, secret: bytes, device: Any, part: Any) -> Iterator[Communicator]:
     """Connect to the other ranks, or join the connections of the first operand of a computation."""
     if isinstance(part, Computation):
-        connections = registry.require_state(part.operands[0]).connections
+        connections = find_rank(rank_key(part.operands[0], rank.number)).connections
+        assert connections is not None
     else:
-        communicator = _connect(settings, rank, addresses, device)
-        connections = registry.RankConnections(communicator, settings.epoch, set())
-    registry.join_connections(connections, settings.key)
+        connections = RankConnections(_connect(rank, addresses, secret, device))
+    connections.users.add(rank)
+    rank.connections = connections
     try:
-        yield connections
+        with aborting(connections.communicator):
+            yield connections.communicator
     except BaseException:
-        registry.leave_connections(connections, settings.key)
+        rank.close()
         raise
 
 
-def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:
+def _connect(rank: Rank, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
     """Connect to the other ranks: through memory if they are on one host, else over NCCL or sockets."""
-    secret, listener = registry.require_secret(settings.key), registry.take_listener(settings.key, settings.epoch)
-    if len(settings.workers) == 1:
+    listener, rank.listener = rank.listener, None
+    if listener is None:
+        raise CommunicationError(f"rank {rank.number} has opened no port: distribute the matrix again")
+    if len(rank.workers) == 1:
         listener.close()
         return SingleCommunicator()
-    tls = tls_contexts(this_worker().security, settings.workers[rank])
-    communicator: Communicator = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
+    communicator: Communicator = SocketCommunicator(rank.number, addresses, listener, secret, rank.timeout, rank.tls())
     try:
         with aborting(communicator):
             communicator = share_memory(communicator)

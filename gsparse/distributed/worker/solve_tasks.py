@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,17 +15,75 @@ import numpy.typing as npt
 from dask.base import tokenize
 from scipy.sparse.linalg import ArpackNoConvergence
 
-from gsparse.distributed.worker import registry, solution_copies
-from gsparse.distributed.worker.channel import RankChannel
-from gsparse.distributed.worker.current_worker import CancellationCheck, check_worker
-from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
-from gsparse.distributed.worker.registry import RankState
-from gsparse.distributed.worker.solve_vectors import StoredVector, resolved
+from gsparse.distributed.worker.group_tasks import DaskResult, aborting
+from gsparse.distributed.worker.rank import Call, Rank, find_rank, rank_key
 from gsparse.errors import CoarseningWarning, CommunicationError, SmootherWarning
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
 HostArray = npt.NDArray[Any]
+# An iteration, the rank's own part of x, and the part of the rank before.
+SolutionCopy = tuple[int, HostArray, HostArray]
+
+
+# During a solve, each rank stores its part of x and a copy of the part of another rank, from which a solve can resume.
+# Rank r sends its part to rank r + 1, and the last rank sends its part to rank 0:
+#
+#     rank          0        1        2
+#     own part     x[0]     x[1]     x[2]
+#     copy         x[2]     x[0]     x[1]
+#
+# If one rank is lost, the other ranks still have all parts. G. Bosilca, R. Delmas, J. Dongarra, J. Langou,
+# "Algorithm-based fault tolerance applied to high performance computing", J. Parallel Distrib. Comput. 69(4), 2009,
+# describe further schemes of this kind.
+
+
+def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
+    """Store the current x of the solve with this key, on all ranks together. Synchronizes."""
+    matrix, world_size, number = rank.require_matrix(), rank.communicator.world_size, rank.communicator.rank
+    x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
+    after, before = (number + 1) % world_size, (number - 1) % world_size
+    # A rank may own no elements of x, so x does not tell the number of columns.
+    x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)
+    if world_size > 1:
+        rank.communicator.exchange({after: x}, {before: x_before})()
+    rank.solution_copy = solve, (iteration.iterations, x, x_before)
+
+
+def latest_copy(rank: Rank, solve: str) -> SolutionCopy | None:
+    """Return the latest parts of x that this rank has stored of the solve with this key; None if it has none.
+
+    A copy of an earlier solve belongs to another right-hand side.
+    """
+    stored_solve, copy = rank.solution_copy or ("", None)
+    return copy if stored_solve == solve else None
+
+
+def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[HostArray] | None:
+    """Return all parts of x at the latest iteration of which every part is available; None if there is no such one.
+
+    Parameters
+    ----------
+    copies : mapping of rank to solution copy
+        The copies of the remaining ranks.
+    sizes : sequence of int
+        Elements of x that each rank owns.
+
+    Returns
+    -------
+    list of array, shape (size,) or (size, k), or None
+    """
+    world_size = len(sizes)
+    for iteration in sorted({copy[0] for copy in copies.values()}, reverse=True):
+        same_iteration = {rank: copy for rank, copy in copies.items() if copy[0] == iteration}
+        by_rank = {(rank - 1) % world_size: x_before for rank, (_, _, x_before) in same_iteration.items()}
+        by_rank |= {rank: x for rank, (_, x, _) in same_iteration.items()}
+        if len(by_rank) == world_size:
+            columns = next((by_rank[rank].size // n for rank, n in enumerate(sizes) if n), 1)
+            parts = [by_rank[rank] for rank in range(world_size)]
+            return parts if columns == 1 else [part.reshape(columns, -1).T for part in parts]
+    return None
+
 
 # Seconds between two reports of the progress of a solve.
 REPORT_INTERVAL = 0.2
@@ -62,14 +120,14 @@ class PreconditionerSpec:
         """
         return PreconditionerSpec(name, kwargs, tokenize(name, kwargs, rows))  # NumPy's repr leaves elements out
 
-    def build(self, state: RankState) -> Any:
+    def build(self, rank: Rank) -> Any:
         """Return the preconditioner of a rank; it is made at the first call and then stored."""
-        if self.key not in state.preconditioners:
-            state.preconditioners[self.key] = self.make(state, {})
-        return state.preconditioners[self.key]
+        if self.key not in rank.preconditioners:
+            rank.preconditioners[self.key] = self.make(rank, {})
+        return rank.preconditioners[self.key]
 
-    def make(self, state: RankState, rows: dict[str, Any]) -> Any:
-        return find_method(self.name, "preconditioner").function(state.matrix, **self.kwargs, **rows)
+    def make(self, rank: Rank, rows: dict[str, Any]) -> Any:
+        return find_method(self.name, "preconditioner").function(rank.require_matrix(), **self.kwargs, **rows)
 
 
 @dataclass(frozen=True)
@@ -83,20 +141,15 @@ class SolveSpec:
     kwargs : dict
         Its keyword arguments, without vectors, preconditioner and callback.
     preconditioner : PreconditionerSpec or None
-    channel : str
-        Name of the channel to the client; empty if the ranks send no messages.
     reports_progress : bool
         Whether rank 0 reports residuals.
     has_callback : bool
         Whether the client runs a callback.
     checkpoint_every : int
         Number of iterations between two checkpoints of x; 0 for no checkpoints.
-    results : int
-        The number under which the first vector of the result is stored (`StoredVector`), the others after it; 0 if the
-        vectors are parts of the result of the task.
     keeps_results : bool
-        Whether stored vectors of the result become results of dask (`take_result`) and stay on the workers. Otherwise
-        the client takes them from the rank's `ProductServer`.
+        Whether the vectors of the result become results of dask (`take_vector`) and stay on the workers. Otherwise the
+        client gets them.
     start : str
         Name of the argument that b is passed as; if empty, b is the argument after the matrix.
     key : str
@@ -106,11 +159,9 @@ class SolveSpec:
     name: str
     kwargs: dict[str, Any]
     preconditioner: PreconditionerSpec | None = None
-    channel: str = ""
     reports_progress: bool = False
     has_callback: bool = False
     checkpoint_every: int = 0
-    results: int = 0
     keeps_results: bool = False
     start: str = ""
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -123,7 +174,7 @@ class RankSolution:
     Attributes
     ----------
     vectors : list of array
-        The rank's parts of the vectors in the result, or a `StoredVector` in place of each; empty if they are left out.
+        The rank's parts of the vectors in the result, or the names under which the rank keeps them.
     template : tuple
         The result of the solver as a tuple, with None instead of each vector; of a `SolveResult`, x and `statistics`.
     positions : tuple of int
@@ -161,19 +212,9 @@ class RankSolution:
             return tuple(values)
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
-    def stored(self, state: RankState, solve: SolveSpec) -> RankSolution:
-        """Store the vectors under consecutive numbers, and return the result with a `StoredVector` for each."""
-        numbers = [StoredVector(solve.results + position) for position in range(len(self.vectors))]
-        vectors = state.results if solve.keeps_results else state.server.vectors
-        for number, vector in zip(numbers, self.vectors, strict=True):
-            vectors[number.number] = np.ascontiguousarray(vector)
-        return replace(self, vectors=numbers)
-
-    def without_vectors(self) -> RankSolution:
-        return replace(self, vectors=[])
-
-    def vector(self, number: int) -> Any:
-        return self.vectors[number]
+    def kept(self, rank: Rank) -> RankSolution:
+        """Keep the vectors on this rank, and return the result with their names in place of them."""
+        return replace(self, vectors=[rank.keep(np.ascontiguousarray(vector)) for vector in self.vectors])
 
     def report(self) -> dict[str, float]:
         """Return the last iteration and its residual, in the form of the reports that are sent during the solve."""
@@ -185,43 +226,25 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
     return {"iteration": iterations, "residual": largest(residuals[-1:])}
 
 
-def run_solve(
-    settings: GroupSettings,
-    rank: int,
-    solve: SolveSpec,
-    vectors: dict[str, Any],
-    is_awaited: Callable[[], bool] | None = None,
-) -> RankSolution:
-    """Run a solver of `gsparse.linalg`, as a task or a call that all ranks run at the same time.
+def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) -> RankSolution:
+    """Run a solver of `gsparse.linalg`, as the call of this name. All ranks are called at the same time.
 
-    `vectors` has this rank's part of b and of the other vectors, by name. `is_awaited` returns whether the client still
-    waits for a call.
+    `vectors` has this rank's part of b and of the other vectors, by name.
     """
-    state = _connected_state(settings, rank)
-    check_wanted = CancellationCheck(is_awaited)
-    kwargs = solve.kwargs | {name: resolved(state, vector) for name, vector in vectors.items()}
+    matrix, call = rank.require_matrix(), rank.calls[name]
+    kwargs = solve.kwargs | {key: DaskResult.resolved(vector) for key, vector in vectors.items()}
     b = kwargs.pop("b")
     if solve.preconditioner is not None:
-        kwargs["M"] = solve.preconditioner.build(state)
-    matrix = state.matrix
-    with matrix.device.active(), aborting(state.communicator), _channel(solve, rank) as channel:
+        kwargs["M"] = solve.preconditioner.build(rank)
+    with matrix.device.active(), aborting(rank.communicator):
         if solve.has_callback:
-            kwargs["callback"] = _ClientCallback(channel, rank, check_wanted)
-        matrix.observer = _Observer(state, solve, channel, check_wanted)
+            kwargs["callback"] = _ClientCallback(call)
+        matrix.observer = _Observer(rank, solve, call)
         try:
             solution = RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
-            return solution.stored(state, solve) if solve.results else solution
+            return solution.kept(rank) if solve.keeps_results else solution
         finally:
             matrix.observer = None
-
-
-def _connected_state(settings: GroupSettings, rank: int) -> RankState:
-    """Return a rank's part of the matrix, whose ranks are connected as the client expects."""
-    check_worker(settings.workers[rank])
-    state = registry.require_state(settings.key)
-    if state.epoch != settings.epoch:
-        raise CommunicationError(f"rank {rank} has been connected {state.epoch} times, not {settings.epoch}")
-    return state
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
@@ -233,16 +256,6 @@ def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
         return function(matrix, **{**kwargs, solve.start: b})
     except ArpackNoConvergence as error:
         return error.eigenvalues, error.eigenvectors, type(error).__name__
-
-
-@contextmanager
-def _channel(solve: SolveSpec, rank: int) -> Iterator[RankChannel | None]:
-    """Open this rank's end of the channel to the client, if the rank sends messages."""
-    if not (solve.has_callback or (solve.reports_progress and rank == 0)):
-        yield None
-        return
-    with closing(RankChannel(solve.channel, rank, is_answered=solve.has_callback)) as channel:
-        yield channel
 
 
 @dataclass(frozen=True)
@@ -282,49 +295,41 @@ def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
 
 
-def set_up(settings: GroupSettings, rank: int, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
-    """Make a preconditioner together with the other ranks, all of which run this task at the same time, and store it.
+def set_up(rank: Rank, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
+    """Make a preconditioner together with the other ranks, all of which are called at the same time, and store it.
 
     `rows` are this rank's rows of the arguments that have a row for each row of the matrix.
     """
-    return _made_together(_connected_state(settings, rank), spec, lambda state: spec.make(state, rows))
+    return _made_together(rank, spec, lambda: spec.make(rank, rows))
 
 
-def update(settings: GroupSettings, rank: int, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
-    """Compute a preconditioner again for the values of another matrix, and store it there. All ranks run this task.
+def update(rank: Rank, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
+    """Compute a preconditioner again for the values of another matrix, and store it there. All ranks are called.
 
     Parameters
     ----------
     source : str
-        Identifies the matrix that the preconditioner was made of.
+        The key of the matrix that the preconditioner was made of.
     """
-    before = registry.require_state(source).preconditioners
-    state = _connected_state(settings, rank)
-    return _made_together(state, spec, lambda state: before.pop(spec.key).update(state.matrix))
+    before = find_rank(rank_key(source, rank.number)).preconditioners
+    return _made_together(rank, spec, lambda: before.pop(spec.key).update(rank.require_matrix()))
 
 
-def _made_together(
-    state: RankState, spec: PreconditionerSpec, make: Callable[[RankState], Any]
-) -> PreconditionerSummary:
+def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]) -> PreconditionerSummary:
     """Make a preconditioner together with the other ranks, and store it."""
-    with state.matrix.device.active(), aborting(state.communicator), _recorded_warnings() as issued:
-        made = make(state)
-    state.preconditioners[spec.key] = made
+    with rank.require_matrix().device.active(), aborting(rank.communicator), _recorded_warnings() as issued:
+        made = make()
+    rank.preconditioners[spec.key] = made
     return PreconditionerSummary(repr(made), str(made), tuple(issued))
 
 
-def precondition(
-    settings: GroupSettings, rank: int, spec: PreconditionerSpec, x: HostArray, adjoint: bool
-) -> HostArray:
+def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> HostArray:
     """Apply a preconditioner to a rank's part of vectors: with the other ranks, if they have made it together."""
-    if METHODS[spec.name].spans_ranks:
-        state = _connected_state(settings, rank)
-        with state.matrix.device.active(), aborting(state.communicator):
-            return _product(spec.build(state), x, adjoint)
-    check_worker(settings.workers[rank])
-    state = registry.require_state(settings.key)
-    with state.matrix.device.active():
-        return _product(spec.build(state), x, adjoint)
+    with rank.require_matrix().device.active():
+        if not METHODS[spec.name].spans_ranks:
+            return _product(spec.build(rank), x, adjoint)
+        with aborting(rank.communicator):
+            return _product(spec.build(rank), x, adjoint)
 
 
 def _product(preconditioner: Any, x: HostArray, adjoint: bool) -> HostArray:
@@ -339,36 +344,33 @@ class _Observer:
     ends the solve if it is no longer wanted.
     """
 
-    def __init__(
-        self, state: RankState, solve: SolveSpec, channel: RankChannel | None, check_wanted: CancellationCheck
-    ) -> None:
-        self._state, self._solve, self._check_wanted = state, solve, check_wanted
-        self._report_channel = channel if solve.reports_progress and state.matrix.communicator.rank == 0 else None
+    def __init__(self, rank: Rank, solve: SolveSpec, call: Call) -> None:
+        self._rank, self._solve, self._call = rank, solve, call
+        self._reports = solve.reports_progress and rank.number == 0
         self._outer_solve: Any = None
         self._next_report, self._next_checkpoint = 0.0, solve.checkpoint_every
 
     def __call__(self, iteration: Any) -> None:
-        self._check_wanted()
+        self._call.check()
         self._outer_solve = self._outer_solve or iteration  # the first one; a solver may run other solves inside
         if iteration is not self._outer_solve:
             return
         now, solve = time.monotonic(), self._solve
-        if self._report_channel is not None and now >= self._next_report:
+        if self._reports and now >= self._next_report:
             self._next_report = now + REPORT_INTERVAL
-            self._report_channel.send((REPORT, _report(iteration.iterations, iteration.residuals)))
+            self._call.send(REPORT, _report(iteration.iterations, iteration.residuals))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
-            solution_copies.store_copies(self._state, solve.key, iteration)
+            store_copies(self._rank, solve.key, iteration)
 
 
 class _ClientCallback:
     """A callback that runs on the client: it is sent this rank's part of x, and answers whether to continue."""
 
-    def __init__(self, channel: Any, rank: int, check_wanted: CancellationCheck) -> None:
-        self._channel, self._rank, self._check_wanted = channel, rank, check_wanted
+    def __init__(self, call: Call) -> None:
+        self._call = call
 
     def __call__(self, argument: Any) -> None:
-        values = np.asarray(argument)
-        self._channel.send((CALLBACK, self._rank, values.dtype.str, list(values.shape), values.tobytes()))
-        if not self._channel.answer(self._check_wanted):
+        self._call.send(CALLBACK, np.asarray(argument))
+        if not self._call.answer():
             raise CommunicationError("the callback has raised an exception")

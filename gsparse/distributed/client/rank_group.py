@@ -1,0 +1,387 @@
+"""The ranks of one matrix, which are actors of dask, the calls of functions on them, and the errors that end these."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import distributed
+from distributed.actor import Actor
+
+from gsparse.device.locks import make_lock
+from gsparse.distributed.client.calls import (
+    Calls,
+    answers_of_workers,
+    check_computable,
+    new_call,
+    raise_errors,
+    release,
+    silent_error,
+    wait_for,
+)
+from gsparse.distributed.client.scheduler import (
+    Reservation,
+    check_running,
+    close_client_at_exit,
+    has_scheduler,
+    known_workers,
+)
+from gsparse.distributed.worker import group_tasks, product_tasks
+from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
+from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
+
+# Seconds between two checks that all workers of a group are alive.
+_CHECK_INTERVAL = 0.5
+# Seconds for which the calls of the other ranks may continue after one rank has failed.
+_GRACE_PERIOD = 3.0
+# Longest wait for calls, in seconds, between two calls of a caller's `on_poll`, or two checks of anything else.
+_POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
+
+
+_Asked = dict[int, tuple[Future[Any], float]]
+
+
+@dataclass
+class _Connections:
+    """The state of the connections between ranks, which a matrix shares with the results computed from it.
+
+    `epoch` is the number of times that the ranks have begun to connect.
+    """
+
+    epoch: int = 0
+    are_open: bool = False
+
+
+class RankGroup:
+    """The ranks of one matrix, each an actor of dask on its worker.
+
+    A call of an actor takes a millisecond, a task of dask more than ten. Calls pass through the scheduler, unless the
+    client was made with ``direct_to_workers=True``.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    workers : sequence of str
+        Dask's addresses, in the order of the ranks.
+    timeout : float
+        Longest time, in seconds, for which a rank may be silent while another one waits for it.
+    operand : RankGroup, optional
+        The group of a matrix from which this one is computed, on the same workers. The ranks use its connections.
+
+    Attributes
+    ----------
+    key : str
+        Identifies the matrix on the workers.
+    closed_by : str
+        What has closed the group, and what the user can do then, as a part of an error message.
+    remedy : str
+        What makes the matrix again after a worker was lost, as for `WorkerLostError`.
+    """
+
+    def __init__(
+        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: RankGroup | None = None
+    ) -> None:
+        self.client, self.workers, self.timeout = client, tuple(workers), timeout
+        self.key, self._secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
+        self.is_open, self.closed_by = True, "closed: distribute it again"
+        self._operand, self.remedy = operand, ""
+        self._connections: _Connections = _Connections() if operand is None else operand._connections
+        self._lock = make_lock()  # lets one thread at a time run calls that ranks answer together
+        self._reservation = Reservation(client, workers)
+        self._references: list[distributed.Future] = []  # dask keeps the ranks as long as these exist
+        self._actors: list[Actor] = []
+        self._drop_ranks = weakref.finalize(self, _drop, client, self._references)
+
+    @property
+    def ranks(self) -> range:
+        return range(len(self.workers))
+
+    @property
+    def epoch(self) -> int:
+        """The number of times that the ranks have been connected."""
+        return self._connections.epoch
+
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise CommunicationError(f"this matrix has been {self.closed_by}")
+        check_running(self.client)
+
+    # ------------------------------------------------------------------ life
+
+    def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
+        """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all.
+
+        `input_of` returns the input of a rank, or a future for it that is computed on the rank's worker.
+        """
+        inputs: list[Any] = []
+        with self.exclusive():
+            try:
+                self._start_ranks()
+                addresses: tuple[tuple[str, int], ...] = ()
+                if self._operand is None:
+                    addresses = self._open_ports()
+                else:
+                    self._operand.reconnect()
+                inputs += [input_of(rank) for rank in self.ranks]
+                self.wait_for_inputs(inputs, "the matrix")
+                common = addresses, self._secret
+                rank_metadata = self.call_together(
+                    group_tasks.open_rank, [(*common, argument(x), *arguments) for x in inputs]
+                )
+            finally:  # dask's exceptions keep the frames of its callers alive, and with them local variables
+                release([x for x in inputs if isinstance(x, distributed.Future)])
+            self._connections.are_open, self._operand = True, None
+        close_client_at_exit(self)
+        return rank_metadata
+
+    def _start_ranks(self) -> None:
+        """Make the actors."""
+        for number, worker in enumerate(self.workers):
+            key = rank_key(self.key, number)
+            self._references.append(
+                self.submit(Rank, number, key, number, self.workers, self.timeout, key=key, actor=True)
+            )
+            self._actors.append(Actor(Rank, worker, key))
+        answers_of_workers(dict(zip(self.workers, self._references, strict=True)), self.timeout, self.remedy)
+
+    def reconnect(self) -> None:
+        """Connect the ranks again if calls have failed since they were connected."""
+        if not self._connections.are_open:
+            self.call_together(group_tasks.reopen_rank, [(self._open_ports(), self._secret)] * len(self.workers))
+            self._connections.are_open = True
+
+    def _open_ports(self) -> tuple[tuple[str, int], ...]:
+        """Begin a new epoch: make every rank open a port, and return the addresses."""
+        self._connections.epoch += 1
+        return tuple(self.call(group_tasks.open_port))
+
+    def close(self) -> None:
+        """Release the matrix."""
+        self.is_open = False
+        with suppress(Exception):
+            self.ask_remaining(Rank.close)
+        self._drop_ranks()
+        self._reservation.close()
+
+    # ------------------------------------------------------------------ calls
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]] | None = None,
+        *,
+        ranks: Iterable[int] | None = None,
+        name: str = "",
+        on_poll: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Call a function on the ranks at the same time, and return the results.
+
+        Parameters
+        ----------
+        function : callable
+            Called on the workers, with the `Rank` and the further arguments of each rank.
+        arguments : sequence of tuple, optional
+            The arguments of every rank.
+        ranks : iterable of int, optional
+            The ranks that are called; by default all.
+        name : str, optional
+            Identifies the calls, see `new_call`.
+        on_poll : callable, optional
+            Called repeatedly during the wait.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            If a rank is silent, or its worker is lost. If a call fails, its own error is raised. The calls of the other
+            ranks are cancelled.
+        """
+        self.check_open()
+        name, called = name or new_call(function.__name__), self.ranks if ranks is None else ranks
+        calls = Calls({r: self._begin(r, name, function, arguments[r] if arguments else ()) for r in called})
+        try:
+            self._watch(calls, on_poll)
+        except BaseException:
+            if has_scheduler(self.client):
+                for rank in calls.unfinished:
+                    self.request(rank, "cancel", name)
+            raise
+        return [calls.results[rank] for rank in called]
+
+    def call_together(self, *args: Any, **options: Any) -> list[Any]:
+        """Call a function in which the ranks wait for each other, see `call`; if it fails, they have to reconnect."""
+        try:
+            return self.call(*args, **options)
+        except BaseException:
+            self._connections.are_open = False
+            raise
+
+    def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
+        """Call a function on the ranks whose workers are left, and return the results of those that answer in time."""
+        name, left = new_call(function.__name__), self.remaining_workers()
+        started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
+        calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
+        end = time.monotonic() + (self.timeout if seconds is None else seconds)
+        while calls.is_running and (now := time.monotonic()) < end:
+            calls.wait(end - now)
+        return calls.results
+
+    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
+        """Request something of a rank by a method of its actor. This does not wait for the answer."""
+
+        async def answer() -> Any:
+            return await getattr(self._actors[rank], method)(*args)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self.client.loop.asyncio_loop)
+
+    def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        return self.request(rank, "call", name, *packed((function, args)))
+
+    # ------------------------------------------------------------------ tasks
+
+    def on_own_workers(self, parts: list[distributed.Future], name: str) -> list[distributed.Future]:
+        """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
+        owners = self.client.who_has(self.wait_for_inputs(parts, name))
+        moved = [
+            part if self.workers[rank] in owners[part.key] else self.submit(product_tasks.moved_part, rank, part)
+            for rank, part in enumerate(parts)
+        ]
+        return self.wait_for_inputs(moved, name)
+
+    def submit(self, function: Callable[..., Any], rank: int, *args: Any, **options: Any) -> distributed.Future:
+        """Submit a task of dask that only the worker of this rank may run."""
+        options = {"key": f"gsparse-{function.__name__}-{uuid.uuid4().hex}", **options}
+        where = {"workers": [self.workers[rank]], "allow_other_workers": False}
+        return self.client.submit(function, *args, pure=False, retries=0, **where, **options)
+
+    def wait_for_inputs(self, inputs: list[Any], name: str) -> list[Any]:
+        """Wait until the futures among the inputs of calls are computed, and return the inputs.
+
+        Error messages use `name` for the object of which the inputs are parts, such as "the matrix".
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            If a worker of the group is silent or lost, or a part is lost that dask cannot compute again.
+        Exception
+            The error of an input whose task has failed.
+        """
+        futures = [value for value in inputs if isinstance(value, distributed.Future)]
+        next_check, delay, asked = time.monotonic(), _CHECK_INTERVAL, _Asked()
+        while not all(future.status == "finished" for future in futures):
+            wait_for(futures, _CHECK_INTERVAL)
+            lost = self.error_of_lost_worker()
+            if lost is not None:
+                raise lost
+            self._check_signs_of_life(asked, self.ranks)
+            raise_errors(futures, name)
+            if time.monotonic() >= next_check:  # more and more rarely: the scheduler logs each check
+                check_computable(self.client, futures, name)
+                next_check, delay = time.monotonic() + delay, 2 * delay
+        return inputs
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Reserve the workers for this group while the block runs (`Reservation.held`).
+
+        It waits at most ten times `timeout` for each worker, because another solve may run there.
+        """
+        self.check_open()
+        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
+            yield
+
+    def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
+        """Return, without waiting, a future for each part of a vector that the ranks keep; `names` are by rank."""
+        futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
+        for future in futures:
+            # Dask drops a task that has not run if nobody refers to its future any more, and the vector would stay on
+            # the worker. With a callback, dask keeps the future until the task has run.
+            future.add_done_callback(_keep_until_done)
+        return futures
+
+    def _watch(self, calls: Calls, on_poll: Callable[[], None] | None = None) -> None:
+        """Wait until all calls have finished; raise an error if one fails, or a worker is silent or lost.
+
+        If a call fails or a worker is lost, the other ranks' calls first have `_GRACE_PERIOD` seconds to end. If a rank
+        is silent, the error is raised at once.
+        """
+        next_check, failed_at, lost, asked = time.monotonic() + _CHECK_INTERVAL, None, None, _Asked()
+        while True:
+            calls.wait(_POLL_INTERVAL if on_poll else _WAIT_INTERVAL)
+            if on_poll is not None:
+                on_poll()
+            if not calls.unfinished and not calls.errors:
+                return
+            now = time.monotonic()
+            if calls.errors:
+                failed_at = failed_at or now
+                if not calls.unfinished or now - failed_at > _GRACE_PERIOD:
+                    raise self._first_error(calls)
+            if now >= next_check and lost is None:
+                next_check = now + _CHECK_INTERVAL
+                lost = self.error_of_lost_worker(calls.unfinished)
+                self._check_signs_of_life(asked, calls.unfinished)
+                calls.cut_off([rank for rank, kept in enumerate(self._references) if kept.status != "finished"])
+            if lost is not None:
+                failed_at = failed_at or now
+                if calls.unfinished <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
+                    raise lost
+
+    def _check_signs_of_life(self, asked: _Asked, ranks: Iterable[int]) -> None:
+        """Raise an error if a rank has been silent for too long. Otherwise, ask those that have answered again.
+
+        `asked` has the requests that were sent, with their times. This method does not wait for answers.
+        """
+        now = time.monotonic()
+        for rank in ranks:
+            if rank not in asked or asked[rank][0].done():
+                asked[rank] = self.request(rank, "sign_of_life"), now
+            elif now - asked[rank][1] > self.timeout:
+                raise silent_error(self.workers[rank], self.timeout)
+
+    # ------------------------------------------------------------------ losses and errors
+
+    def error_of_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
+        """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
+        known = known_workers(self.client)
+        lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
+        return next((WorkerLostError(rank, self.workers[rank], self.remedy) for rank in lost), None)
+
+    def remaining_workers(self) -> list[str]:
+        """Return the workers of this matrix that the scheduler still knows."""
+        known = known_workers(self.client)
+        return [address for address in self.workers if address in known]
+
+    def _first_error(self, calls: Calls) -> Any:
+        """Return the error that made calls fail, and not the errors that other ranks raised in consequence."""
+        for error in calls.errors:
+            if not isinstance(error, CommunicationError):
+                return error
+        for error in calls.errors:
+            # A rank whose call has failed closes its connections too. So it is lost only if its call has not ended.
+            if isinstance(error, RankLostError) and error.rank in calls.unfinished:
+                return WorkerLostError(error.rank, self.workers[error.rank], self.remedy)
+        errors = sorted(calls.errors, key=lambda error: isinstance(error, RankLostError))
+        return self.error_of_lost_worker() or errors[0]
+
+
+def argument(value: Any) -> Any:
+    """Return what stands for an argument of a call: a future stands for what its worker has."""
+    return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
+
+
+def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
+    """Make dask drop ranks, without waiting. It is not enough to release the references: actors refer to themselves."""
+    with suppress(Exception):  # the client is closed
+        client.loop.add_callback(client.cancel, references, asynchronous=True)
+
+
+def _keep_until_done(future: distributed.Future) -> None:
+    """Keep a future alive until it is done: as a callback, this refers to it, and does nothing else."""

@@ -1,0 +1,306 @@
+"""A rank of a matrix: an actor of dask, which lives on its worker and runs the functions that the client calls.
+
+Dask's protocol carries the calls. Each runs in a thread of its own, so that others can be answered meanwhile: requests
+for messages of a running solve, its cancellation, and products of its callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from socket import socket
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from distributed import get_worker
+from distributed.comm import get_address_host
+from distributed.protocol import pickle
+from tblib import pickling_support
+
+from gsparse.device.locks import make_lock
+from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.sockets import Contexts
+from gsparse.errors import CommunicationError
+
+HostArray = npt.NDArray[Any]
+
+# Seconds between two checks whether a solve is still wanted.
+_CHECK_INTERVAL = 0.1
+# The ranks of this process, by the keys of their actors.
+_ranks: weakref.WeakValueDictionary[str, Rank] = weakref.WeakValueDictionary()
+# Parts of vectors that tasks of dask take from here (`Rank.keep`). They outlast the matrix.
+_vectors: dict[str, HostArray] = {}
+# Guards the users of connections. It is reentrant, because the garbage collector may close a rank in any thread.
+_lock = make_lock()
+
+
+def packed(value: Any) -> list[HostArray]:
+    """Pickle a value. The first array has the pickle, and the others are the memory of the arrays in the value."""
+    buffers: list[Any] = []
+    head = pickle.dumps(value, buffer_callback=buffers.append)
+    return [np.frombuffer(head, np.uint8), *(np.asarray(buffer.raw()) for buffer in buffers)]
+
+
+def unpacked(arrays: Any) -> Any:
+    """Return the value that `packed` has pickled."""
+    head, *buffers = arrays
+    return pickle.loads(bytes(head), buffers=buffers)
+
+
+def rank_key(matrix: str, number: int) -> str:
+    """Return the key of the actor that is a rank of the matrix with this key."""
+    return f"{matrix}-rank{number}"
+
+
+def find_rank(key: str) -> Rank:
+    """Return a rank of this process; raise `CommunicationError` if it is not here."""
+    rank = _ranks.get(key)
+    if rank is None or rank.matrix is None:
+        raise CommunicationError(
+            f"{get_worker().address} has no rows of this matrix, which was closed, or the worker has been restarted: "
+            "distribute the matrix again, or A = A.repartition(), or compute it again from other matrices"
+        )
+    return rank
+
+
+def take_vector(name: str) -> HostArray:
+    """Return a part of a vector that `Rank.keep` has kept on this worker, and drop it there, as a task of dask."""
+    return _vectors.pop(name)
+
+
+@dataclass(eq=False)
+class RankConnections:
+    """The connections of a rank to the other ranks. A matrix and the results that are computed from it share them.
+
+    Attributes
+    ----------
+    communicator : Communicator
+        The rank's communicator, for host arrays.
+    users : list of Rank
+        The ranks of this process that share the connections. The last one that is closed closes them.
+    """
+
+    communicator: Communicator
+    users: weakref.WeakSet[Rank] = field(default_factory=weakref.WeakSet)
+
+    def leave(self, rank: Rank) -> None:
+        """Close the connections if no other rank of this process uses them."""
+        with _lock:
+            self.users.discard(rank)
+            is_unused = not self.users
+        if is_unused:
+            self.communicator.close()
+
+
+class Rank:
+    """A rank of a matrix. Dask keeps it on its worker as long as the client, or a task, refers to it.
+
+    Parameters
+    ----------
+    key : str
+        The key of the actor.
+    number : int
+    workers : tuple of str
+        Dask's addresses of the workers, in the order of the ranks.
+    timeout : float
+        Longest time, in seconds, for which a rank may be silent while another one waits for it.
+
+    Attributes
+    ----------
+    matrix : RankMatrix or None
+        The rows of this rank; None before the matrix is made, and after it is closed.
+    connections : RankConnections or None
+    listener : socket or None
+        Accepts the other ranks.
+    preconditioners : dict
+        Preconditioners of the matrix, by the key of their specification.
+    solution_copy : (str, (int, array, array)) or None
+        The key of a solve, an iteration, this rank's part of x at that iteration, and that of the rank before
+        (`store_copies`).
+    calls : dict
+        The calls that run, by their names.
+    """
+
+    def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float) -> None:
+        self.key, self.number, self.workers, self.timeout = key, number, workers, timeout
+        self.worker = get_worker()
+        self.matrix: RankMatrix | None = None
+        self.connections: RankConnections | None = None
+        self.listener: socket | None = None
+        self.preconditioners: dict[str, Any] = {}
+        self.solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
+        self.calls: dict[str, Call] = {}
+        self._cancelled: set[str] = set()
+        self._is_closed = False
+        _ranks[key] = self
+
+    # ------------------------------------------------------------------ what the client awaits
+
+    async def call(self, name: str, *arguments: HostArray) -> list[HostArray]:
+        """Call a function, in a thread, with this rank as its first argument.
+
+        Parameters
+        ----------
+        name : str
+            Identifies the call.
+        *arguments : array
+            The function and its further arguments, `packed`.
+
+        Returns
+        -------
+        list of array
+            The result and None, or None and the error, `packed`.
+        """
+        self.calls[name] = Call(self)
+        try:
+            return await asyncio.to_thread(self._outcome, arguments)
+        finally:
+            del self.calls[name]
+
+    async def messages(self, name: str) -> list[Any]:
+        """Return the messages that a call has sent since the last request."""
+        call = self.calls.get(name)
+        return [] if call is None else call.taken_messages()
+
+    async def answer(self, name: str, value: Any) -> None:
+        """Answer the last message of a call."""
+        if name in self.calls:
+            self.calls[name].answers.put(value)
+
+    async def sign_of_life(self) -> None:
+        """Answer that this worker runs."""
+
+    async def cancel(self, name: str) -> None:
+        """End a call at its next check. It may be on its way here."""
+        self._cancelled.add(name)
+
+    # ------------------------------------------------------------------ calls
+
+    def _outcome(self, arguments: tuple[HostArray, ...]) -> list[HostArray]:
+        try:
+            function, args = unpacked(arguments)
+            return packed((function(self, *args), None))
+        except Exception as error:
+            return _packed_error(error)
+
+    def is_wanted(self, call: Call) -> bool:
+        """Return whether the client waits for a call, and this worker for its client and its scheduler.
+
+        `Worker.state` is the only undocumented attribute of dask that is used. Dask does not tell an actor that its
+        client is gone, but drops the actor.
+        """
+        names = [name for name, running in self.calls.items() if running is call]
+        is_kept = self.key in self.worker.state.actors and self.worker.status.name in ("running", "paused")
+        return is_kept and not self._cancelled.intersection(names)
+
+    # ------------------------------------------------------------------ what belongs to the rank
+
+    @property
+    def communicator(self) -> Communicator:
+        assert self.connections is not None
+        return self.connections.communicator
+
+    def require_matrix(self) -> RankMatrix:
+        """Return the rows of this rank; raise `CommunicationError` if the matrix is closed."""
+        if self.matrix is None:
+            raise CommunicationError("the matrix has been closed: distribute it again")
+        return self.matrix
+
+    def sharing(self) -> list[Rank]:
+        """Return the ranks of this process that share the connections."""
+        assert self.connections is not None
+        with _lock:
+            return list(self.connections.users)
+
+    def host(self) -> str:
+        """Return the host name or IP address at which others reach this worker."""
+        address = self.worker.address
+        return "127.0.0.1" if address.startswith("inproc://") else str(get_address_host(address))
+
+    def tls(self) -> Contexts:
+        """Return the TLS contexts for accepting and for making connections, or None and None without TLS."""
+        if not self.worker.address.startswith("tls://"):
+            return None, None
+        security = self.worker.security
+        return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
+
+    def keep(self, part: HostArray) -> str:
+        """Keep a part of a vector for a task of dask, and return its name."""
+        name = f"{self.key}-{uuid.uuid4().hex}"
+        _vectors[name] = part
+        return name
+
+    def close(self) -> None:
+        """Release the matrix, and the connections if no other matrix uses them. Parts of vectors stay for tasks."""
+        self._is_closed = True
+        listener, self.listener = self.listener, None
+        connections, self.connections = self.connections, None
+        self.matrix, self.solution_copy = None, None
+        self.preconditioners.clear()
+        if listener is not None:
+            listener.close()
+        if connections is not None:
+            connections.leave(self)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if not self._is_closed:  # the client is gone, and no task will take the vectors
+                for name in [name for name in list(_vectors) if name.startswith(self.key)]:
+                    _vectors.pop(name, None)
+            self.close()
+
+
+class Call:
+    """A call that a rank runs, and its messages to the client.
+
+    Attributes
+    ----------
+    answers : SimpleQueue
+        The client's answers.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = weakref.ref(rank)
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        self.answers: SimpleQueue[Any] = SimpleQueue()
+        self._next_check = 0.0
+
+    def send(self, *message: Any) -> None:
+        self._outbox.put(message)
+
+    def taken_messages(self) -> list[Any]:
+        return [self._outbox.get() for _ in range(self._outbox.qsize())]
+
+    def answer(self) -> Any:
+        """Wait for the client's answer, and return it."""
+        while True:
+            self.check()
+            with suppress(Empty):
+                return self.answers.get(timeout=_CHECK_INTERVAL)
+
+    def check(self) -> None:
+        """Raise an error if the call is no longer wanted. It may be called often: mostly, it only reads a clock."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + _CHECK_INTERVAL
+        rank = self._rank()
+        if rank is None or not rank.is_wanted(self):
+            raise CommunicationError("the solve is no longer wanted: cancelled, or its client or scheduler is gone")
+
+
+def _packed_error(error: Exception) -> list[HostArray]:
+    """Return an error with its traceback as an outcome. One that cannot be pickled is replaced by its text."""
+    pickling_support.install(error)
+    with suppress(Exception):
+        outcome = packed((None, error))
+        unpacked(outcome)
+        return outcome
+    return packed((None, RuntimeError(f"{type(error).__name__}: {error}")))

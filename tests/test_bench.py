@@ -39,7 +39,6 @@ from gsparse.bench import (
     command,
     cpu_peers,
     cusparse,
-    cusparse_plan,
     gpu_peers,
     measure,
     problems,
@@ -787,8 +786,8 @@ def test_the_plans_of_cusparse_are_called_as_their_prototypes_say(context: Any, 
     x, y = rng.random(50), np.full(68, np.nan)
     alive = [ctypes.c_int.in_dll(context.library, name) for name in ("created", "destroyed")]
     before = alive[0].value - alive[1].value
-    for algorithm in cusparse_plan.plan_algorithms():
-        product = cusparse_plan.CusparsePlan(arrays[:3], arrays.shape, arrays.data.size, algorithm, x, y)
+    for algorithm in gpu_peers.plan_algorithms():
+        product = gpu_peers.CusparsePlan(arrays[:3], arrays.shape, arrays.data.size, algorithm, x, y)
         np.testing.assert_allclose(product.result(), as_matrix(arrays) @ x, rtol=1e-12)
         y[:] = np.nan
         del product

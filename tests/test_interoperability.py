@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device import interchange
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError
+from gsparse.matrix import host_operations
 from tests.conftest import make_device
 from tests.support import assert_product, host
 
@@ -484,3 +486,32 @@ def test_dir_lists_the_public_attributes(A: Any, S: Any) -> None:
         public = {name for name in dir(M) if not name.startswith("_")}
         assert public == {name for name in dir(theirs) if not name.startswith("_")} | ours
         assert all(hasattr(M, name) for name in dir(M))
+
+
+@pytest.mark.parametrize(
+    ("function", "counterpart"),
+    [
+        (sp.triu, "gsparse.sparse.triu"),
+        (sp.find, "gsparse.sparse.find"),
+        (lambda A: sp.kron(A, A), "gsparse.sparse.kron"),
+        (lambda A: sp.vstack([A, A]), "gsparse.sparse.vstack"),
+        (lambda A: sp.block_diag([A, A]), "gsparse.sparse.block_diag"),
+        (la.norm, "gsparse.linalg.norm"),
+        (lambda A: la.spsolve(A @ A.T + sp.eye_array(30), np.ones(30)), "gsparse.linalg.spsolve"),
+    ],
+)
+def test_a_function_of_scipy_that_copies_a_matrix_from_a_gpu_names_its_counterpart_once(
+    S: Any, function: Any, counterpart: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_operations, "_named", set())
+    A = GpuSparseMatrix(S, device=make_device("emulated:32"))
+    with pytest.warns(sp.SparseEfficiencyWarning, match=f": {counterpart} computes") as caught:
+        function(A)
+    assert [Path(warning.filename).name for warning in caught if counterpart in str(warning.message)] == [
+        Path(__file__).name
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="SciPy's")
+        function(A)
+        function(GpuSparseMatrix(S, device="cpu"))  # copies nothing
+        assert A.tocoo().nnz == A.nnz == A.data.size  # the program asks for host arrays itself

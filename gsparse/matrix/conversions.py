@@ -18,7 +18,7 @@ from gsparse.errors import DeviceError, DtypeError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
-from gsparse.matrix.host_operations import run_on_host
+from gsparse.matrix.host_operations import name_counterpart, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of
 from gsparse.sparse.canonical import canonical, first_of_each_place, sorted_rows, without_zeros
@@ -234,6 +234,7 @@ class Conversions(MatrixLike):
         """
         if self.dtype.char in HOST_ONLY:
             return run_on_host(self, "tocoo", copy=True)
+        name_counterpart(self.device)
         device, csr = self.device, csr_of(self, self, self._by_columns)
         with device.active(), device.memory_guard():
             coordinates = _coordinates(device, csr)

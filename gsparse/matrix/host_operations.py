@@ -10,18 +10,22 @@ arrays of the matrix itself.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.device.base import Device
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError
 from gsparse.files.checks import scipy_matrices
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.profiling.recording import recorded_call
+from gsparse.sparse import PUBLIC_NAMES
 
 # What still runs on the host: the operation, and when.
 HOST_OPERATIONS = {
@@ -35,6 +39,11 @@ HOST_OPERATIONS = {
     "Writing with anndata": "always: files are written from the host",
 }
 
+# Functions of SciPy that read host arrays, and what does the same on the device; beside those of `gsparse.sparse`.
+_COUNTERPARTS = {name: f"gsparse.linalg.{name}" for name in ("norm", "spsolve", "splu", "factorized")}
+# Those that a warning has named.
+_named: set[str] = set()
+
 # The message of the ValueError that a write to a frozen matrix raises.
 FROZEN = "this matrix is frozen: write to a copy()"
 # Words of the errors that NumPy and SciPy's compiled code raise for an array that is read-only.
@@ -42,6 +51,22 @@ _READ_ONLY_WORDS = ("read-only", "not writ", "writeable", "frozen")
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
+
+
+def name_counterpart(device: Device) -> None:
+    """Warn if a function of SciPy reads host arrays of a matrix on a GPU and gsparse has it: once for each function."""
+    if device.is_host:
+        return
+    name, frame, level = "", sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("gsparse.", "scipy.sparse.")):
+        if frame.f_globals["__name__"].startswith("scipy."):
+            name = frame.f_code.co_name  # The outermost one is the function that the program called.
+        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+    other = f"gsparse.sparse.{name}" if name in PUBLIC_NAMES else _COUNTERPARTS.get(name)
+    if other is not None and name not in _named:
+        _named.add(name)
+        text = f"SciPy's {name} copies a matrix from {device.name} to the host: {other} computes on the device"
+        warnings.warn(text, sp.SparseEfficiencyWarning, stacklevel=level)
 
 
 def counted_scipy_array(matrix: MatrixLike, operation: str) -> Any:

@@ -14,7 +14,7 @@ from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar
-from gsparse.matrix.host_operations import FROZEN, write_on_host
+from gsparse.matrix.host_operations import FROZEN, name_counterpart, write_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, matrix_of
 from gsparse.profiling import recording
@@ -288,6 +288,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
         pair = getattr(arrays, name)
         if not pair.lent:
             matrix.stats.left_device(name)
+            name_counterpart(matrix.device)
         arrays.scipy_array = None
         if recording.recorder is None:
             return cast("np.ndarray[Any, Any]", pair.lend())

@@ -277,19 +277,6 @@ def test_dense_arrays_have_the_order_of_scipys(device: Device, order: Any, S: An
                 M.toarray(**wrong)
 
 
-def test_the_size_of_blocks_is_estimated_as_by_scipy(device: Device) -> None:
-    for size in (1, 2, 3, 4, 6):
-        S = sp.kron(sp.eye_array(12), np.ones((size, size)), format="csr")
-        assert GpuSparseMatrix(S, device=device).tobsr().blocksize == S.tobsr().blocksize
-
-
-def test_many_diagonals_warn_as_in_scipy(device: Device) -> None:
-    S = sp.csr_array(np.ones((60, 60)))
-    with pytest.warns(sp.SparseEfficiencyWarning, match="119 diagonals"):
-        diagonals = GpuSparseMatrix(S, device=device).todia()
-    np.testing.assert_array_equal(diagonals.toarray(), S.toarray())
-
-
 # ------------------------------------------------------------------------------------------------ operands of a device
 
 

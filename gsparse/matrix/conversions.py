@@ -5,11 +5,9 @@ Everything is computed on the device. What SciPy or NumPy holds is downloaded on
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array
@@ -17,20 +15,15 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
+from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.host_operations import name_counterpart, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.sparse.canonical import canonical, first_of_each_place, sorted_rows, without_zeros
+from gsparse.sparse.canonical import sorted_rows, without_zeros
 from gsparse.sparse.reshaping import added_to, dense_of
 
-# Number of diagonals from which on SciPy warns that a matrix of diagonals is inefficient.
-_MANY_DIAGONALS = 100
 # The values that matrices of CuPy may have.
 _CUPY_DTYPES = "?fdFD"
-
-
-# ---------------------------------------------------------------------------------------------- rows, columns
 
 
 def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
@@ -49,12 +42,6 @@ def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
     converted = matrix._with_arrays(arrays, matrix.shape, matrix._transposed_class)
     converted.maxprint = matrix.maxprint
     return converted
-
-
-# ---------------------------------------------------------------------------------------------------- CuPy's matrices
-
-
-# ----------------------------------------------------------------------------------------------------- SciPy's formats
 
 
 def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
@@ -91,53 +78,6 @@ def _dense_on_device(matrix: MatrixLike) -> Array:
     csr = csr_of(matrix, matrix, False)
     with matrix.device.active(), matrix.device.memory_guard():
         return dense_of(matrix.device, csr).reshape(matrix.shape)
-
-
-def _entries_by_block(device: Device, csr: Csr, height: int, width: int) -> tuple[Csr, Array]:
-    """Return the numbers of the entries in the order of their blocks, and whether each is the first one of its block.
-
-    The numbers are the values of a matrix that has a row for each row of blocks, and a column for each column of them.
-    """
-    xp, shape = device.xp, (csr.num_rows // height, csr.num_cols // width)
-    indptr, numbers = xp.ascontiguousarray(csr.indptr[::height]), xp.arange(csr.nnz, dtype=np.int64)
-    entries = sorted_rows(device, Csr(shape, indptr, csr.indices // csr.indices.dtype.type(width), numbers))
-    return entries, first_of_each_place(device, entries)
-
-
-def _blocks(device: Device, csr: Csr, height: int, width: int) -> tuple[Array, Array, Array]:
-    """Return the values, the columns of blocks and the row pointers of a canonical matrix in blocks."""
-    xp, index = device.xp, csr.indices.dtype
-    entries, is_first = _entries_by_block(device, csr, height, width)
-    counts = xp.cumsum(is_first, dtype=np.int64)  # of the blocks up to each entry
-    first = xp.flatnonzero(is_first)  # synchronizes
-    rows, columns = (part[entries.data] for part in _coordinates(device, csr))
-    data = xp.zeros((int(first.size), height, width), csr.dtype)
-    places = (counts - 1) * (height * width) + (rows % height) * width + columns % width
-    data.reshape(-1)[places] = csr.data[entries.data]
-    indptr = xp.concatenate([xp.zeros(1, counts.dtype), counts])[entries.indptr]
-    return data, entries.indices[first], indptr.astype(index)
-
-
-def _estimated_blocksize(device: Device, csr: Csr) -> tuple[int, int]:
-    """Choose the size of blocks as `scipy.sparse._spfuncs.estimate_blocksize` does."""
-
-    def efficiency(size: int) -> float:
-        """Return the number of entries, divided by the number of elements of all blocks that contain entries."""
-        if csr.num_rows % size or csr.num_cols % size:
-            return 0.0
-        _, is_first = _entries_by_block(device, csr, size, size)
-        count = kernels_of(device).reductions.count_where(device, is_first, "not zero")  # synchronizes
-        return csr.nnz / (size * size * count)
-
-    enough = 0.7
-    if not csr.nnz:
-        return 1, 1
-    two, three = efficiency(2), efficiency(3)
-    if min(two, three) > (1 + enough) / 2:
-        size = 6 if efficiency(6) > enough else 3
-    else:
-        size = 4 if efficiency(4) > enough else 3 if three > enough else 2 if two > enough else 1
-    return size, size
 
 
 class Conversions(MatrixLike):
@@ -244,74 +184,6 @@ class Conversions(MatrixLike):
         if not self._by_columns:
             coo.has_canonical_format = self.has_canonical_format
         return coo
-
-    def todia(self, copy: bool = False) -> Any:
-        """Return this matrix in DIA, in the memory of the host. Repeated entries are added up. Synchronizes.
-
-        Parameters
-        ----------
-        copy : bool
-            As SciPy's; the arrays are copies in any case.
-
-        Returns
-        -------
-        scipy.sparse.dia_array
-            A plain SciPy array.
-        """
-        if self.ndim != 2:
-            raise ValueError(f"Cannot convert. DIA format must be 2D. Got {self.ndim}D")
-        if self.dtype.char in HOST_ONLY:
-            return run_on_host(self, "todia")
-        device, csr = self.device, csr_of(self, self, False)
-        xp = device.xp
-        with device.active(), device.memory_guard():
-            csr = canonical(device, csr)
-            rows, columns = _coordinates(device, csr)
-            offsets, diagonals = xp.unique(columns - rows, return_inverse=True)  # synchronizes
-            width = int(columns.max()) + 1 if csr.nnz else 0  # synchronizes
-            data = xp.zeros((offsets.size, width), csr.dtype)
-            data.reshape(-1)[diagonals * width + columns] = csr.data
-        if offsets.size > _MANY_DIAGONALS:
-            warnings.warn(
-                f"Constructing a DIA matrix with {offsets.size} diagonals is inefficient",
-                sp.SparseEfficiencyWarning,
-                stacklevel=frames_to_the_caller(),
-            )
-        parts = tuple(device.download(part) for part in (data, offsets))  # synchronizes
-        return self._dia_container(parts, shape=self.shape)
-
-    def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
-        """Return this matrix in BSR, in the memory of the host. Synchronizes.
-
-        Parameters
-        ----------
-        blocksize : (int, int), optional
-            Rows and columns of a block, of which M and N are multiples; chosen as SciPy does by default.
-        copy : bool
-            As SciPy's; the arrays are copies in any case.
-
-        Returns
-        -------
-        scipy.sparse.bsr_array
-            A plain SciPy array, with sorted blocks.
-
-        Raises
-        ------
-        ValueError
-            If the matrix cannot be divided into such blocks.
-        """
-        if self.ndim != 2:
-            raise ValueError("Cannot convert a 1d sparse array to bsr format")
-        if self.dtype.char in HOST_ONLY:
-            return run_on_host(self, "tobsr", blocksize=blocksize, copy=True)
-        device, csr = self.device, csr_of(self, self, False)
-        with device.active(), device.memory_guard():
-            height, width = _estimated_blocksize(device, csr) if blocksize is None else blocksize
-            if height < 1 or width < 1 or self.shape[0] % height or self.shape[1] % width:
-                raise ValueError(f"invalid blocksize {blocksize}")
-            blocks = _blocks(device, canonical(device, csr), height, width)
-        parts = tuple(device.download(part) for part in blocks)  # synchronizes
-        return self._bsr_container(parts, shape=self.shape)
 
     def toarray(self, order: Any = None, out: Array | None = None) -> Any:
         """Return this matrix as a dense array. Synchronizes, unless `out` is on the device.

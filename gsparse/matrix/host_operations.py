@@ -29,7 +29,7 @@ from gsparse.sparse import PUBLIC_NAMES
 
 # What still runs on the host: the operation, and when.
 HOST_OPERATIONS = {
-    "``tolil``, ``todok``": "always: SciPy makes the lists and dictionaries of these formats",
+    "``todia``, ``tobsr``, ``tolil``, ``todok``": "always: SciPy makes these formats",
     "``A[i, j] = v`` and other writes": "while somebody holds ``A.data``, ``A.indices`` or ``A.indptr``: the host copy "
     "is the current one then",
     "everything": "for ``longdouble`` values, which no device computes in",
@@ -183,6 +183,21 @@ class HostFormats(MatrixLike):
         with scipy_matrices():
             return repr(self) + str(array).removeprefix(repr(array))
 
+    def todia(self, copy: bool = False) -> Any:
+        """Return this matrix in DIA, which SciPy makes on the host. Synchronizes.
+
+        Parameters
+        ----------
+        copy : bool
+            As SciPy's; the values are copies in any case.
+
+        Returns
+        -------
+        scipy.sparse.dia_array
+            A plain SciPy array.
+        """
+        return run_on_host(self, "todia", copy)
+
     def tolil(self, copy: bool = False) -> Any:
         """Return this matrix in LIL, which SciPy makes on the host. Synchronizes.
 
@@ -212,3 +227,25 @@ class HostFormats(MatrixLike):
             A plain SciPy array.
         """
         return run_on_host(self, "todok", copy)
+
+    def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
+        """Return this matrix in BSR, which SciPy makes on the host. Synchronizes.
+
+        Parameters
+        ----------
+        blocksize : (int, int), optional
+            Rows and columns of a block, of which M and N are multiples; chosen as SciPy does by default.
+        copy : bool
+            As SciPy's; the arrays are copies in any case.
+
+        Returns
+        -------
+        scipy.sparse.bsr_array
+            A plain SciPy array.
+
+        Raises
+        ------
+        ValueError
+            If the matrix cannot be divided into such blocks.
+        """
+        return run_on_host(self, "tobsr", blocksize=blocksize, copy=True)

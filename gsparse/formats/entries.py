@@ -7,6 +7,7 @@ the same two accessors (`kernels/gpu/src/entries.cuh`, `kernels.cpu.entries`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +52,12 @@ class Columns:
 
     codes: Array
     bases: Array | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the codes."""
+        dtype: np.dtype[Any] = np.dtype(self.codes.dtype)
+        return dtype
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +120,7 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
-class StoredMatrix:
+class StoredMatrix(ABC):
     """What the arrays of every storage format have in common.
 
     Attributes
@@ -129,6 +136,16 @@ class StoredMatrix:
     @property
     def num_rows(self) -> int:
         return self.shape[0]
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that one product reads of the matrix itself."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> Any:
+        """The dtype of the values."""
 
     @property
     def num_stored(self) -> int:

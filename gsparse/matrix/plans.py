@@ -8,11 +8,12 @@ import numpy as np
 
 from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY
 from gsparse.errors import DtypeError
-from gsparse.formats import Stored
+from gsparse.formats import StoredMatrix
 from gsparse.formats.launch import Panel
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
+from gsparse.products.bsr import DenseBlocks
 
 # The property is not called `blocksize` as in SciPy, because methods of SciPy such as `resize` and `sum` take a matrix
 # that has an attribute of this name for one in BSR.
@@ -36,7 +37,7 @@ def _found_block_shape(matrix: MatrixLike) -> tuple[int, int]:
         return 1, 1
     structure, device = matrix._arrays.current(matrix._stored_shape).structure, matrix.device
     with device.active(), device.memory_guard():
-        rows, columns = structure.blocksize
+        rows, columns = structure.part(DenseBlocks).blocksize
     return (columns, rows) if matrix._by_columns else (rows, columns)
 
 
@@ -88,7 +89,7 @@ class Plans(MatrixLike):
         return self._prepared()[0].columns_plan(Panel(columns, pack), *types)
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> StoredMatrix:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
         return self._prepared()[0].product(*types).stored

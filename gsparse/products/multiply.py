@@ -19,8 +19,8 @@ from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, result_dtype, storage_dtype
 from gsparse.device.interchange import as_own_array
 from gsparse.device.streams import NO_CONTEXT
-from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
 from gsparse.products.building import ColumnsProduct, Product
+from gsparse.products.checks import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
 from gsparse.products.prepared import PreparedMatrix
 from gsparse.profiling import recording
 from gsparse.profiling.recording import span

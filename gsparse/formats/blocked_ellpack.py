@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gsparse.device.dtypes import Array
 from gsparse.formats.csr import LongRows
@@ -104,7 +103,3 @@ class BlockedEllpack(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.slices.nbytes + self.columns.nbytes + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype

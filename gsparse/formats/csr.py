@@ -143,7 +143,3 @@ class CsrEntries(StoredMatrix):
         """Bytes that one product reads of the matrix itself."""
         long_rows = 0 if self.long_rows is None else self.long_rows.nbytes
         return int(self.indptr.nbytes) + self.columns.nbytes + self.values.nbytes + long_rows
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gsparse.formats.entries import Columns, StoredMatrix, Values
 
@@ -41,7 +40,3 @@ class Ellpack(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.columns.nbytes + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype

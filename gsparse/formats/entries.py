@@ -97,6 +97,11 @@ class Values:
         """Whether there are several values in a table, so that each position looks its value up."""
         return self.table is not None and self.codes is not None
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table, 0 without one."""
+        return 0 if self.table is None else int(self.table.nbytes)
+
     def describe(self) -> str:
         """Return how the values are stored, for the table of a plan.
 
@@ -111,8 +116,7 @@ class Values:
 
     def nbytes_at(self, positions: int) -> int:
         """Return the bytes that these values would take at another number of positions."""
-        table = 0 if self.table is None else int(self.table.nbytes)
-        return table + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
+        return self.table_bytes + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
 
     def rearranged(self, arrange: Callable[[Array], Array]) -> Values:
         """Return these values at other positions: ``arrange(codes)``, with the same table."""
@@ -143,9 +147,9 @@ class StoredMatrix(ABC):
         """Bytes that one product reads of the matrix itself."""
 
     @property
-    @abstractmethod
     def dtype(self) -> Any:
         """The dtype of the values."""
+        return self.values.dtype  # type: ignore[attr-defined]
 
     @property
     def num_stored(self) -> int:

@@ -300,15 +300,13 @@ def describe_positions(
     num_columns = positions // values_per_column
     bases = 4 * -(-num_columns // run) if has_bases else 0
     nbytes = other_bytes + num_columns * columns.itemsize + bases + values.nbytes_at(positions)
-    table_bytes = 0 if values.table is None else int(values.table.nbytes)
-    name = dtype_name(columns)
     return Storage(
-        name,
+        dtype_name(columns),
         values.describe(),
         positions,
         nbytes,
         has_bases=has_bases,
         has_codes=values.has_codes,
-        table_bytes=table_bytes,
+        table_bytes=values.table_bytes,
         values_per_column=values_per_column,
     )

@@ -7,7 +7,6 @@ all entries), the columns with the most entries get short numbers, and a GPU kee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gsparse.device.dtypes import Array
 from gsparse.formats.entries import StoredMatrix, Values
@@ -141,7 +140,3 @@ class RowLanes(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.slices.nbytes + int(self.codes.nbytes) + int(self.columns.nbytes) + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype

@@ -166,10 +166,6 @@ def _columns_at(parts: SparsityPattern, slices: Slices) -> Array:
     return columns.astype(np.int32, copy=False)
 
 
-def _fits(stats: RowStats) -> bool:
-    return stats.is_numbered_in_int32
-
-
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
     """Describe the blocks. They are a candidate if they are larger than one entry, or if no other format is allowed.
 
@@ -207,7 +203,7 @@ def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) 
 BSR = StorageFormat(
     name="bsr",
     layout="bsr",
-    fits=_fits,
+    fits=lambda stats: stats.is_numbered_in_int32,
     requirement=NUMBERED_IN_INT32,
     describe=_describe,
     build=_build,

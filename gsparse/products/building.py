@@ -89,7 +89,7 @@ class ColumnsProduct(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays, which every product reads."""
-        return int(self.stored.nbytes)
+        return self.stored.nbytes
 
     @property
     def format(self) -> str:

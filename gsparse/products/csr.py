@@ -11,7 +11,7 @@ import numpy as np
 
 from gsparse.formats import Columns, CsrEntries, LongRows
 from gsparse.formats.costs import MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds, vector_length
-from gsparse.formats.launch import NO_LIMIT, Launch
+from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats, share_above
 from gsparse.kernels.backends import kernels_of
@@ -92,30 +92,17 @@ def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}
 
 
-def _scalar_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    return _terms(stats, SCALAR_LENGTH, 1.0)
-
-
-def _vector_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    threads = launch.threads_per_row
-    return _terms(stats, vector_length(threads), threads)
-
-
-def _fits_any(stats: RowStats) -> bool:
-    return True
-
-
 CSR_SCALAR = StorageFormat(
     name="csr_scalar",
     layout="csr",
     schedule="scalar",
     reads_csr=True,
-    fits=_fits_any,
+    fits=lambda stats: True,
     requirement="it fits every matrix",
     describe=_describe,
     build=_build(lambda rows: rows.scalar_length),
     parts=(CsrRows,),
-    terms=_scalar_terms,
+    terms=lambda stats, *_: _terms(stats, SCALAR_LENGTH, 1.0),
     costs={
         "gpu": KernelModel(
             fixed=1.81 * MICROSECOND,
@@ -144,7 +131,9 @@ CSR_VECTOR = replace(
     name="csr_vector",
     schedule="vector",
     build=_build(lambda rows: rows.vector_length),
-    terms=_vector_terms,
+    terms=lambda stats, storage, launch, _: _terms(
+        stats, vector_length(launch.threads_per_row), launch.threads_per_row
+    ),
     costs={
         "gpu": KernelModel(
             fixed=1.85 * MICROSECOND,

@@ -11,7 +11,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Ellpack, padding_code
 from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
+from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.blocked_ellpack import SlicedRows, fits_slices
 from gsparse.products.storage import MatrixPreparation
@@ -45,10 +45,6 @@ class PaddedRows(Part):
         return kernels_of(sparsity.device).layout.lay_out_ellpack(
             sparsity.device, sparsity.csr.indptr, items, width, sparsity.pitch, padding
         )
-
-
-def _fits(stats: RowStats) -> bool:
-    return stats.max_length <= MAX_INT32
 
 
 def _encodes_columns(matrix: MatrixPreparation) -> bool:
@@ -93,7 +89,7 @@ def _build(matrix: MatrixPreparation) -> Ellpack:
 ELLPACK = StorageFormat(
     name="ellpack",
     layout="ellpack",
-    fits=_fits,
+    fits=lambda stats: stats.max_length <= MAX_INT32,
     requirement=f"it counts the entries of a row in int32, up to {MAX_INT32}",
     describe=_describe,
     build=_build,

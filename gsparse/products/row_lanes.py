@@ -17,7 +17,7 @@ from gsparse.formats import Csr, LaneSlices, RowLanes, padding_code
 from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat
-from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
+from gsparse.formats.row_stats import NUMBERED_IN_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, releasable, scratch
@@ -213,10 +213,6 @@ def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
     return lanes, np.diff(first)
 
 
-def _fits(stats: RowStats) -> bool:
-    return stats.is_numbered_in_int32
-
-
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
     """Describe the format. Its sizes are estimated unless only this format is wanted, or the matrix has hubs.
 
@@ -239,7 +235,7 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None
         positions,
         nbytes + 2 * frequent + column.itemsize * rare + values.nbytes_at(positions),
         has_codes=values.has_codes,
-        table_bytes=0 if values.table is None else int(values.table.nbytes),
+        table_bytes=values.table_bytes,
     )
 
 
@@ -272,7 +268,7 @@ def _build(matrix: MatrixPreparation) -> RowLanes:
 ROW_LANES = StorageFormat(
     name="row_lanes",
     layout="row_lanes",
-    fits=_fits,
+    fits=lambda stats: stats.is_numbered_in_int32,
     requirement=NUMBERED_IN_INT32,
     describe=_describe,
     build=_build,

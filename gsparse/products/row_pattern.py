@@ -18,7 +18,7 @@ from gsparse.formats import Csr, RowPattern, Slices
 from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat
 from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
-from gsparse.formats.row_stats import MAX_INT32, RowStats
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.blocked_ellpack import SlicedRows, cut_slices
 from gsparse.products.storage import Dictionary, MatrixPreparation, cast_table, find_dictionary
@@ -210,14 +210,6 @@ def _entries(matrix: MatrixPreparation, patterns: Patterns, with_values: bool) -
     return offsets, None if values is None else cast_table(device, values, matrix.compute)
 
 
-def _fits(stats: RowStats) -> bool:
-    return stats.num_rows <= MAX_INT32
-
-
-def _accepts(structure: Structure) -> bool:
-    return structure.part(RepeatedRows).stats is not None
-
-
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
     repeated, stats = matrix.structure.part(RepeatedRows), None
     if level is AnalysisLevel.FULL or (level and repeated.are_many):
@@ -236,7 +228,7 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None
         positions,
         _bytes_with_own_values(matrix, stats),
         has_codes=values.has_codes,
-        table_bytes=0 if values.table is None else int(values.table.nbytes),
+        table_bytes=values.table_bytes,
         runs=stats.runs,
     )
 
@@ -295,8 +287,8 @@ def _parts_of(entries: slice, indptr: Any, offsets: Any, values: Any) -> Any:
 ROW_PATTERN = StorageFormat(
     name="row_pattern",
     layout="row_pattern",
-    fits=_fits,
-    accepts=_accepts,
+    fits=lambda stats: stats.num_rows <= MAX_INT32,
+    accepts=lambda structure: structure.part(RepeatedRows).stats is not None,
     requirement=_REQUIREMENT,
     describe=_describe,
     build=_build,

@@ -92,7 +92,8 @@ class Plans(MatrixLike):
     def stored(self) -> StoredMatrix:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
-        return self._prepared()[0].product(*types).stored
+        stored: StoredMatrix = self._prepared()[0].product(*types).stored
+        return stored
 
     @property
     def block_shape(self) -> tuple[int, int]:

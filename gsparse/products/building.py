@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
-from gsparse.formats import Bsr, Csr, RowPattern, StoredMatrix
+from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import Encoding, find_format
 from gsparse.kernels.backends import kernels_of
@@ -28,6 +28,7 @@ from gsparse.plan.choice import Candidate, Plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns, seconds_per_columns
 from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.bsr import BSR, DenseBlocks
+from gsparse.products.csr import CSR_SCALAR
 from gsparse.products.planning import Planner
 from gsparse.products.row_pattern import ROW_PATTERN
 from gsparse.products.storage import MatrixPreparation
@@ -54,15 +55,15 @@ Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The bound kernel for vectors of one dtype, with the arrays that it reads.
+    """The bound kernel for vectors of one dtype, or for several dense columns, with the arrays that it reads.
 
     Attributes
     ----------
     multiply : callable
         ``multiply(x, y, alpha, beta, conjugate)``, as `gsparse.kernels.contract` describes it.
     format : str
-        The name of the format.
-    stored : StoredMatrix
+        The name of the format, as `gsparse.FORMATS` lists it; without a schedule for several columns.
+    stored : StoredMatrix or Csr
         Its arrays.
     scalars : (scalar, scalar)
         One and zero in the compute dtype: alpha and beta of ``A @ x``.
@@ -70,31 +71,13 @@ class Product:
 
     multiply: Any
     format: str
-    stored: StoredMatrix
+    stored: Any
     scalars: tuple[Any, Any]
 
     @cached_property
     def nbytes(self) -> int:
         """Bytes of the arrays, which every product reads."""
-        return self.stored.nbytes
-
-
-class ColumnsProduct(NamedTuple):
-    """The bound kernel for several dense columns of one dtype, as in `Product`."""
-
-    multiply: Any
-    stored: Csr | RowPattern | Bsr
-    scalars: tuple[Any, Any]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays, which every product reads."""
-        return self.stored.nbytes
-
-    @property
-    def format(self) -> str:
-        """The name of the format, as gsparse.FORMATS lists it, without a schedule."""
-        return {Csr: "csr", RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(self.stored)]
+        return int(self.stored.nbytes)
 
 
 @dataclass(eq=False)
@@ -115,7 +98,7 @@ class FormatCache:
     plans: dict[Types, Plan] = field(default_factory=dict)
     preparations: dict[Types, MatrixPreparation] = field(default_factory=dict)
     products: dict[Types, Product] = field(default_factory=dict)
-    columns: dict[Types, ColumnsProduct] = field(default_factory=dict)
+    columns: dict[Types, Product] = field(default_factory=dict)
 
     def find_or_make(self, items: dict[Types, _Result], types: Types, make: Callable[[], _Result]) -> _Result:
         """Return the item for these dtypes out of one of the dictionaries. If there is none, only one thread makes it.
@@ -281,13 +264,14 @@ def blocks_for_columns(
 
 def build_columns(
     sparsity: SparsityPattern, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], transpose: Csr | None
-) -> ColumnsProduct:
+) -> Product:
     """Bind the product with several columns. `transpose` has the transposed arrays, if there are any."""
     device = sparsity.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
     choose = partial(launch_for, sparsity.rows, **_panel_options(device, stored, compute))
     multiply = kernels_of(device).spmm.csr_spmm(device, stored, compute, choose, sparsity.survey, transpose)
-    return ColumnsProduct(multiply, stored, _one_and_zero(compute))
+    format = {Csr: CSR_SCALAR.layout, RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(stored)]
+    return Product(multiply, format, stored, _one_and_zero(compute))
 
 
 def plan_of_columns(

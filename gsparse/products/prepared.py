@@ -31,7 +31,6 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 from gsparse.products.building import (
-    ColumnsProduct,
     FormatCache,
     Product,
     Types,
@@ -78,7 +77,7 @@ class PreparedMatrix:
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
         The product with vectors of the matrix's own dtype, after it has been built.
-    plain_columns : ColumnsProduct, optional
+    plain_columns : Product, optional
         The product with several columns of this dtype, after it has been built.
     """
 
@@ -91,7 +90,7 @@ class PreparedMatrix:
     is_new_result: bool = False
     transpose: Csr | None = None
     plain_product: Product | None = field(default=None, repr=False)
-    plain_columns: ColumnsProduct | None = field(default=None, repr=False)
+    plain_columns: Product | None = field(default=None, repr=False)
     # The transposed matrix, None for this one (no reference cycle), and whether its values are to be conjugated.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
@@ -235,7 +234,7 @@ class PreparedMatrix:
         if types == 2 * (self.csr.dtype,):
             self.plain_product = product
 
-    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Return the product with several columns for these dtypes. The first call builds it, and synchronizes."""
         formats, types = self._formats, (storage, compute)
         product = formats.columns.get(types)
@@ -247,7 +246,7 @@ class PreparedMatrix:
                     self.plain_columns = product
         return product
 
-    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
         return product

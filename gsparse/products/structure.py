@@ -2,8 +2,8 @@
 
 Matrices that differ in their values only share a `Structure`::
 
-    Structure --+--> SparsityPattern <--+      row pointers and columns, with statistics
-                +--> Part --------------+      what one storage format makes of them, in the file of the format
+    Structure --+--> SparsityPattern <--+    row pointers and columns, with statistics
+                +--> Part --------------+    what one storage format makes of them, in the file of the format
 
 A part refers to the sparsity pattern, which refers to no part. So there is no reference cycle, and arrays on a GPU are
 freed as soon as nobody refers to the structure.

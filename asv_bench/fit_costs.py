@@ -1,14 +1,14 @@
 """Measure what each storage format costs on this machine, and fit the constants of the prediction to it.
 
     python asv_bench/fit_costs.py measure TIMES.json [NAME ...]   times of every format in every encoding
-    python asv_bench/fit_costs.py fit TIMES.json [...]            constants for gsparse/formats/measured_costs.py
+    python asv_bench/fit_costs.py fit TIMES.json [...]            constants for the formats in gsparse/products/
     python asv_bench/fit_costs.py choose TIMES.json [...]         how good the choices of today's constants are
     python asv_bench/fit_costs.py blocks TIMES.json [NAME ...]    times of dense blocks, and the constants of bsr
 
 The action ``blocks`` measures and fits the constants of `bsr` alone. It measures every format on 27-point cubes with 2
 to 8 unknowns a node, in order and shuffled, on the assembled matrices of elasticity, and on armadillo13k_elast_P1 (or
 on the matrices with these names), in float64 and float32. Then it fits the constants of `bsr`, with those of the other
-formats as they are today, and prints the line for gsparse/formats/measured_costs.py. ``--largest`` leaves larger cubes
+formats as they are today, and prints the line for gsparse/products/bsr.py. ``--largest`` leaves larger cubes
 out, and ``fit --only bsr`` fits stored times in the same way.
 
 A matrix is stored in each format four times: with columns and values compressed, only columns, only values, neither.

@@ -44,10 +44,10 @@ from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.files import read_file
-from gsparse.formats.bsr import lanes_for_rows
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.linalg import cg, ic0
-from gsparse.products.structure import Structure
+from gsparse.products.bsr import DenseBlocks, lanes_for_rows
+from gsparse.products.structure import SparsityPattern
 
 COLUMNS = (1, 8, 32)
 DTYPES = ("float64", "float32")
@@ -249,7 +249,7 @@ def set_up_products(A: GpuSparseMatrix) -> float:
     set_ups = []
     for _ in range(5):
         A.release()
-        A._prepared()[0].structure.__dict__.pop("blocksize", None)
+        vars(A._prepared()[0].structure.part(DenseBlocks)).pop("blocksize", None)
         set_ups.append(seconds(device, partial(A.matvec, x, out=y)))
     return statistics.median(set_ups) / product
 
@@ -271,18 +271,23 @@ def measure_looking(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
         A = GpuSparseMatrix(S, device=device, expected_products=EXPECTED_PRODUCTS)
         x, y = device.upload(np.ones(S.shape[1])), device.empty(S.shape[0], np.dtype(float))
         A.matvec(x, out=y)
-        structure = A._prepared()[0].structure
+        blocks = A._prepared()[0].structure.part(DenseBlocks)
         product = statistics.median(seconds(device, partial(_repeat, A, x, y)) for _ in range(SAMPLES)) / 20
-        for what, name in (("survey", "survey"), ("looking for blocks", "blocksize")):
-            once = partial(_compute_again, structure, name)
+        for what, once in (
+            ("survey", partial(_survey_again, blocks.sparsity)),
+            ("looking for blocks", partial(_look_again, blocks)),
+        ):
             once()
             time = statistics.median(seconds(device, once) for _ in range(SAMPLES))
             yield {"matrix": f"{matrix}, {S.shape[0]} rows", "what": what, "products": time / product}
 
 
-def _compute_again(structure: Structure, name: str) -> Any:
-    structure.__dict__.pop(name, None)
-    return getattr(structure, name)
+def _survey_again(sparsity: SparsityPattern) -> Any:
+    return SparsityPattern(sparsity.device, sparsity.csr).survey
+
+
+def _look_again(blocks: DenseBlocks) -> Any:
+    return DenseBlocks(blocks.sparsity).blocksize
 
 
 def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> None:
@@ -293,10 +298,10 @@ def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> N
             x, y = device.upload(np.ones(S.shape[1], dtype)), device.empty(S.shape[0], np.dtype(dtype))
             samplers, chosen = {}, 0
             for lanes, threads, compress in itertools.product((1, 2, 4, 8), (128, 256), (True, False)):
-                with patch("gsparse.products.dense_blocks.lanes_for_rows", return_value=lanes):
+                with patch("gsparse.products.bsr.lanes_for_rows", return_value=lanes):
                     A = GpuSparseMatrix(S, device=device, format="bsr", threads_per_block=threads, compress=compress)
                     A.matvec(x, out=y)
-                chosen = lanes_for_rows(A._prepared()[0].structure.rows)
+                chosen = lanes_for_rows(A._prepared()[0].structure.sparsity.rows)
                 name = A.stored.row_lanes, threads, str(A.stored.columns.codes.dtype)
                 samplers[name] = clock.kernel_sampler(partial(A.matvec, x, out=y))
             times = {name: 1e6 * t for name, t in medians(samplers, SAMPLES).items() if isinstance(t, float)}

@@ -52,7 +52,7 @@ def products(loaded: LoadedMatrix) -> Iterator[tuple[str, PanelLaunch | None, Ca
         yield layout, None, partial(A.matmat, X, out=Y)
         for launch in launches(panel_of(X), device.lanes, dtype.itemsize):
             kernel = kernels_of(device).spmm.csr_spmm(
-                device, stored, dtype, lambda panel, launch=launch: launch, prepared.structure.survey
+                device, stored, dtype, lambda panel, launch=launch: launch, prepared.structure.sparsity.survey
             )
             yield layout, launch, partial(run, kernel, X, Y)
 

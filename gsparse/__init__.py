@@ -11,10 +11,10 @@ from gsparse._version import __version__
 from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.errors import GsparseError
-from gsparse.formats import FORMATS
 from gsparse.matrix import assembly
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.upper_layers import UPPER_LAYERS
+from gsparse.products import FORMATS
 from gsparse.products.multiply import spmm, spmv
 from gsparse.profiling.profile import profile
 from gsparse.sparse import PUBLIC_NAMES

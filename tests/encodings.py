@@ -19,14 +19,18 @@ from gsparse.formats import (
     Ellpack,
     RowLanes,
     RowPattern,
-    Stored,
+    StoredMatrix,
     Values,
     padding_code,
 )
 from gsparse.formats.launch import Launch
 from gsparse.kernels.backends import kernels_of
+from gsparse.products.blocked_ellpack import SlicedRows
+from gsparse.products.bsr import DenseBlocks
+from gsparse.products.csr import CsrRows
+from gsparse.products.ellpack import PaddedRows
 from gsparse.products.storage import MatrixPreparation
-from gsparse.products.structure import Structure
+from gsparse.products.structure import SparsityPattern, Structure
 from tests.support import exact_product, from_lengths, host, on_device, random_values
 
 PATTERN = "row_pattern"
@@ -102,7 +106,7 @@ def write_down(kind: str, data: Any, compute: Any) -> tuple[Any, Any]:
 
 def store(
     device: Device, S: Any, format: str, *, columns: Any = None, values: str = "plain", compute: Any = None
-) -> Stored:
+) -> StoredMatrix:
     """Store a matrix in a format, with columns of a dtype (None: unchanged) and values in an encoding of `VALUES`.
 
     `gsparse.products.storage` decides the position of each entry; the arguments decide how columns and values are
@@ -111,32 +115,30 @@ def store(
     compute = np.dtype(compute or S.dtype)
     parts = (on_device(device, part) for part in (S.indptr, S.indices, S.data))
     csr = Csr(S.shape, *parts)
-    structure = Structure.of(device, csr)
+    structure = Structure(SparsityPattern(device, csr))
     entries = MatrixPreparation(structure, csr, compute)
     if values != "shared":
         codes, table = write_down(values, S.data, compute)
         encoded = Values(*(None if a is None else on_device(device, a) for a in (codes, table)))
         entries._made |= {"values": encoded, "patterns": None}
     if format == "bsr":
-        block_rows, plain = structure.block_rows, structure.plain_block_columns()
+        part = structure.part(DenseBlocks)
+        block_rows, plain = part.block_rows, part.plain_columns()
         encode = kernels_of(device).encode.encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
-        structure.block_rows = replace(block_rows, columns=encoded)
+        part.block_rows = replace(block_rows, columns=encoded)
     elif format not in (PATTERN, "row_lanes"):
-        places, lay = {
-            "ellpack": ("ellpack_columns", structure.plain_ellpack_columns),
-            "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
-        }.get(format, ("csr_columns", lambda: csr.indices))
-        plain = lay()
+        part: Any = structure.part({"ellpack": PaddedRows, "blocked_ellpack": SlicedRows}.get(format, CsrRows))
+        plain = csr.indices if isinstance(part, CsrRows) else part.plain_columns()
         encode = kernels_of(device).encode.encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
-        setattr(structure, places, encoded)
+        part.columns = encoded
     return entries.stored(format)
 
 
 def multiply(
     device: Device,
-    stored: Stored,
+    stored: StoredMatrix,
     format: str,
     x: Any,
     *,
@@ -212,7 +214,7 @@ def covering(factors: dict[str, tuple[Any, ...]], fits: Any = lambda **case: Tru
 # ------------------------------------------------ decoding a stored matrix as the docstrings of its format describe it
 
 
-def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
+def decode(stored: StoredMatrix, run: int) -> tuple[Any, Any, Any]:
     """Return (indptr, indices, data) of a stored matrix, with the entries of a row in the order of storage."""
     if isinstance(stored, CsrEntries):
         positions = [np.arange(a, b) for a, b in pairwise(host(stored.indptr))]
@@ -354,7 +356,7 @@ def _decode_patterns(stored: RowPattern, run: int) -> tuple[Any, Any, Any]:
     return indptr, indices, _values_at(stored.values, k)
 
 
-def assert_decodes(stored: Stored, S: Any, run: int) -> None:
+def assert_decodes(stored: StoredMatrix, S: Any, run: int) -> None:
     """Check that a stored matrix decodes to S: every entry, in its order, with the same bits once widened."""
     indptr, indices, data = decode(stored, run)
     S = frequent_first(stored, S) if isinstance(stored, RowLanes) else S

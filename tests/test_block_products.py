@@ -293,7 +293,7 @@ def test_a_product_of_matrices_of_blocks_is_computed_by_blocks(device: Device, r
     C = A @ B
     np.testing.assert_array_equal(C.toarray(), (S @ T).toarray())
     assert C.nnz == (S @ T).nnz
-    assert C._arrays.prepared.structure.known_blocksize == (3, 6)
+    assert C._arrays.prepared.structure.sparsity.known_blocksize == (3, 6)
     assert C.block_shape == (3, 6)
     by_columns = B.T @ A.T
     assert by_columns.format == "csc"

@@ -13,10 +13,11 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from gsparse.formats import Csr
-from gsparse.formats.row_pattern import MAX_PATTERNS
 from gsparse.kernels.backends import kernels_of
+from gsparse.products.csr import CsrRows
+from gsparse.products.row_pattern import MAX_PATTERNS
 from gsparse.products.storage import MAX_VALUES
-from gsparse.products.structure import Structure
+from gsparse.products.structure import SparsityPattern
 from tests.encodings import HURTING, assert_decodes, bits, decode, hurting, patterned
 from tests.support import STRUCTURES, assert_product, from_lengths, host, on_device, random_values
 
@@ -325,10 +326,11 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
 @pytest.mark.parametrize("structure", ["split", "chunks"])
 def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
     S = hurting(device, structure, rng)
-    structure_of = Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
+    csr = Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data)))
+    rows_of_matrix = CsrRows(SparsityPattern(device, csr))
     size, lengths = kernels_of(device).layout.CHUNK_SIZE, np.diff(S.indptr)
     for limit in (16, 64, 256):
-        long = structure_of.csr_long_rows(limit)
+        long = rows_of_matrix.long_rows(limit)
         rows = np.flatnonzero(lengths > limit)
         if not rows.size:
             assert long is None
@@ -339,7 +341,7 @@ def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng
         chunks = -(-lengths[rows] // size)
         np.testing.assert_array_equal(host(long.first_chunk), np.concatenate([[0], np.cumsum(chunks)]))
         np.testing.assert_array_equal(host(long.chunk_rows), np.repeat(np.arange(rows.size), chunks))
-    assert structure_of.csr_long_rows(int(lengths.max())) is None
+    assert rows_of_matrix.long_rows(int(lengths.max())) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ survey

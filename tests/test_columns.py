@@ -77,7 +77,7 @@ class WorkerProducts:
                 launch, columns_per_load=panel.pack, loads=min(launch.loads, loads_choices(X.itemsize, panel.pack)[-1])
             )
 
-        survey = self.prepared.structure.survey
+        survey = self.prepared.structure.sparsity.survey
         multiply = kernels_of(self.device).spmm.csr_spmm(self.device, self.prepared.csr, X.dtype, choose, survey)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
         alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))

@@ -17,10 +17,11 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.formats import Bsr, Csr
-from gsparse.formats.bsr import MAX_BLOCK, lanes_for_rows
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
+from gsparse.products.bsr import DenseBlocks, lanes_for_rows
 from gsparse.products.prepared import PreparedMatrix
 from tests.encodings import assert_decodes
 from tests.support import DTYPES, assert_product, from_lengths, host, on_device, random_values
@@ -137,7 +138,7 @@ def test_a_survey_never_denies_blocks_that_are_there(
     )
     if largest_blocks(S) != (1, 1):
         assert survey.may_consist_of_blocks
-    assert A._prepared()[0].structure.blocksize == (largest_blocks(S) if S.nnz else (1, 1))
+    assert A._prepared()[0].structure.part(DenseBlocks).blocksize == (largest_blocks(S) if S.nnz else (1, 1))
 
 
 def test_the_survey_alone_recognizes_most_matrices_without_blocks(
@@ -154,8 +155,8 @@ def test_the_survey_alone_recognizes_most_matrices_without_blocks(
     for S in (sp.csr_array(sp.kronsum(*lines)), random, one_dense_row):
         A = GpuSparseMatrix(S, device=device)
         structure = A._prepared()[0].structure
-        assert not structure.survey.may_consist_of_blocks
-        assert structure.blocksize == (1, 1)
+        assert not structure.sparsity.survey.may_consist_of_blocks
+        assert structure.part(DenseBlocks).blocksize == (1, 1)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])

@@ -13,12 +13,15 @@ import pytest
 import gsparse
 from gsparse.errors import FormatError
 from gsparse.formats import Columns, Csr, LaneSlices, Slices, Values
-from gsparse.formats.blocked_ellpack import SliceStats
-from gsparse.formats.bsr import BlockRows, BlockStats
+from gsparse.formats.bsr import BlockRows
 from gsparse.formats.registry import AnalysisLevel, Encoding, Storage, find_format
-from gsparse.formats.row_lanes import MAX_FREQUENT, LaneStats
-from gsparse.formats.row_pattern import Patterns, PatternStats
 from gsparse.formats.row_stats import RowStats
+from gsparse.products.blocked_ellpack import SlicedRows, SliceStats
+from gsparse.products.bsr import BlockStats, DenseBlocks
+from gsparse.products.csr import CsrRows
+from gsparse.products.ellpack import PaddedRows
+from gsparse.products.row_lanes import MAX_FREQUENT, LanedRows, LaneStats
+from gsparse.products.row_pattern import Patterns, PatternStats, RepeatedRows
 
 NAMES = gsparse.FORMATS[1:]
 
@@ -51,44 +54,64 @@ LANE_CODES = np.zeros(60, np.uint16), np.zeros(20, np.int32)
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
-    """Make a stand-in for a matrix under preparation, with some attributes of the structure replaced."""
+    """Make a stand-in for a matrix under preparation.
+
+    `changes` replace attributes of the sparsity pattern ("rows") or of a part ("LanedRows.has_hubs").
+    """
     csr = Csr((20, 50), np.zeros(21, np.int32), np.zeros(70, np.int32), np.zeros(0))
-    dtypes = {"csr_column_dtype": np.uint16, "slice_column_dtype": np.uint8, "ellpack_column_dtype": np.uint16}
-    structure: dict[str, Any] = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
-    columns = ("csr_columns", "slice_columns", "ellpack_columns")
-    structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
     device = SimpleNamespace(lanes=32, kind="gpu", download=np.asarray, upload=np.asarray, empty=np.empty, xp=np)
-    structure |= {"csr": csr, "device": device, "rows": STATS, "pitch": 32}
-    structure |= {"slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
-    structure |= {"scalar_length": 16, "vector_length": 32}
-    structure |= {"csr_long_rows": lambda limit: f"longer than {limit}", "rows_repeat": True, "patterns": None}
-    structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
-    structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
-    structure |= {"lay_out_ellpack": lambda *_: LAID_OUT["ellpack"]}
-    structure |= {"known_blocksize": None, "blocksize": (2, 3)}
-    structure |= {"block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
-    structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
-    structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
-    structure |= {"has_hubs": True, "lane_stats": LaneStats(60, 20, 300), "lane_slices": LANE_SLICES}
-    structure |= {"lane_codes": LANE_CODES, "lay_out_lanes": lambda *_: LAID_OUT["slices"]}
-    structure |= {"most_steps": 8, "rare_columns": lambda dtype: f"columns as {dtype}"}
+    sparsity = SimpleNamespace(csr=csr, device=device, rows=STATS, pitch=32, known_blocksize=None)
+    sparsity.lay_out = lambda *_: LAID_OUT["slices"]
+    columns, uint8, uint16 = Columns(np.zeros(3, np.uint8)), np.dtype(np.uint8), np.dtype(np.uint16)
+    attributes: dict[type, dict[str, Any]] = {
+        CsrRows: {"columns": columns, "column_dtype": uint16, "scalar_length": 16, "vector_length": 32},
+        PaddedRows: {"columns": columns, "column_dtype": uint16, "plain_columns": lambda: "ellpack"},
+        SlicedRows: {"columns": columns, "column_dtype": uint8, "plain_columns": lambda: "slices", "slices": SLICES},
+        LanedRows: {"has_hubs": True, "slices": LANE_SLICES, "stats": LaneStats(60, 20, 300), "most_steps": 8},
+        RepeatedRows: {"are_many": True, "stats": PatternStats(4, 500, (3, 9)), "natural_slices": SLICES},
+        DenseBlocks: {"blocksize": (2, 3), "block_rows": BLOCK_ROWS, "plain_columns": lambda: "plain"},
+    }
+    attributes[CsrRows]["long_rows"] = lambda limit: f"longer than {limit}"
+    attributes[PaddedRows]["lay_out"] = lambda *_: LAID_OUT["ellpack"]
+    attributes[SlicedRows]["stats"] = SliceStats(96, 16, True)
+    attributes[LanedRows] |= {"placed_columns": LANE_CODES, "rare_columns": lambda dtype: f"columns as {dtype}"}
+    attributes[RepeatedRows]["patterns"] = None
+    attributes[DenseBlocks]["stats"] = BlockStats((2, 3), 64, 24, uint16)
+    attributes[LanedRows]["lay_out"] = attributes[DenseBlocks]["lay_out"] = sparsity.lay_out
+    parts = {cls: SimpleNamespace(sparsity=sparsity, **known) for cls, known in attributes.items()}
+    named = {cls.__name__: part for cls, part in parts.items()} | {"": sparsity}
+    for name, value in changes.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(named[owner], attribute, value)
     return SimpleNamespace(
-        structure=SimpleNamespace(**structure | changes),
+        structure=SimpleNamespace(part=parts.__getitem__, sparsity=sparsity),
+        sparsity=sparsity,
+        csr=csr,
         encoding=Encoding(compress, compress),
         values=values if compress else PLAIN,
         plain_values=PLAIN,
         compute=np.dtype(float),
-        patterns=shared,
-        bytes_with_own_values=777,
-        pattern_entries=lambda found, shared: (np.zeros(6, np.int32), np.ones(6) if shared else None),
+        made=lambda name, make: shared,
+        entries=(np.zeros(6, np.int32), np.ones(6)),
     )
+
+
+@pytest.fixture(autouse=True)
+def pattern_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let row patterns have the entries of the stand-in."""
+
+    def entries(matrix: Any, patterns: Patterns, with_values: bool) -> Any:
+        offsets, values = matrix.entries
+        return offsets, values if with_values else None
+
+    monkeypatch.setattr("gsparse.products.row_pattern._entries", entries)
 
 
 NONE, SHARED, FULL = AnalysisLevel.NONE, AnalysisLevel.SHARED, AnalysisLevel.FULL
 PATTERNS = Patterns(np.array([0, 1, 1], np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 6, (5, 8))
 ROWS, CODED, NARROW = 4 * 21, 70 + 8 * 3, 2 * 70 + 4 * 3
 MANY = replace(STATS, max_length=2**11)  # at 2**16 positions, far too much padding to be built
-FOUR_PATTERNS = Storage("4 rows", "uint8 of 3", 96, 777, (3, 9))
+FOUR_PATTERNS = Storage("4 rows", "uint8 of 3", 96, 500 + 16 + 96 + 24, (3, 9))
 DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "csr": ("csr_scalar", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
     "csr, compared": ("csr_vector", SHARED, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
@@ -99,13 +122,13 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "ellpack, compared with sorted slices": (
         "ellpack",
         SHARED,
-        {"slice_stats": SliceStats(96, 16, False)},
+        {"SlicedRows.stats": SliceStats(96, 16, False)},
         Storage("int32", "uint8 of 3", 160, 4 * 160 + 160 + 24),
     ),
     "ellpack, compared with no slices": (
         "ellpack",
         SHARED,
-        {"rows": replace(STATS, num_rows=2**31, max_length=2**31), "slice_stats": None},
+        {"rows": replace(STATS, num_rows=2**31, max_length=2**31), "SlicedRows.stats": None},
         Storage("int32", "uint8 of 3", 2**36, 5 * 2**36 + 24),
     ),
     "ellpack, alone": ("ellpack", FULL, {}, Storage("uint16", "uint8 of 3", 160, 2 * 160 + 4 * 5 + 160 + 24)),
@@ -138,28 +161,33 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "slices, looked at": (
         "blocked_ellpack",
         SHARED,
-        {"slice_stats": SliceStats(90, 99, False)},
+        {"SlicedRows.stats": SliceStats(90, 99, False)},
         Storage("uint8", "uint8 of 3", 90, 99 + 90 + 4 * 3 + 90 + 24),
     ),
     "slices, plain": (
         "blocked_ellpack",
         FULL,
-        {"compress": False, "slice_stats": SliceStats(90, 99, False)},
+        {"compress": False, "SlicedRows.stats": SliceStats(90, 99, False)},
         Storage("int32", "float64", 90, 99 + 12 * 90),
     ),
     "patterns, not looked at": ("row_pattern", NONE, {}, None),
-    "patterns of few rows each": ("row_pattern", SHARED, {"rows_repeat": False}, None),
+    "patterns of few rows each": ("row_pattern", SHARED, {"RepeatedRows.are_many": False}, None),
     "patterns asked for": (
         "row_pattern",
         FULL,
-        {"rows_repeat": False},
-        Storage("4 rows", "uint8 of 3", 96, 777, (3, 9)),
+        {"RepeatedRows.are_many": False},
+        FOUR_PATTERNS,
     ),
-    "too many patterns": ("row_pattern", FULL, {"pattern_stats": None}, None),
+    "too many patterns": ("row_pattern", FULL, {"RepeatedRows.stats": None}, None),
     "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
-    "patterns, plain": ("row_pattern", FULL, {"compress": False}, Storage("4 rows", "float64", 96, 777, (3, 9))),
+    "patterns, plain": (
+        "row_pattern",
+        FULL,
+        {"compress": False},
+        Storage("4 rows", "float64", 96, 500 + 16 + 8 * 96, (3, 9)),
+    ),
     "blocks of entries, not looked at": ("bsr", NONE, {}, None),
-    "no blocks": ("bsr", SHARED, {"blocksize": (1, 1)}, None),
+    "no blocks": ("bsr", SHARED, {"DenseBlocks.blocksize": (1, 1)}, None),
     "blocks of entries": (
         "bsr",
         SHARED,
@@ -169,7 +197,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "blocks of one entry, asked for": (
         "bsr",
         FULL,
-        {"blocksize": (1, 1), "block_stats": BlockStats((1, 1), 64, 24, np.dtype(np.int32))},
+        {"DenseBlocks.blocksize": (1, 1), "DenseBlocks.stats": BlockStats((1, 1), 64, 24, np.dtype(np.int32))},
         Storage("int32 1x1", "uint8 of 3", 64, 24 + 4 * 64 + 64 + 24),
     ),
     "blocks of entries, plain": (
@@ -179,37 +207,42 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         Storage("int32 2x3", "float64", 384, 24 + 4 * 64 + 8 * 384, values_per_column=6),
     ),
     "row lanes, not looked at": ("row_lanes", NONE, {}, None),
-    "row lanes, on a CPU": ("row_lanes", SHARED, {"has_hubs": False, "device": SimpleNamespace(kind="cpu")}, None),
+    "row lanes, on a CPU": (
+        "row_lanes",
+        SHARED,
+        {"LanedRows.has_hubs": False, "device": SimpleNamespace(kind="cpu")},
+        None,
+    ),
     # 20 rows, one of them empty, have 19 lanes, which waste two positions each, and 20 of the 32 lanes of a slice.
     "row lanes, estimated": (
         "row_lanes",
         SHARED,
-        {"has_hubs": False},
+        {"LanedRows.has_hubs": False},
         Storage("uint16", "uint8 of 3", 70 + 2 * 19, 20 * (4 * 32 + 16) // 32 + 3 * (70 + 2 * 19) + 24),
     ),
     "row lanes, asked for": (
         "row_lanes",
         FULL,
-        {"has_hubs": False, "lane_stats": LaneStats(0, 80, 300)},
+        {"LanedRows.has_hubs": False, "LanedRows.stats": LaneStats(0, 80, 300)},
         Storage("uint16", "uint8 of 3", 80, 300 + 2 * 80 + 80 + 24),
     ),
     "row lanes, plain": (
         "row_lanes",
         FULL,
-        {"has_hubs": False, "lane_stats": LaneStats(0, 80, 300), "compress": False},
+        {"LanedRows.has_hubs": False, "LanedRows.stats": LaneStats(0, 80, 300), "compress": False},
         Storage("int32", "float64", 80, 300 + 4 * 80 + 8 * 80),
     ),
     "hubs": ("row_lanes", SHARED, {}, Storage("uint16 75 %", "uint8 of 3", 80, 300 + 2 * 60 + 4 * 20 + 80 + 24)),
     "hubs of a matrix without entries": (
         "row_lanes",
         FULL,
-        {"lane_stats": LaneStats(0, 0, 16)},
+        {"LanedRows.stats": LaneStats(0, 0, 16)},
         Storage("uint16 0 %", "uint8 of 3", 0, 16 + 24),
     ),
     "hubs, one position": (
         "row_lanes",
         FULL,
-        {"lane_stats": LaneStats(1, 0, 16)},
+        {"LanedRows.stats": LaneStats(1, 0, 16)},
         Storage("uint16 100 %", "uint8 of 3", 1, 16 + 2 + 1 + 24),
     ),
     "patterns that share values": (
@@ -241,21 +274,21 @@ def test_the_schedules_of_csr_keep_its_order(compress: bool) -> None:
     assert [stored.long_rows for stored in built.values()] == ["longer than 16", "longer than 32"]
     for stored in built.values():
         assert (stored.shape, stored.nnz, stored.values) == ((20, 50), 70, matrix.values)
-        assert stored.indptr is matrix.structure.csr.indptr
-        assert (stored.columns is matrix.structure.csr_columns) is compress
-        assert compress or stored.columns.codes is matrix.structure.csr.indices
+        assert stored.indptr is matrix.sparsity.csr.indptr
+        assert (stored.columns is matrix.structure.part(CsrRows).columns) is compress
+        assert compress or stored.columns.codes is matrix.sparsity.csr.indices
 
 
 @pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize(("name", "columns"), [("ellpack", "ellpack_columns"), ("blocked_ellpack", "slice_columns")])
-def test_padded_formats_lay_out_columns_and_codes(name: str, columns: str, compress: bool) -> None:
+@pytest.mark.parametrize(("name", "part"), [("ellpack", PaddedRows), ("blocked_ellpack", SlicedRows)])
+def test_padded_formats_lay_out_columns_and_codes(name: str, part: type, compress: bool) -> None:
     matrix = prepared(compress)
     stored = find_format(name).build(matrix)
     assert (stored.shape, stored.nnz) == ((20, 50), 70)
     if compress:
-        assert stored.columns is getattr(matrix.structure, columns)
+        assert stored.columns is matrix.structure.part(part).columns
     else:
-        assert stored.columns.codes == columns.removesuffix("_columns").replace("slice", "slices")
+        assert stored.columns.codes == ("ellpack" if part is PaddedRows else "slices")
     assert stored.values.codes is LAID_OUT["slices" if name == "blocked_ellpack" else name]
     assert stored.values.table is matrix.values.table
     if name == "ellpack":
@@ -265,11 +298,12 @@ def test_padded_formats_lay_out_columns_and_codes(name: str, columns: str, compr
 
 
 @pytest.mark.parametrize(
-    ("name", "lays_out"), [("ellpack", "lay_out_ellpack"), ("blocked_ellpack", "lay_out"), ("row_pattern", "lay_out")]
+    ("name", "lays_out"),
+    [("ellpack", "PaddedRows.lay_out"), ("blocked_ellpack", "lay_out"), ("row_pattern", "lay_out")],
 )
 def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str) -> None:
     calls: list[Any] = []
-    matrix = prepared(**{lays_out: lambda *arguments: calls.append(arguments), "patterns": PATTERNS})
+    matrix = prepared(**{lays_out: lambda *arguments: calls.append(arguments), "RepeatedRows.patterns": PATTERNS})
     find_format(name).build(matrix)
     assert len(calls) == 1
     assert calls[0][0] is CODES.codes
@@ -282,7 +316,7 @@ def test_row_lanes_are_stored_at_the_positions_of_the_structure(compress: bool) 
     stored = find_format("row_lanes").build(matrix)
     assert (stored.shape, stored.nnz, stored.slices) == ((20, 50), 70, LANE_SLICES)
     assert stored.codes is LANE_CODES[0] and stored.columns is LANE_CODES[1]
-    without_hubs = find_format("row_lanes").build(prepared(compress, has_hubs=False))
+    without_hubs = find_format("row_lanes").build(prepared(compress, **{"LanedRows.has_hubs": False}))
     assert without_hubs.columns == "columns as uint16" if compress else without_hubs.columns is LANE_CODES[1]
     assert stored.values.codes is LAID_OUT["slices"]
     assert stored.dtype == stored.values.dtype
@@ -304,7 +338,7 @@ def test_blocks_are_stored_at_the_positions_of_the_structure(compress: bool) -> 
 def test_row_patterns_hold_values_once_where_rows_share_them() -> None:
     shared = find_format("row_pattern").build(prepared(shared=PATTERNS))
     assert (shared.pattern_values.size, shared.slices, shared.values, shared.common.code) == (6, None, None, 1)
-    own = find_format("row_pattern").build(prepared(patterns=PATTERNS))
+    own = find_format("row_pattern").build(prepared(**{"RepeatedRows.patterns": PATTERNS}))
     assert (own.pattern_values, own.slices, own.common) == (None, SLICES, None)
     assert own.values.codes is LAID_OUT["slices"]
     with pytest.raises(FormatError, match="at most 4096 distinct rows"):
@@ -348,7 +382,7 @@ def test_masks_tell_which_patterns_are_parts_of_the_common_one(common: Sequence[
     offsets = np.concatenate([np.array(row, np.int32) for row in rows])
     patterns = Patterns(np.full(100, 9, np.uint8), np.zeros(11, np.int64), indptr, offsets.size)
     matrix = prepared(shared=patterns)
-    matrix.pattern_entries = lambda *_: (offsets, np.zeros(offsets.size))
+    matrix.entries = offsets, np.zeros(offsets.size)
     built = find_format("row_pattern").build(matrix).common
     assert built.code == 9
     assert built.masks.dtype == np.uint32
@@ -362,7 +396,7 @@ def test_patterns_whose_values_are_not_those_of_the_common_one_are_marked() -> N
     indptr = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     patterns = Patterns(np.ones(100, np.uint8), np.zeros(8, np.int64), indptr, int(indptr[-1]))
     matrix = prepared(shared=patterns)
-    matrix.pattern_entries = lambda *_: (np.concatenate(rows).astype(np.int32), np.concatenate(values))
+    matrix.entries = np.concatenate(rows).astype(np.int32), np.concatenate(values)
     built = find_format("row_pattern").build(matrix).common
     assert built.differs.tolist() == [0, 0, 1, 1, 0, 1, 1, 1]
     assert (built.offsets.tolist(), built.first) == ([-9, 0, 9], 2)
@@ -371,5 +405,5 @@ def test_patterns_whose_values_are_not_those_of_the_common_one_are_marked() -> N
 def test_row_patterns_alone_depend_on_the_columns() -> None:
     for name in NAMES:
         for stats in (None, PatternStats(4, 500, (3, 9))):
-            structure = prepared(pattern_stats=stats).structure
+            structure = prepared(**{"RepeatedRows.stats": stats}).structure
             assert find_format(name).accepts(structure) is (name != "row_pattern" or stats is not None)

@@ -24,14 +24,16 @@ from gsparse.formats import (
     Values,
     padding_code,
 )
-from gsparse.formats.blocked_ellpack import fits_slices
-from gsparse.formats.bsr import MAX_BLOCK, BlockRows, lanes_for_rows
+from gsparse.formats.bsr import MAX_BLOCK, BlockRows
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import NO_LIMIT, THREADS_PER_BLOCK, Launch, Panel, PanelLaunch
 from gsparse.formats.registry import COMPRESSED, REGISTRY, Encoding, Storage
 from gsparse.formats.registry import PLAIN as UNCOMPRESSED
-from gsparse.formats.row_pattern import CommonPattern, Patterns
+from gsparse.formats.row_pattern import CommonPattern
 from gsparse.formats.row_stats import RowStats
+from gsparse.products.blocked_ellpack import fits_slices
+from gsparse.products.bsr import lanes_for_rows
+from gsparse.products.row_pattern import Patterns
 
 # All arrays have different sizes, so that a sum of bytes shows which of them were counted.
 INDPTR, INDICES, DATA = np.zeros(4, np.int64), np.zeros(23, np.int32), np.ones(23)

@@ -23,7 +23,7 @@ from gsparse.bench.problems import stencil
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
 from gsparse.formats.registry import REGISTRY, names_of
-from gsparse.products import planning, storage
+from gsparse.products import planning, row_pattern, storage
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
 
@@ -70,7 +70,7 @@ def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     with monkeypatch.context() as short:
         if where == "analysis":
             short.setattr(storage, "compress_values", out_of_memory)
-            short.setattr(storage, "find_row_dictionary", out_of_memory)
+            short.setattr(row_pattern, "find_row_dictionary", out_of_memory)
         else:
             short.setitem(REGISTRY, wanted, replace(REGISTRY[wanted], build=out_of_memory))
         for columns in shapes:

@@ -14,7 +14,6 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
-from gsparse.formats import FORMATS
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
 from gsparse.formats.registry import Storage, find_format, names_of, register, unregister
@@ -22,6 +21,7 @@ from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, sorted_by_time, threads_per_row
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
+from gsparse.products import FORMATS
 from tests.support import STRUCTURES, from_lengths
 
 KERNELS = FORMATS[1:]

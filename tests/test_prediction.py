@@ -10,7 +10,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from gsparse.formats import FORMATS
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.costs import TABLE_BYTES, KernelModel, num_sharing, vector_length
 from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
@@ -18,6 +17,7 @@ from gsparse.formats.row_stats import RowStats, share_above
 from gsparse.kernels.gpu import layout
 from gsparse.plan.choice import Candidate, make_plan
 from gsparse.plan.cost_model import MachineModel
+from gsparse.products import FORMATS
 
 KERNELS = FORMATS[1:]
 EVERY_FORMAT = pytest.mark.parametrize("format", KERNELS)

@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 import gsparse.linalg as gla
-from gsparse import GpuSparseMatrix
+from gsparse import FORMATS, GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
+from gsparse.formats.registry import find_format
+from gsparse.products.storage import MatrixPreparation
+from gsparse.products.structure import Part, Structure, releasable, scratch
 from tests.linalg.problems import laplacian, right_hand_side
 
 S = laplacian(10)
@@ -82,6 +85,29 @@ def test_a_preconditioner_is_freed_after_a_solve(real_device: Device, name: str)
 @pytest.mark.parametrize("name", USES)
 def test_a_matrix_is_freed_after_its_use(real_device: Device, name: str) -> None:
     assert is_freed_after(lambda: GpuSparseMatrix(S, device=real_device), USES[name])
+
+
+def arrays_of(structure: Structure) -> set[tuple[type[Part], type]]:
+    """Return the parts that have arrays, each with the kind of these arrays."""
+    kinds = {(cls, type(getattr(cls, name, None))) for cls, part in structure._parts.items() for name in vars(part)}
+    return {(cls, kind) for cls, kind in kinds if issubclass(kind, releasable)}
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_a_product_keeps_the_arrays_of_its_format_alone(real_device: Device, name: str) -> None:
+    A = GpuSparseMatrix(S, device=real_device, format=name)
+    prepared = A._prepared()[0]
+    structure = prepared.structure
+    for other in FORMATS[1:]:
+        MatrixPreparation(structure, prepared.csr, A.dtype).stored(other)
+    assert scratch in {kind for _, kind in arrays_of(structure)}
+    A @ B
+    assert arrays_of(structure) == {(cls, releasable) for cls in find_format(name).parts}
+    structure.release()
+    assert arrays_of(structure) == set()
+    reference = weakref.ref(structure)
+    del A, prepared, structure
+    assert reference() is None
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -15,7 +15,8 @@ from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import spmv
 from gsparse.products import row_lanes
-from gsparse.products.structure import Structure
+from gsparse.products.row_lanes import LanedRows
+from gsparse.products.structure import SparsityPattern
 from tests.conftest import make_device
 from tests.encodings import assert_decodes
 from tests.support import assert_product, host, on_device, random_values
@@ -30,8 +31,10 @@ def graph(rng: np.random.Generator, num_rows: int, num_cols: int, nnz: int) -> s
     return sp.csr_array((random_values(rng, nnz, float), indices, indptr.astype(np.int32)), shape=(num_rows, num_cols))
 
 
-def structure_of(device: Device, S: sp.csr_array) -> Structure:
-    return Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
+def laned_rows(device: Device, S: sp.csr_array) -> LanedRows:
+    return LanedRows(
+        SparsityPattern(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
+    )
 
 
 @pytest.fixture(params=[False, True], ids=["no hubs", "hubs"])
@@ -39,17 +42,17 @@ def hubs(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.Mon
     """Let all matrices have hubs, or none. On a CPU none has."""
     if request.param and device.kind == "cpu":
         pytest.skip("matrices on a CPU have no hubs")
-    monkeypatch.setattr(Structure, "has_hubs", request.param)
+    monkeypatch.setattr(LanedRows, "has_hubs", request.param)
     return bool(request.param)
 
 
 def test_frequent_columns_are_those_with_the_most_entries(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Structure, "has_hubs", True)
+    monkeypatch.setattr(LanedRows, "has_hubs", True)
     monkeypatch.setattr(row_lanes, "MAX_FREQUENT", 50)
     device, S = make_device("emulated:32"), graph(rng, 300, 400, 6000)
-    slices = structure_of(device, S).lane_slices
+    slices = laned_rows(device, S).slices
     counts = np.bincount(S.indices, minlength=400)
     frequent, numbers = host(slices.frequent), host(slices.numbers)
     np.testing.assert_array_equal(counts[frequent], np.sort(counts)[::-1][:50])
@@ -61,7 +64,7 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
     S = graph(rng, 300, 400, 6000)
     numbers = np.full(400, 65535, np.uint16)
     numbers[:60] = np.arange(60)
-    csr = structure_of(device, S).csr
+    csr = laned_rows(device, S).sparsity.csr
     found = kernels_of(device).layout.lane_rows(device, csr, on_device(device, numbers) if hubs else None, 4)
     order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
     lengths, width = np.diff(S.indptr), device.lanes
@@ -81,10 +84,10 @@ def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Genera
 
 
 def test_columns_without_entries_are_not_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Structure, "has_hubs", True)
+    monkeypatch.setattr(LanedRows, "has_hubs", True)
     device = make_device("emulated:32")
     S = sp.csr_array(([1.0, 2.0, 3.0], [7, 7, 2], [0, 1, 3]), shape=(2, 10))
-    np.testing.assert_array_equal(host(structure_of(device, S).lane_slices.frequent), [7, 2])
+    np.testing.assert_array_equal(host(laned_rows(device, S).slices.frequent), [7, 2])
 
 
 @pytest.mark.parametrize("max_frequent", [3, 65_535])
@@ -98,7 +101,7 @@ def test_products_are_right_for_rows_with_one_lane_several_lanes_and_several_sli
     fewest_steps: int,
 ) -> None:
     monkeypatch.setattr(row_lanes, "MAX_FREQUENT", max_frequent)
-    monkeypatch.setattr(Structure, "most_steps", fewest_steps)
+    monkeypatch.setattr(LanedRows, "most_steps", fewest_steps)
     S = graph(rng, 700, 501, 9000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)
@@ -135,7 +138,7 @@ def test_matrices_that_are_larger_than_the_cache_multiply_right(
 def test_the_sum_of_a_row_of_several_slices_is_always_the_same(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hubs: bool
 ) -> None:
-    monkeypatch.setattr(Structure, "most_steps", 1)
+    monkeypatch.setattr(LanedRows, "most_steps", 1)
     S = graph(rng, 40, 300, 5000)
     A, x = GpuSparseMatrix(S, device=device, format="row_lanes"), random_values(rng, 300, float)
     first = A @ x
@@ -180,13 +183,13 @@ def test_only_power_law_graphs_have_hubs(
     indices = (column_indices(17, rng, **kind) % n).astype(np.int32)
     S = sp.csr_array((np.ones(indices.size), indices, np.arange(0, indices.size + 1, 4, dtype=np.int32)), shape=(n, n))
     device = make_device("emulated:32")
-    assert structure_of(device, S).has_hubs is expected
-    assert not structure_of(get_device("cpu"), S).has_hubs  # a product on a CPU would not gain
+    assert laned_rows(device, S).has_hubs is expected
+    assert not laned_rows(get_device("cpu"), S).has_hubs  # a product on a CPU would not gain
     if expected:
         monkeypatch.setattr(row_lanes, "_MIN_HUBS", 10**6)
-        assert not structure_of(device, S).has_hubs
+        assert not laned_rows(device, S).has_hubs
         monkeypatch.setattr(row_lanes, "_MIN_ENTRIES", S.nnz + 1)
-        assert not structure_of(device, S).has_hubs
+        assert not laned_rows(device, S).has_hubs
 
 
 def test_the_candidate_for_row_lanes_has_the_sizes_of_the_stored_matrix(
@@ -194,7 +197,7 @@ def test_the_candidate_for_row_lanes_has_the_sizes_of_the_stored_matrix(
 ) -> None:
     device = make_device("emulated:32")
     S = graph(rng, 3000, 2500, 40_000)
-    monkeypatch.setattr(Structure, "has_hubs", True)
+    monkeypatch.setattr(LanedRows, "has_hubs", True)
     plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
     candidate = next(c for c in plan.candidates if c.format == "row_lanes")
     A = GpuSparseMatrix(S, device=device, format="row_lanes")

@@ -22,7 +22,6 @@ from gsparse.formats.costs import KernelModel
 from gsparse.formats.registry import (
     REGISTRY,
     AnalysisLevel,
-    Preparation,
     Storage,
     StorageFormat,
     choices,
@@ -32,7 +31,10 @@ from gsparse.formats.registry import (
     register,
     unregister,
 )
-from gsparse.formats.row_pattern import MAX_PATTERNS
+from gsparse.products.csr import CsrRows
+from gsparse.products.row_pattern import MAX_PATTERNS
+from gsparse.products.storage import MatrixPreparation
+from gsparse.products.structure import Part, Structure, releasable
 from tests.support import assert_product, from_lengths, random_values
 
 NAMES = gsparse.FORMATS[1:]
@@ -56,29 +58,27 @@ class Diagonals:
         return int(self.offsets.nbytes + self.values.nbytes)
 
 
-def offsets_of(structure: Any) -> Any:
-    """Return the offsets of all diagonals with entries, an array that matrices with other values share."""
-
-    def find() -> Any:
-        csr = structure.csr
+class DiagonalOffsets(Part):
+    @releasable
+    def offsets(self) -> Any:
+        """The offsets of all diagonals with entries, an array that matrices with other values share."""
+        csr = self.sparsity.csr
         return np.unique(csr.indices - np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr)))
 
-    return structure.cached("diagonal_offsets", find)
 
-
-def describe_diagonals(matrix: Preparation[Any], level: AnalysisLevel) -> Storage | None:
+def describe_diagonals(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
     if not (level and has_few_diagonals(matrix.structure)):
         return None
-    size = offsets_of(matrix.structure).size * matrix.structure.rows.num_rows
+    size = matrix.structure.part(DiagonalOffsets).offsets.size * matrix.csr.num_rows
     return Storage("offsets", str(matrix.plain_values.dtype), size, size * matrix.plain_values.dtype.itemsize)
 
 
-def has_few_diagonals(structure: Any) -> bool:
-    return bool(offsets_of(structure).size <= 9)
+def has_few_diagonals(structure: Structure) -> bool:
+    return bool(structure.part(DiagonalOffsets).offsets.size <= 9)
 
 
-def build_diagonals(matrix: Preparation[Any]) -> Diagonals:
-    csr, offsets, entries = matrix.structure.csr, offsets_of(matrix.structure), matrix.plain_values.codes
+def build_diagonals(matrix: MatrixPreparation) -> Diagonals:
+    csr, offsets, entries = matrix.csr, matrix.structure.part(DiagonalOffsets).offsets, matrix.csr.data
     rows = np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr))
     values = np.zeros((offsets.size, csr.num_rows), entries.dtype)
     np.add.at(values, (np.searchsorted(offsets, csr.indices - rows), rows), entries)
@@ -103,7 +103,7 @@ DIAGONALS = StorageFormat(
     requirement="it stores at most 9 diagonals",
     describe=describe_diagonals,
     build=build_diagonals,
-    structure_arrays=("diagonal_offsets",),
+    parts=(DiagonalOffsets,),
     costs={"cpu": KernelModel(fixed=1e-9, byte=1e-16, setup=1.0)},
     kernels={"cpu": bind_diagonals},
 )
@@ -127,12 +127,13 @@ def test_a_format_from_outside_multiplies_by_its_name(diagonals: Any, banded: An
     assert_product(A @ x, banded, x)
     assert_product(A.T @ x, sp.csr_array(banded.T), x)
     assert isinstance(A.stored, Diagonals)
-    assert A._prepared()[0].structure.__dict__["diagonal_offsets"].tolist() == [-7, 0, 1, 30]
+    part = A._prepared()[0].structure.part(DiagonalOffsets)
+    assert vars(part)["offsets"].tolist() == [-7, 0, 1, 30]
     doubled = 2 * A
     assert_product(doubled @ x, 2 * banded, x)
     assert doubled.stored.offsets is A.stored.offsets  # an array of the shared structure
     A.release()
-    assert "diagonal_offsets" not in A._prepared()[0].structure.__dict__
+    assert "offsets" not in vars(part)
 
 
 def test_auto_considers_a_format_from_outside(diagonals: Any, banded: Any, rng: np.random.Generator) -> None:
@@ -177,8 +178,8 @@ def test_a_name_cannot_be_registered_twice(name: str) -> None:
 # -------------------------------------------------------------------------------------------------- names and schedules
 
 
-def test_no_module_names_a_format_besides_formats_and_kernels() -> None:
-    """Other folders must ask the registry: a string that equals a name would be a special case for one format."""
+def test_no_module_names_a_format_besides_its_own_file_and_kernels() -> None:
+    """Other files must ask the registry: a string that equals a name would be a special case for one format."""
     package = Path(gsparse.__file__).parent
     exempt = {
         package / "bench" / "claims.py",  # quotes publications that use these names
@@ -188,9 +189,10 @@ def test_no_module_names_a_format_besides_formats_and_kernels() -> None:
     named = [
         f"{path.relative_to(package)}:{node.lineno}: {node.value}"
         for path in package.rglob("*.py")
-        if path.relative_to(package).parts[0] not in ("formats", "kernels") and path not in exempt
+        if path.relative_to(package).parts[0] != "kernels" and path not in exempt
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in NAMES
+        if path != package / "products" / f"{find_format(node.value).layout}.py"
     ]
     assert named == []
 
@@ -211,13 +213,13 @@ def test_formats_are_listed_in_the_order_of_the_registry() -> None:
     }
 
 
-def test_formats_share_pieces_only_within_csr() -> None:
-    arrays = {name: set(format.structure_arrays) for name, format in REGISTRY.items()}
-    assert all(arrays.values())
-    csr = {name for name in NAMES if "csr_columns" in arrays[name]}
+def test_formats_share_parts_only_within_csr() -> None:
+    parts = {name: set(format.parts) for name, format in REGISTRY.items()}
+    assert all(parts.values())
+    csr = {name for name in NAMES if CsrRows in parts[name]}
     assert csr == set(names_of(reads_csr=True)) == set(SCHEDULES.values())
     for one, other in combinations((name for name in NAMES if name not in csr), 2):
-        assert not arrays[one] & arrays[other]
+        assert not parts[one] & parts[other]
     assert names_of(only_compressed=True) == ("row_pattern",)
 
 

@@ -23,8 +23,8 @@ from gsparse.device.compilation import COMPILE_NOTICE
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
-from gsparse.formats import FORMATS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.products import FORMATS
 
 # Grid points per side, rows and entries per row of the matrices. Of smaller ones, one thread would do all the work, and
 # the code that hands it out to several threads would not be compiled.

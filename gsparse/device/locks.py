@@ -94,7 +94,7 @@ def _locks_of_properties() -> Iterator[Any]:
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
     classes = {item for module in modules for item in vars(module).values() if isinstance(item, type)}
     attributes = (attribute for cls in classes for attribute in vars(cls).values())
-    return (attribute.lock for attribute in attributes if type(attribute) is cached_property)  # type: ignore[attr-defined]
+    return (attribute.lock for attribute in attributes if isinstance(attribute, cached_property))  # type: ignore[attr-defined]
 
 
 def _renew_locks() -> None:

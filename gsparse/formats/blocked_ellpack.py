@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import num_chunks, num_rounds
-from gsparse.formats.csr import Csr, LongRows
+from gsparse.formats.csr import LongRows
 from gsparse.formats.entries import Columns, StoredMatrix, Values
-from gsparse.formats.launch import Launch
-from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import MAX_INT32, RowStats
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,112 +103,3 @@ class BlockedEllpack(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.slices.nbytes + self.columns.nbytes + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype
-
-
-class SliceStats(NamedTuple):
-    """Sizes of the slices of a matrix, which remain known after the slices have been freed.
-
-    Attributes
-    ----------
-    num_positions : int
-    nbytes : int
-        Bytes of the arrays that say where rows are stored.
-    is_in_order : bool
-        Whether the slices hold all rows in natural order, without long rows apart.
-    """
-
-    num_positions: int
-    nbytes: int
-    is_in_order: bool
-
-
-# ------------------------------------------------------------------------------------------------------- the format
-
-
-class SlicesStructure(Protocol):
-    """What blocked ELLPACK needs to know about the row pointers and columns of a matrix."""
-
-    csr: Csr
-    device: Device
-
-    @property
-    def rows(self) -> RowStats: ...
-    @property
-    def pitch(self) -> int: ...
-    @property
-    def slices(self) -> Slices: ...
-    @property
-    def slice_stats(self) -> SliceStats: ...
-    @property
-    def slice_columns(self) -> Columns: ...
-    @property
-    def slice_column_dtype(self) -> np.dtype[Any]: ...
-    def plain_slice_columns(self) -> Array: ...
-    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array: ...
-
-
-def fits_slices(stats: RowStats) -> bool:
-    """Return whether slices can hold a matrix.
-
-    Sorting numbers the rows in int32. Without sorting, only the entries of one row are counted in int32.
-    """
-    return stats.num_rows <= MAX_INT32 or stats.max_length <= MAX_INT32
-
-
-def _describe(matrix: Preparation[SlicesStructure], level: AnalysisLevel) -> Storage:
-    structure = matrix.structure
-    lanes = structure.device.lanes
-    positions, offsets = structure.rows.blocked_stored, 8 * (structure.pitch // lanes + 1)
-    columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
-    if level:
-        positions, offsets, _ = structure.slice_stats
-        columns = structure.slice_column_dtype if matrix.encoding.columns else columns
-    values = matrix.values if level else matrix.plain_values
-    return describe_positions(columns, values, positions, offsets, lanes)
-
-
-def _build(matrix: Preparation[SlicesStructure]) -> BlockedEllpack:
-    structure, csr, slices = matrix.structure, matrix.structure.csr, matrix.structure.slices
-    columns = structure.slice_columns if matrix.encoding.columns else Columns(structure.plain_slice_columns())
-    values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
-    return BlockedEllpack(csr.shape, csr.nnz, slices, columns, values)
-
-
-def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, float]:
-    """Count the terms of a product with slices, in which rows with more entries than `limit` are long rows.
-
-    Parameters
-    ----------
-    stats : RowStats
-    limit : float
-    lanes : float
-        Number of threads that share a row.
-    """
-    chunks = num_chunks(stats.num_long, stats.long_entries) if stats.max_length > limit else 0.0
-    return {
-        "step": num_rounds(stats, limit, lanes),
-        "chunk": chunks,
-        "sorted": stats.num_rows if stats.wants_sorting else 0,
-    }
-
-
-def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms. Long rows are separate if fewer positions are stored than slices of all rows would have."""
-    return slice_terms(stats, long_length if storage.num_stored < stats.blocked_stored else stats.max_length)
-
-
-BLOCKED_ELLPACK = StorageFormat(
-    name="blocked_ellpack",
-    layout="blocked_ellpack",
-    fits=fits_slices,
-    requirement=f"it needs at most {MAX_INT32} rows, or rows of at most {MAX_INT32} entries: it counts in int32",
-    describe=_describe,
-    build=_build,
-    structure_arrays=("slices", "slice_columns"),
-    terms=_terms,
-    costs=MEASURED_COSTS["blocked_ellpack"],
-)

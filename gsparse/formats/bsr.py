@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
 
-import numpy as np
-
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.blocked_ellpack import Slices, slice_terms
-from gsparse.formats.csr import Csr
+from gsparse.formats.blocked_ellpack import Slices
 from gsparse.formats.entries import Columns, StoredMatrix, Values
-from gsparse.formats.launch import Launch
-from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
 # Largest number of rows and of columns of a block.
 MAX_BLOCK = 8
-# Several GPU lanes share a row if one thread for each row would leave lanes of a device idle. Each of them has at least
-# _ENTRIES_PER_LANE entries on average.
-_DEVICE_THREADS = 2**18
-_ENTRIES_PER_LANE = 6.0
-_MAX_ROW_LANES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +42,6 @@ class BlockRows:
     @property
     def num_parts(self) -> int:
         return int(self.part_indptr.size) - 1
-
-
-class BlockStats(NamedTuple):
-    """Sizes of `BlockRows`, which remain known after these have been freed.
-
-    Attributes
-    ----------
-    blocksize : (int, int)
-    num_positions : int
-        Number of positions of blocks, padding included.
-    nbytes : int
-        Bytes of the arrays that say where blocks are stored.
-    column_dtype : dtype
-        The dtype of the block columns.
-    """
-
-    blocksize: tuple[int, int]
-    num_positions: int
-    nbytes: int
-    column_dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,97 +93,3 @@ class Bsr(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.slices.nbytes + self.columns.nbytes + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype
-
-
-def lanes_for_rows(stats: RowStats) -> int:
-    """Return the number of GPU lanes that share a row: more than one only if a matrix has few rows.
-
-    Examples
-    --------
-    >>> [lanes_for_rows(RowStats(n, n, 30 * n, 30, 30, 30.0, 0.0, 0, 30 * n)) for n in (1000, 40_000, 100_000, 10**6)]
-    [4, 4, 2, 1]
-    """
-    lanes = 1
-    while (
-        2 * lanes <= _MAX_ROW_LANES
-        and 2 * lanes * stats.num_rows <= _DEVICE_THREADS
-        and stats.mean_length >= 2 * lanes * _ENTRIES_PER_LANE
-    ):
-        lanes *= 2
-    return lanes
-
-
-# ------------------------------------------------------------------------------------------------------- the format
-
-
-class BlocksStructure(Protocol):
-    """What BSR needs to know about the row pointers and columns of a matrix."""
-
-    csr: Csr
-    device: Device
-    known_blocksize: tuple[int, int] | None
-
-    @property
-    def rows(self) -> RowStats: ...
-    @property
-    def blocksize(self) -> tuple[int, int]: ...
-    @property
-    def block_rows(self) -> BlockRows: ...
-    @property
-    def block_stats(self) -> BlockStats: ...
-    def plain_block_columns(self) -> Array: ...
-    def lay_out_blocks(self, items: Array) -> Array: ...
-
-
-def _fits(stats: RowStats) -> bool:
-    return stats.is_numbered_in_int32
-
-
-def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Storage | None:
-    """Describe the blocks. They are a candidate if they are larger than one entry, or if no other format is allowed.
-
-    If their size is known, they are a candidate also for a matrix that is not analyzed.
-    """
-    structure = matrix.structure
-    may_look = level is not AnalysisLevel.NONE or structure.known_blocksize is not None
-    is_candidate = level is AnalysisLevel.FULL or (may_look and structure.blocksize != (1, 1))
-    if not is_candidate:
-        return None
-    stats = structure.block_stats
-    rows, columns = stats.blocksize
-    column_dtype = stats.column_dtype if matrix.encoding.columns else np.dtype(np.int32)
-    num_values, lanes = stats.num_positions * rows * columns, structure.device.lanes
-    storage = describe_positions(column_dtype, matrix.values, num_values, stats.nbytes, lanes, rows * columns)
-    return replace(storage, columns=f"{storage.columns} {rows}x{columns}")
-
-
-def _build(matrix: Preparation[BlocksStructure]) -> Bsr:
-    structure, csr, blocks = matrix.structure, matrix.structure.csr, matrix.structure.block_rows
-    columns = blocks.columns if matrix.encoding.columns else Columns(structure.plain_block_columns())
-    values = matrix.values.rearranged(structure.lay_out_blocks)
-    return Bsr(csr.shape, csr.nnz, blocks.blocksize, blocks.row_lanes, blocks.slices, columns, values)
-
-
-def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms.
-
-    A row with more entries than `long_length` blocks can have is long: it has more than `long_length` blocks.
-    """
-    return slice_terms(stats, long_length * MAX_BLOCK, lanes_for_rows(stats))
-
-
-BSR = StorageFormat(
-    name="bsr",
-    layout="bsr",
-    fits=_fits,
-    requirement=NUMBERED_IN_INT32,
-    describe=_describe,
-    build=_build,
-    structure_arrays=("block_rows",),
-    terms=_terms,
-    costs=MEASURED_COSTS["bsr"],
-)

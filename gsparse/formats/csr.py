@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import SCALAR_LENGTH, num_chunks, num_rounds, vector_length
 from gsparse.formats.entries import Columns, StoredMatrix, Values
-from gsparse.formats.launch import Launch
-from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import RowStats, share_above
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,97 +143,3 @@ class CsrEntries(StoredMatrix):
         """Bytes that one product reads of the matrix itself."""
         long_rows = 0 if self.long_rows is None else self.long_rows.nbytes
         return int(self.indptr.nbytes) + self.columns.nbytes + self.values.nbytes + long_rows
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype
-
-
-# ------------------------------------------------------------------------------------------------------ the formats
-
-
-class CsrStructure(Protocol):
-    """What the schedules of CSR need to know about the row pointers and columns of a matrix."""
-
-    csr: Csr
-    device: Device
-
-    @property
-    def rows(self) -> RowStats: ...
-    @property
-    def csr_column_dtype(self) -> np.dtype[Any]: ...
-    @property
-    def csr_columns(self) -> Columns: ...
-    @property
-    def scalar_length(self) -> int: ...
-    @property
-    def vector_length(self) -> int: ...
-    def csr_long_rows(self, limit: int) -> LongRows | None: ...
-
-
-def _describe(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storage:
-    structure = matrix.structure
-    columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
-    if level and matrix.encoding.columns:
-        columns = structure.csr_column_dtype
-    values = matrix.values if level else matrix.plain_values
-    pointers = int(structure.csr.indptr.nbytes)
-    return describe_positions(columns, values, structure.rows.nnz, pointers, structure.device.lanes)
-
-
-def _build(
-    limit_of: Callable[[CsrStructure], int],
-) -> Callable[[Preparation[CsrStructure]], CsrEntries]:
-    """Return the function that builds CSR. Rows with more than ``limit_of(structure)`` entries are long rows."""
-
-    def build(matrix: Preparation[CsrStructure]) -> CsrEntries:
-        structure, csr = matrix.structure, matrix.structure.csr
-        columns = structure.csr_columns if matrix.encoding.columns else Columns(csr.indices)
-        long_rows = structure.csr_long_rows(limit_of(structure))
-        return CsrEntries(csr.shape, csr.nnz, csr.indptr, columns, matrix.values, long_rows)
-
-    return build
-
-
-def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel in which `threads` threads share a row, and rows above `limit` are cut in chunks."""
-    rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
-    chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
-    return {"step": num_rounds(stats, limit, threads), "chunk": chunks}
-
-
-def _scalar_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    return _terms(stats, SCALAR_LENGTH, 1.0)
-
-
-def _vector_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    threads = launch.threads_per_row
-    return _terms(stats, vector_length(threads), threads)
-
-
-def _fits_any(stats: RowStats) -> bool:
-    return True
-
-
-CSR_SCALAR = StorageFormat(
-    name="csr_scalar",
-    layout="csr",
-    schedule="scalar",
-    reads_csr=True,
-    fits=_fits_any,
-    requirement="it fits every matrix",
-    describe=_describe,
-    build=_build(lambda structure: structure.scalar_length),
-    structure_arrays=("csr_columns", "csr_long_rows_by_limit"),
-    terms=_scalar_terms,
-    costs=MEASURED_COSTS["csr_scalar"],
-)
-
-CSR_VECTOR = replace(
-    CSR_SCALAR,
-    name="csr_vector",
-    schedule="vector",
-    build=_build(lambda structure: structure.vector_length),
-    terms=_vector_terms,
-    costs=MEASURED_COSTS["csr_vector"],
-)

@@ -7,6 +7,7 @@ the same two accessors (`kernels/gpu/src/entries.cuh`, `kernels.cpu.entries`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,12 @@ class Columns:
     bases: Array | None = None
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the codes."""
+        dtype: np.dtype[Any] = np.dtype(self.codes.dtype)
+        return dtype
+
+    @property
     def nbytes(self) -> int:
         return int(self.codes.nbytes) + (0 if self.bases is None else int(self.bases.nbytes))
 
@@ -90,6 +97,11 @@ class Values:
         """Whether there are several values in a table, so that each position looks its value up."""
         return self.table is not None and self.codes is not None
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table, 0 without one."""
+        return 0 if self.table is None else int(self.table.nbytes)
+
     def describe(self) -> str:
         """Return how the values are stored, for the table of a plan.
 
@@ -104,8 +116,7 @@ class Values:
 
     def nbytes_at(self, positions: int) -> int:
         """Return the bytes that these values would take at another number of positions."""
-        table = 0 if self.table is None else int(self.table.nbytes)
-        return table + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
+        return self.table_bytes + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
 
     def rearranged(self, arrange: Callable[[Array], Array]) -> Values:
         """Return these values at other positions: ``arrange(codes)``, with the same table."""
@@ -113,7 +124,7 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
-class StoredMatrix:
+class StoredMatrix(ABC):
     """What the arrays of every storage format have in common.
 
     Attributes
@@ -129,6 +140,16 @@ class StoredMatrix:
     @property
     def num_rows(self) -> int:
         return self.shape[0]
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that one product reads of the matrix itself."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the values."""
+        return self.values.dtype  # type: ignore[attr-defined]
 
     @property
     def num_stored(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from gsparse.formats.costs import KernelModel, num_rounds
 from gsparse.formats.entries import Values, dtype_name
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_stats import RowStats
-
-S_co = TypeVar("S_co", covariant=True)
 
 
 class AnalysisLevel(IntEnum):
@@ -106,34 +104,6 @@ class Storage:
     values_per_column: int = 1
 
 
-class Preparation(Protocol[S_co]):
-    """A matrix that is being prepared for products, as the functions of a format see it.
-
-    The file of each format declares which attributes of `structure` it needs.
-    `gsparse.products.storage.MatrixPreparation` implements this protocol.
-    """
-
-    @property
-    def structure(self) -> S_co:
-        """The row pointers and columns, and everything that is derived from them alone."""
-        ...
-
-    @property
-    def encoding(self) -> Encoding:
-        """Which parts of the matrix may be stored in fewer bytes."""
-        ...
-
-    @property
-    def values(self) -> Values:
-        """The values in CSR's order, compressed where `encoding.values` is true. Synchronizes."""
-        ...
-
-    @property
-    def plain_values(self) -> Values:
-        """The values in CSR's order, not compressed."""
-        ...
-
-
 def _always(_: Any) -> bool:
     return True
 
@@ -158,7 +128,7 @@ class StorageFormat:
         What the format requires of a matrix, for the error message "<name> does not fit this matrix: <requirement>".
     describe : callable
         ``describe(preparation, level)`` returns the `Storage`, or None if the format is not a candidate for this
-        matrix. `level` is an `AnalysisLevel`.
+        matrix. `preparation` is a `gsparse.products.storage.MatrixPreparation`, and `level` an `AnalysisLevel`.
     build : callable
         ``build(preparation)`` returns the frozen arrays. Synchronizes.
     costs : mapping of str to KernelModel
@@ -170,10 +140,10 @@ class StorageFormat:
         of `KernelModel`. `long_length` is that of the `MachineModel`. By default, one thread multiplies one row.
     accepts : callable, optional
         ``accepts(structure)`` returns whether the columns allow the format too. By default they do. It may synchronize.
-    structure_arrays : tuple of str, optional
-        Names of the attributes of the structure that hold arrays of this format. They depend on row pointers and
-        columns alone, so matrices with other values share them. When a matrix has been built, those of the other
-        formats are freed.
+    parts : tuple of classes, optional
+        The parts of a structure (`gsparse.products.structure.Part`) whose arrays this format uses. They depend on row
+        pointers and columns alone, so matrices with other values share them. When a matrix has been built, the arrays
+        of all other parts are freed.
     reads_csr : bool, optional
         Whether products read CSR's own arrays, so that nothing is converted and little memory is needed.
     only_compressed : bool, optional
@@ -195,7 +165,7 @@ class StorageFormat:
     schedule: str | None = None
     terms: Callable[[RowStats, Storage, Launch, int], dict[str, float]] = _one_thread_per_row
     accepts: Callable[[Any], bool] = _always
-    structure_arrays: tuple[str, ...] = ()
+    parts: tuple[type[Any], ...] = ()
     reads_csr: bool = False
     only_compressed: bool = False
     kernels: Mapping[str, Callable[..., Callable[..., None]]] = field(default_factory=lambda: MappingProxyType({}))
@@ -330,15 +300,13 @@ def describe_positions(
     num_columns = positions // values_per_column
     bases = 4 * -(-num_columns // run) if has_bases else 0
     nbytes = other_bytes + num_columns * columns.itemsize + bases + values.nbytes_at(positions)
-    table_bytes = 0 if values.table is None else int(values.table.nbytes)
-    name = dtype_name(columns)
     return Storage(
-        name,
+        dtype_name(columns),
         values.describe(),
         positions,
         nbytes,
         has_bases=has_bases,
         has_codes=values.has_codes,
-        table_bytes=table_bytes,
+        table_bytes=values.table_bytes,
         values_per_column=values_per_column,
     )

@@ -7,20 +7,9 @@ all entries), the columns with the most entries get short numbers, and a GPU kee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.csr import Csr
 from gsparse.formats.entries import StoredMatrix, Values
-from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
-from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
-
-# Largest number of columns that uint16 numbers. Its largest value marks padding and rare columns.
-MAX_FREQUENT = 65_535
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +101,6 @@ class LaneSlices:
         return sum(int(array.nbytes) for array in read)
 
 
-class LaneStats(NamedTuple):
-    """Sizes of `LaneSlices`, which remain known after these have been freed."""
-
-    num_frequent_positions: int
-    num_rare_positions: int
-    nbytes: int
-
-
 @dataclass(frozen=True, eq=False)
 class RowLanes(StoredMatrix):
     """A matrix with row lanes on one device.
@@ -159,101 +140,3 @@ class RowLanes(StoredMatrix):
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
         return self.slices.nbytes + int(self.codes.nbytes) + int(self.columns.nbytes) + self.values.nbytes
-
-    @property
-    def dtype(self) -> Any:
-        return self.values.dtype
-
-
-# ------------------------------------------------------------------------------------------------------- the format
-
-
-class LanesStructure(Protocol):
-    """What row lanes need to know about the row pointers and columns of a matrix."""
-
-    csr: Csr
-    device: Device
-
-    @property
-    def rows(self) -> RowStats: ...
-    @property
-    def has_hubs(self) -> bool: ...
-    @property
-    def most_steps(self) -> int: ...
-    @property
-    def lane_slices(self) -> LaneSlices: ...
-    @property
-    def lane_stats(self) -> LaneStats: ...
-    @property
-    def lane_codes(self) -> tuple[Array, Array]: ...
-    def rare_columns(self, dtype: np.dtype[Any]) -> Array: ...
-    def lay_out_lanes(self, items: Array) -> Array: ...
-
-
-def _fits(stats: RowStats) -> bool:
-    return stats.is_numbered_in_int32
-
-
-def _describe(matrix: Preparation[LanesStructure], level: AnalysisLevel) -> Storage | None:
-    """Describe the format. Its sizes are estimated unless only this format is wanted, or the matrix has hubs.
-
-    Return None for several formats without an analysis, and on a CPU for a matrix without hubs.
-    """
-    structure = matrix.structure
-    if level is AnalysisLevel.NONE:
-        return None
-    if level is not AnalysisLevel.FULL and not structure.has_hubs:
-        if structure.device.kind == "cpu":
-            return None
-        frequent, rare, nbytes = _estimate(structure)
-    else:
-        frequent, rare, nbytes = structure.lane_stats
-    values, positions = matrix.values, frequent + rare
-    column = _column_dtype(matrix)
-    return Storage(
-        f"uint16 {100 * frequent // max(positions, 1)} %" if structure.has_hubs else column.name,
-        values.describe(),
-        positions,
-        nbytes + 2 * frequent + column.itemsize * rare + values.nbytes_at(positions),
-        has_codes=values.has_codes,
-        table_bytes=0 if values.table is None else int(values.table.nbytes),
-    )
-
-
-def _estimate(structure: LanesStructure) -> LaneStats:
-    """Estimate the sizes of slices without hubs, from the numbers of rows and entries.
-
-    A lane wastes half a step, because the entries of a row are dealt to several lanes, and half of a group.
-    """
-    stats = structure.rows
-    num_lanes = max(stats.num_rows - stats.num_empty, 1.4 * stats.nnz / structure.most_steps)
-    num_slices = (stats.num_empty + num_lanes) / structure.device.lanes
-    return LaneStats(0, int(stats.nnz + 2 * num_lanes), int(num_slices * (4 * structure.device.lanes + 16)))
-
-
-def _column_dtype(matrix: Preparation[LanesStructure]) -> np.dtype[Any]:
-    """Return the dtype of rare columns: uint16 if it can number all columns, and columns may be compressed."""
-    structure = matrix.structure
-    is_short = structure.rows.num_cols <= MAX_FREQUENT and not structure.has_hubs
-    return np.dtype(np.uint16 if is_short and matrix.encoding.columns else np.int32)
-
-
-def _build(matrix: Preparation[LanesStructure]) -> RowLanes:
-    structure, csr = matrix.structure, matrix.structure.csr
-    values = matrix.values.rearranged(structure.lay_out_lanes)
-    codes, columns = structure.lane_codes
-    dtype = _column_dtype(matrix)
-    columns = columns if columns.dtype == dtype else structure.rare_columns(dtype)
-    return RowLanes(csr.shape, csr.nnz, structure.lane_slices, codes, columns, values)
-
-
-ROW_LANES = StorageFormat(
-    name="row_lanes",
-    layout="row_lanes",
-    fits=_fits,
-    requirement=NUMBERED_IN_INT32,
-    describe=_describe,
-    build=_build,
-    structure_arrays=("lane_slices", "lane_codes"),
-    costs=MEASURED_COSTS["row_lanes"],
-)

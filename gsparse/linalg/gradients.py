@@ -34,7 +34,7 @@ from gsparse.linalg.accelerated import AdjointOperator
 from gsparse.linalg.operators import as_operator
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
-from gsparse.products.arguments import check_device, check_matrix
+from gsparse.products.checks import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix
 
@@ -154,9 +154,10 @@ def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
     with device.active(), device.memory_guard():
         arrays = [_as_columns(device, array) for array in (one, other)]
         structure, by_columns = A._arrays.current(A._stored_shape).structure, A._by_columns
+        rows, columns = structure.row_numbers, structure.sparsity.csr.indices
         if by_columns:
             arrays.reverse()
-        dots = kernels_of(device).gradients.dot_rows(device, structure.row_numbers, structure.csr.indices, *arrays)
+        dots = kernels_of(device).gradients.dot_rows(device, rows, columns, *arrays)
         # The rows of the stored arrays are the columns of A. Their products are the conjugates.
         dots = device.xp.conj(dots) if by_columns and dots.dtype.kind == "c" else dots
         dots = one.copy_back(device, dots)
@@ -196,7 +197,7 @@ def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tu
         transposed, positions = A._arrays.current(A._stored_shape).structure.transposition
         arrays = (_on_device(device, v), _as_columns(device, G), _as_columns(device, vector))
         of_x, of_values = kernels_of(device).gradients.product_gradients(
-            device, transposed.csr.with_data(positions), *arrays
+            device, transposed.sparsity.csr.with_data(positions), *arrays
         )
         of_x, of_values = (vector.copy_back(device, part) for part in (of_x.reshape(vector.shape), of_values))
     return vector.returned(of_x), vector.returned(of_values)
@@ -251,7 +252,7 @@ def _has_long_columns(A: DeviceMatrix) -> bool:
     """Return whether a column is much longer than the others. Synchronizes the first time."""
     device = A.device
     with device.active(), device.memory_guard():
-        rows = A._arrays.current(A._stored_shape).structure.transposition[0].rows
+        rows = A._arrays.current(A._stored_shape).structure.transposition[0].sparsity.rows
     return bool(rows.max_length > max(_LONG_ROW, _LONG_RATIO * rows.mean_length))
 
 

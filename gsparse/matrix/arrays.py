@@ -30,7 +30,7 @@ from gsparse.device.streams import NO_CONTEXT
 from gsparse.errors import HostLoanWarning
 from gsparse.formats import Csr
 from gsparse.matrix.loans import ArrayPair
-from gsparse.products.options import MatrixOptions
+from gsparse.products.planning import MatrixOptions
 from gsparse.products.prepared import PreparedMatrix, prepare_matrix
 from gsparse.products.structure import Structure
 from gsparse.profiling import recording

@@ -20,7 +20,7 @@ from gsparse.formats import Csr
 from gsparse.formats.registry import name_of
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix, own
-from gsparse.products.options import MatrixOptions
+from gsparse.products.planning import MatrixOptions
 from gsparse.profiling.recording import recorded_call
 from gsparse.sparse.construction import (
     check_dtype,

@@ -11,7 +11,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY, Array
 from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.files.checks import scipy_matrices
-from gsparse.formats import Stored
+from gsparse.formats import StoredMatrix
 from gsparse.formats.launch import Panel
 from gsparse.matrix.dense_operands import is_scalar
 from gsparse.matrix.elementwise import scale
@@ -20,6 +20,7 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import is_sparse, multiply_sparse
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
+from gsparse.products.bsr import DenseBlocks
 from gsparse.products.multiply import multiply, multiply_columns_quickly, multiply_quickly
 from gsparse.profiling.recording import recorded_call
 
@@ -45,7 +46,7 @@ def _found_block_shape(matrix: MatrixLike) -> tuple[int, int]:
         return 1, 1
     structure, device = matrix._arrays.current(matrix._stored_shape).structure, matrix.device
     with device.active(), device.memory_guard():
-        rows, columns = structure.blocksize
+        rows, columns = structure.part(DenseBlocks).blocksize
     return (columns, rows) if matrix._by_columns else (rows, columns)
 
 
@@ -97,10 +98,11 @@ class Plans(MatrixLike):
         return self._prepared()[0].columns_plan(Panel(columns, pack), *types)
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> StoredMatrix:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
-        return self._prepared()[0].product(*types).stored
+        stored: StoredMatrix = self._prepared()[0].product(*types).stored
+        return stored
 
     @property
     def block_shape(self) -> tuple[int, int]:

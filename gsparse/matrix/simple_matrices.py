@@ -17,7 +17,7 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.matrix_flavour import CsrMatrix, MatrixFlavour
 from gsparse.matrix.matrix_like import is_device_matrix, matrix_over
 from gsparse.matrix.sparse_operations import csr_of
-from gsparse.products.options import MatrixOptions
+from gsparse.products.planning import MatrixOptions
 from gsparse.sparse.canonical import canonical, from_coordinates, identity, without_zeros
 
 

@@ -15,7 +15,8 @@ from gsparse.formats import Csr
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
-from gsparse.products.structure import Structure
+from gsparse.products.bsr import DenseBlocks
+from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.sparse.arithmetic import combine, multiply_broadcast, product, product_of_blocks
 from gsparse.sparse.block_products import may_pay
 from gsparse.sparse.reshaping import dense_of, reshaped
@@ -66,8 +67,8 @@ def _product(a: Operand, b: Operand) -> tuple[Csr, tuple[int, int] | None]:
     """Return the product of two matrices, and the size of its full dense blocks if it is known. Synchronizes."""
     sizes = blocksizes(a, b)
     if sizes is None:
-        return product(a.structure.device, a.csr, b.csr), None
-    return product_of_blocks(a.structure.device, a.csr, b.csr, *sizes)
+        return product(a.structure.sparsity.device, a.csr, b.csr), None
+    return product_of_blocks(a.structure.sparsity.device, a.csr, b.csr, *sizes)
 
 
 def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -75,9 +76,12 @@ def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]
 
     The device is active.
     """
-    if not may_pay(a.csr, b.csr) or a.structure.blocksize == (1, 1) or b.structure.blocksize == (1, 1):  # synchronizes
+    if not may_pay(a.csr, b.csr):
         return None
-    return a.structure.blocksize, b.structure.blocksize
+    one, other = a.structure.part(DenseBlocks), b.structure.part(DenseBlocks)
+    if one.blocksize == (1, 1) or other.blocksize == (1, 1):  # synchronizes
+        return None
+    return one.blocksize, other.blocksize
 
 
 def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:
@@ -188,7 +192,9 @@ def matrix_of(
     options = matrix._arrays.options
     if options.symmetric is not None:
         options = replace(options, symmetric=None)
-    structure = None if blocksize is None else Structure.of(matrix.device, csr, known_blocksize=blocksize)
+    structure = None
+    if blocksize is not None:
+        structure = Structure(SparsityPattern(matrix.device, csr, known_blocksize=blocksize))
     arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)
     return matrix._with_arrays(arrays, shape, cls)
 

@@ -1,6 +1,6 @@
 """The constants of a kind of device that do not depend on the storage format.
 
-`gsparse.formats.measured_costs` has the constants of each format, and says how they were measured.
+Those of a format are in its file in `gsparse.products`, and `gsparse.formats.costs` says how they were measured.
 """
 
 from __future__ import annotations

@@ -2,16 +2,27 @@
 
 Read the files in this order:
 
-1. `multiply`: what happens when a product is called. It checks the arguments (`arguments`), and launches the kernel of
+1. `multiply`: what happens when a product is called. It checks the arguments (`checks`), and launches the kernel of
    a `PreparedMatrix`.
 2. `prepared`: the `PreparedMatrix`, which holds the CSR arrays on a device, and makes what products first need:
-   `planning` chooses a format, `building` stores the matrix in it and binds the product, and `format_cache` keeps both.
-   `options` holds the user's options, and `checks` refuses invalid arrays.
-3. `storage`: how each format would store the matrix, and the arrays of the chosen format. `columns_storage`: what
-   products with several columns read.
+   `planning` chooses a format with the user's options, and `building` stores the matrix in it and binds the product.
+3. `storage`: how each format would store the matrix, and the arrays of the chosen format.
 4. `structure`: everything that depends on the row pointers and columns alone. Matrices with other values share it.
-   Its slices are in `sliced_rows`, its row lanes in `row_lanes`, its dense blocks in `dense_blocks`, its row patterns
-   in `repeated_rows`, and its transpose in `transposed_rows`.
-5. `dictionary`: the distinct keys among many, for values and for rows that repeat.
+5. One file for each storage format: what it makes of a structure, how it stores a matrix, and what it costs.
 6. `tuning`: the choice by measured times (`tune=`).
 """
+
+from gsparse.formats.registry import names_of, register
+from gsparse.products.blocked_ellpack import BLOCKED_ELLPACK
+from gsparse.products.bsr import BSR
+from gsparse.products.csr import CSR_SCALAR, CSR_VECTOR
+from gsparse.products.ellpack import ELLPACK
+from gsparse.products.row_lanes import ROW_LANES
+from gsparse.products.row_pattern import ROW_PATTERN
+
+# Plans list the candidates in this order.
+for _format in (CSR_SCALAR, CSR_VECTOR, ELLPACK, BLOCKED_ELLPACK, ROW_LANES, ROW_PATTERN, BSR):
+    register(_format)
+
+# The names of the built-in formats, after "auto", which chooses one of them.
+FORMATS = ("auto", *names_of())

@@ -1,30 +1,38 @@
-"""The products of a matrix: a stored format or CSR, with the kernel that is bound to it.
+"""The products of a matrix: what they read (a stored format, or CSR), and the kernel that is bound to it.
 
 Everything that a function of this module needs is an argument, and it stores nothing. `gsparse.products.prepared` keeps
-the results.
+the results in a `FormatCache`.
+
+Products with several columns read CSR, row patterns that share values, or dense blocks. Blocks may be stored for these
+products alone, beside the format that products with a vector read. They then take about as much memory as the values
+of CSR once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Bsr, Csr, RowPattern, Stored
-from gsparse.formats.bsr import BSR
+from gsparse.device.locks import make_lock
+from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import Encoding, find_format
-from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Candidate, Plan
-from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
+from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns, seconds_per_columns
+from gsparse.plan.cost_model import MACHINE_MODELS
+from gsparse.products.bsr import BSR, DenseBlocks
+from gsparse.products.csr import CSR_SCALAR
 from gsparse.products.planning import Planner
+from gsparse.products.row_pattern import ROW_PATTERN
 from gsparse.products.storage import MatrixPreparation
-from gsparse.products.structure import Structure
+from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.products.tuning import (
     LazyTuner,
     Timing,
@@ -35,19 +43,27 @@ from gsparse.products.tuning import (
     recall,
     remember,
 )
+from gsparse.profiling import recording
+
+# Bytes of a block's column, at most.
+_COLUMN_BYTES = 4
+
+_Result = TypeVar("_Result")
+# The dtype in which a product reads the values, and the dtype in which it computes.
+Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The bound kernel for vectors of one dtype, with the arrays that it reads.
+    """The bound kernel for vectors of one dtype, or for several dense columns, with the arrays that it reads.
 
     Attributes
     ----------
     multiply : callable
         ``multiply(x, y, alpha, beta, conjugate)``, as `gsparse.kernels.contract` describes it.
     format : str
-        The name of the format.
-    stored : Stored
+        The name of the format, as `gsparse.FORMATS` lists it; without a schedule for several columns.
+    stored : StoredMatrix or Csr
         Its arrays.
     scalars : (scalar, scalar)
         One and zero in the compute dtype: alpha and beta of ``A @ x``.
@@ -55,7 +71,7 @@ class Product:
 
     multiply: Any
     format: str
-    stored: Stored
+    stored: Any
     scalars: tuple[Any, Any]
 
     @cached_property
@@ -64,22 +80,56 @@ class Product:
         return int(self.stored.nbytes)
 
 
-class ColumnsProduct(NamedTuple):
-    """The bound kernel for several dense columns of one dtype, as in `Product`."""
+@dataclass(eq=False)
+class FormatCache:
+    """What was made of a matrix for products. Each item is complete when it is stored.
 
-    multiply: Any
-    stored: Csr | RowPattern | Bsr
-    scalars: tuple[Any, Any]
+    Attributes
+    ----------
+    device : Device
+    lock : reentrant lock
+        Is held by the thread that makes an item.
+    plans, preparations, products, columns : dict
+        Items by dtypes. A preparation is kept until the product with a vector is built.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays, which every product reads."""
-        return int(self.stored.nbytes)
+    device: Device
+    lock: Any = field(default_factory=make_lock)
+    plans: dict[Types, Plan] = field(default_factory=dict)
+    preparations: dict[Types, MatrixPreparation] = field(default_factory=dict)
+    products: dict[Types, Product] = field(default_factory=dict)
+    columns: dict[Types, Product] = field(default_factory=dict)
 
-    @property
-    def format(self) -> str:
-        """The name of the format, as gsparse.FORMATS lists it, without a schedule."""
-        return {Csr: "csr", RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(self.stored)]
+    def find_or_make(self, items: dict[Types, _Result], types: Types, make: Callable[[], _Result]) -> _Result:
+        """Return the item for these dtypes out of one of the dictionaries. If there is none, only one thread makes it.
+
+        The device is the current one while `make` runs.
+        """
+        item = items.get(types)
+        if item is None:
+            with self.lock, self.device.active():
+                item = items.get(types)
+                if item is None:
+                    item = items[types] = self._recorded(items, make)()
+        return item
+
+    def _recorded(self, items: dict[Types, _Result], make: Callable[[], _Result]) -> Callable[[], _Result]:
+        """Return the call that makes an item, recorded if a profile is open."""
+        if recording.recorder is None:
+            return make
+        is_plan: bool = items is self.plans
+        return recording.timed(make, "set-up", "choose a format" if is_plan else "store a format", self.device)
+
+    def forget_plans(self) -> None:
+        """Drop what has not become a product yet."""
+        self.plans.clear()
+        self.preparations.clear()
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self.forget_plans()
+        self.products.clear()
+        self.columns.clear()
 
 
 def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:
@@ -89,7 +139,7 @@ def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:
 
 def build_product(preparation: MatrixPreparation, format: str, launch: Launch, encoding: Encoding) -> Product:
     """Store a matrix in a format, and bind the product. Synchronizes."""
-    device, compute = preparation.structure.device, preparation.compute
+    device, compute = preparation.sparsity.device, preparation.compute
     stored = preparation.encoded(encoding).stored(format)
     own_kernel = find_format(format).kernels.get(device.kind)
     bind = kernels_of(device).spmv.PRODUCTS[format] if own_kernel is None else own_kernel
@@ -119,7 +169,7 @@ def build_planned(
     """
     if not planner.is_to_be_timed:
         return _build_candidate(preparation, plan.chosen)
-    device, types = preparation.structure.device, (preparation.csr.dtype, preparation.compute)
+    device, types = preparation.sparsity.device, (preparation.csr.dtype, preparation.compute)
     key = key_of(device, plan, types)
     times = recall(key, [c.format for c in plan.candidates])
     if times is not None:
@@ -145,28 +195,96 @@ def build_planned(
     return decide(measure(device, calls))
 
 
+def may_read_other_formats(structure: Structure) -> bool:
+    """Return whether a plan may find something else than CSR for products with several columns. Synchronizes.
+
+    At most, it searches for blocks, which takes less time than two products. A plan takes longer, so the caller makes
+    one only if this function returns True.
+    """
+    formats = kernels_of(structure.sparsity.device).spmm.FORMATS
+    return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)
+
+
+def _square_blocks(structure: Structure) -> int:
+    """Return the number of rows of square blocks, or 1 if there are none that are larger."""
+    rows, columns = structure.part(DenseBlocks).blocksize
+    return rows if rows == columns else 1
+
+
+def can_multiply_columns(stored: Any, compute: np.dtype[Any]) -> TypeGuard[RowPattern | Bsr]:
+    """Return whether products with several columns can read a stored matrix.
+
+    They read row patterns that share values, and square blocks of plain values of the same kind as the compute dtype.
+    """
+    if isinstance(stored, Bsr):
+        rows, columns = stored.blocksize
+        return rows == columns > 1 and stored.values.table is None and stored.dtype.kind == compute.kind
+    return isinstance(stored, RowPattern) and stored.pattern_values is not None
+
+
+def blocks_for_columns(
+    planner: Planner, plan: Plan, csr: Csr, other: Csr | RowPattern, compute: np.dtype[Any]
+) -> Bsr | None:
+    """Store blocks for products with several columns, if that pays. Synchronizes.
+
+    Parameters
+    ----------
+    planner : Planner
+    plan : Plan
+        The plan for products with a vector. Blocks are considered if they are a candidate in it.
+    csr : Csr
+        The arrays, with the values that the products are to read.
+    other : Csr or RowPattern
+        What the products read without blocks.
+    compute : dtype
+
+    Returns
+    -------
+    Bsr or None
+        None if the matrix has no square blocks, or if all expected products gain less than the set-up takes.
+    """
+    structure, device = planner.structure, planner.structure.sparsity.device
+    candidate = next((c for c in plan.candidates if c.format == BSR.name), None)
+    if candidate is None or BSR.name not in kernels_of(device).spmm.FORMATS or csr.dtype.kind != compute.kind:
+        return None
+    size = _square_blocks(structure)
+    if size == 1:
+        return None
+    positions, model = candidate.num_stored, MACHINE_MODELS[device.kind]
+    nbytes = positions * (csr.dtype.itemsize + _COLUMN_BYTES / size**2)
+    with_blocks = seconds_per_columns(model, nbytes, positions / size, compute.itemsize, device.num_threads)
+    without = seconds_per_columns(model, other.nbytes, csr.nnz, compute.itemsize, device.num_threads)
+    if (without - with_blocks) * planner.expected_products <= candidate.setup_seconds:
+        return None
+    encoding = Encoding(columns=planner.encoding.columns, values=False)
+    blocks = MatrixPreparation(structure, csr, compute, encoding).stored(BSR.name)
+    assert isinstance(blocks, Bsr)
+    return blocks
+
+
 def build_columns(
-    structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], transpose: Csr | None
-) -> ColumnsProduct:
+    sparsity: SparsityPattern, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], transpose: Csr | None
+) -> Product:
     """Bind the product with several columns. `transpose` has the transposed arrays, if there are any."""
-    device = structure.device
+    device = sparsity.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
-    choose = partial(launch_for, structure.rows, **_panel_options(structure, stored, compute))
-    multiply = kernels_of(device).spmm.csr_spmm(device, stored, compute, choose, structure.survey, transpose)
-    return ColumnsProduct(multiply, stored, _one_and_zero(compute))
+    choose = partial(launch_for, sparsity.rows, **_panel_options(device, stored, compute))
+    multiply = kernels_of(device).spmm.csr_spmm(device, stored, compute, choose, sparsity.survey, transpose)
+    format = {Csr: CSR_SCALAR.layout, RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(stored)]
+    return Product(multiply, format, stored, _one_and_zero(compute))
 
 
 def plan_of_columns(
-    structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], panel: Panel
+    sparsity: SparsityPattern, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], panel: Panel
 ) -> ColumnsPlan:
     """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
-    plan = plan_columns(structure.rows, panel, **_panel_options(structure, stored, compute))
-    return replace(plan, on_cpu=structure.device.is_host)
+    plan = plan_columns(sparsity.rows, panel, **_panel_options(sparsity.device, stored, compute))
+    return replace(plan, on_cpu=sparsity.device.is_host)
 
 
-def _panel_options(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> dict[str, Any]:
+def _panel_options(device: Device, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> dict[str, Any]:
     return {
-        "lanes": structure.device.lanes,
+        "lanes": device.lanes,
         "value_bytes": compute.itemsize,
         "values": str(stored.dtype),
         "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,

@@ -18,8 +18,8 @@ from gsparse.device.counters import TOTAL, Stats
 from gsparse.device.dtypes import Array, compute_dtype, result_dtype, storage_dtype
 from gsparse.device.interchange import DenseInput, as_own_array, parse_dense
 from gsparse.device.streams import NO_CONTEXT
-from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
-from gsparse.products.building import ColumnsProduct, Product
+from gsparse.products.building import Product
+from gsparse.products.checks import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
 from gsparse.products.prepared import PreparedMatrix
 from gsparse.profiling import recording
 from gsparse.profiling.recording import span
@@ -304,7 +304,7 @@ def _run(
 def _launch(
     prepared: PreparedMatrix,
     stats: Stats,
-    product: Product | ColumnsProduct,
+    product: Product,
     x: Array,
     y: Array,
     scalars: tuple[Any, Any] | None,
@@ -319,7 +319,7 @@ def _launch(
         product.multiply(x, y, alpha, beta, conjugate)
 
 
-def _span(product: Product | ColumnsProduct, prepared: PreparedMatrix, stats: Stats, x: Array, y: Array) -> Any:
+def _span(product: Product, prepared: PreparedMatrix, stats: Stats, x: Array, y: Array) -> Any:
     """Return the context manager in which an open profile records a product."""
     name = "A @ x" if x.ndim == 1 else f"A @ X, {x.shape[1]} columns"
     if prepared.transpose is not None:
@@ -328,7 +328,7 @@ def _span(product: Product | ColumnsProduct, prepared: PreparedMatrix, stats: St
     return span("product", name, prepared.device, label_of(prepared, stats, product), nbytes)
 
 
-def label_of(prepared: PreparedMatrix, stats: Stats, product: Product | ColumnsProduct) -> tuple[Any, ...]:
+def label_of(prepared: PreparedMatrix, stats: Stats, product: Product) -> tuple[Any, ...]:
     """Return what identifies a matrix in a profile: its name, shape, number of entries, dtype and format."""
     csr = prepared.csr
     return stats.name, csr.shape, int(csr.data.size), csr.data.dtype, product.format

@@ -1,4 +1,4 @@
-"""The plan of a matrix: which formats are candidates, how each would store the matrix, and the reason for the choice.
+"""The plan of a matrix: the user's options, which formats are candidates, and the reason for the choice.
 
 A planner changes nothing. The same planner makes the same plan from the same preparation.
 """
@@ -6,21 +6,76 @@ A planner changes nothing. The same planner makes the same plan from the same pr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 
+from gsparse.errors import FormatError
+from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK
 from gsparse.formats.registry import PLAIN, Encoding, Storage, choices, find_format, names_of
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import Plan, make_plan
+from gsparse.plan.choice import EXPECTED_PRODUCTS, Plan, check_request, make_plan
 from gsparse.plan.cost_model import MACHINE_MODELS
-from gsparse.products.options import MatrixOptions
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
 # Number of expected products from which on analyzing the matrix, or timing candidates, can pay.
 MIN_ANALYSIS_PRODUCTS = 50
+# The valid values of the options that have only a few.
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "compress": (False, True, "columns", "values"),
+    "tune": (False, True, "lazy"),
+    "symmetric": (None, True, False, "hermitian"),
+}
+
+
+@dataclass(frozen=True)
+class MatrixOptions:
+    """The options that the user chose when making the matrix.
+
+    Attributes
+    ----------
+    format : str
+        The name of a format or of a layout, or "auto" (`gsparse.formats.registry.choices`).
+    threads_per_block, expected_products, compress, tune, symmetric
+        As in `gsparse.GpuSparseMatrix`.
+    block_shape : (int, int) or None
+        The size of the blocks of the BSR matrix from which the matrix, or an operand of the operation that made it, was
+        made, in the order of the CSR arrays. It is a hint: an operation may have removed or transposed the blocks.
+
+    Raises
+    ------
+    FormatError
+        If an option has an invalid value. The message lists the valid ones.
+    """
+
+    format: str = "auto"
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
+    expected_products: int = EXPECTED_PRODUCTS
+    compress: bool | Literal["columns", "values"] = True
+    tune: bool | Literal["lazy"] = False
+    symmetric: bool | Literal["hermitian"] | None = None
+    block_shape: tuple[int, int] | None = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """What `compress` allows."""
+        return Encoding(columns=self.compress in (True, "columns"), values=self.compress in (True, "values"))
+
+    def transposed(self) -> MatrixOptions:
+        """Return the options of a matrix that has the transposed CSR arrays."""
+        return self if self.block_shape is None else replace(self, block_shape=self.block_shape[::-1])
+
+    def __post_init__(self) -> None:
+        check_request(self.format, self.threads_per_block)
+        for name, allowed in _CHOICES.items():
+            option = getattr(self, name)
+            if not (isinstance(option, str | bool | np.bool_ | None) and option in allowed):
+                raise FormatError(f"{name} must be one of {allowed}, got {option!r}")
+        if not (isinstance(self.expected_products, Real) and self.expected_products >= 1):
+            raise FormatError(f"expected_products must be a number of at least 1, got {self.expected_products!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +107,7 @@ class Planner:
     @property
     def request(self) -> str:
         """The format for the next products. The first products of a result use one that needs no set-up."""
-        first = kernels_of(self.structure.device).spmv.FIRST_FORMAT if self.is_new_result else "auto"
+        first = kernels_of(self.structure.sparsity.device).spmv.FIRST_FORMAT if self.is_new_result else "auto"
         return self.format if first == "auto" else first
 
     @property
@@ -78,8 +133,8 @@ class Planner:
     @property
     def is_worth_analyzing(self) -> bool:
         """Whether the matrix is analyzed in order to store it in fewer bytes."""
-        work = self.expected_products * self.structure.csr.nnz
-        is_enough = work >= MACHINE_MODELS[self.structure.device.kind].min_analysis_work
+        work = self.expected_products * self.structure.sparsity.csr.nnz
+        is_enough = work >= MACHINE_MODELS[self.structure.sparsity.device.kind].min_analysis_work
         return self.has_memory and self.expected_products >= MIN_ANALYSIS_PRODUCTS and is_enough
 
     @property
@@ -89,9 +144,9 @@ class Planner:
 
     def plan(self, preparation: MatrixPreparation, compute: np.dtype[Any]) -> Plan:
         """Choose the format for products that compute in this dtype. Synchronizes."""
-        device, options, request = self.structure.device, self.options, self.request
+        device, options, request = self.structure.sparsity.device, self.options, self.request
         plan = make_plan(
-            self.structure.rows,
+            self.structure.sparsity.rows,
             self._storages([format.name for format in choices(request)], preparation),
             device=device.name,
             lanes=device.lanes,
@@ -124,7 +179,7 @@ class Planner:
     @property
     def _has_needless_int64(self) -> bool:
         """Whether the indices are of int64 although int32 can number rows, columns and entries."""
-        csr = self.structure.csr
+        csr = self.structure.sparsity.csr
         return csr.indices.dtype == np.int64 and max(*csr.shape, csr.nnz) <= MAX_INT32
 
     def _storages(self, allowed: list[str], preparation: MatrixPreparation) -> dict[str, tuple[Storage, ...]]:

@@ -2,7 +2,7 @@
 
     PreparedMatrix --+--> Planner         chooses a format (planning.py)
                      +--> build_...       store the matrix in the format, and bind the product (building.py)
-                     +--> FormatCache     the plans, preparations and products, by dtypes (format_cache.py)
+                     +--> FormatCache     the plans, preparations and products, by dtypes (building.py)
                      +--> Structure       everything that depends on row pointers and columns only (structure.py)
 
 The arrays of a `PreparedMatrix` never change. A matrix whose arrays have changed gets a new `PreparedMatrix`. If only
@@ -31,21 +31,22 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 from gsparse.products.building import (
-    ColumnsProduct,
+    FormatCache,
     Product,
+    Types,
+    blocks_for_columns,
     build_columns,
     build_planned,
     build_product,
+    can_multiply_columns,
+    may_read_other_formats,
     plan_of_columns,
     values_as,
 )
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
-from gsparse.products.columns_storage import blocks_for_columns, can_multiply_columns, may_read_other_formats
-from gsparse.products.format_cache import FormatCache, Types
-from gsparse.products.options import MatrixOptions
-from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
+from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
-from gsparse.products.structure import Structure
+from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.products.tuning import FirstProducts, call_if_alive
 
 _Result = TypeVar("_Result")
@@ -76,7 +77,7 @@ class PreparedMatrix:
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
         The product with vectors of the matrix's own dtype, after it has been built.
-    plain_columns : ColumnsProduct, optional
+    plain_columns : Product, optional
         The product with several columns of this dtype, after it has been built.
     """
 
@@ -89,7 +90,7 @@ class PreparedMatrix:
     is_new_result: bool = False
     transpose: Csr | None = None
     plain_product: Product | None = field(default=None, repr=False)
-    plain_columns: ColumnsProduct | None = field(default=None, repr=False)
+    plain_columns: Product | None = field(default=None, repr=False)
     # The transposed matrix, None for this one (no reference cycle), and whether its values are to be conjugated.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
@@ -116,7 +117,7 @@ class PreparedMatrix:
         Nothing is examined before the first product. The first products use a format without set-up, unless the options
         name a format, ask for measurements, or expect few products anyway.
         """
-        structure = structure or Structure.of(device, csr)
+        structure = structure or Structure(SparsityPattern(device, csr))
         source = source or (csr.indptr, csr.indices, csr.data)
         has_choice = options.format == "auto" and not options.tune
         is_new_result = has_choice and options.expected_products >= MIN_ANALYSIS_PRODUCTS
@@ -132,13 +133,13 @@ class PreparedMatrix:
     @property
     def stats(self) -> RowStats:
         """Statistics of the rows."""
-        return self.structure.rows
+        return self.structure.sparsity.rows
 
     @property
     def is_canonical(self) -> bool:
         """Whether the columns of every row are sorted and without duplicates. Synchronizes."""
         with self.device.active(), self.device.memory_guard():
-            return self.csr.is_canonical or not self.structure.survey.num_unsorted
+            return self.csr.is_canonical or not self.structure.sparsity.survey.num_unsorted
 
     # ------------------------------------------------------------------------------------------------------ the choice
 
@@ -166,8 +167,7 @@ class PreparedMatrix:
     @property
     def _planner(self) -> Planner:
         """The object that chooses the format, with what is known about the products to come. May synchronize."""
-        flags = self.is_new_result, self.on_loan, self._has_memory
-        return Planner(self.structure, self.options, self._format, *flags)
+        return Planner(self.structure, self.options, self._format, self.is_new_result, self.on_loan, self._has_memory)
 
     def plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
         """Return the plan for values read as `storage` by products in `compute`. Synchronizes the first time."""
@@ -188,7 +188,7 @@ class PreparedMatrix:
 
     def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
         """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
-        return plan_of_columns(self.structure, self.columns(storage, compute).stored, compute, panel)
+        return plan_of_columns(self.structure.sparsity, self.columns(storage, compute).stored, compute, panel)
 
     # ---------------------------------------------------------------------------------------------------- the products
 
@@ -218,7 +218,7 @@ class PreparedMatrix:
             product = replace(product, multiply=first)
         # Free what the chosen format does not need.
         del self._formats.preparations[storage, compute]
-        self.structure.free_arrays_except(find_format(product.format).structure_arrays)
+        self.structure.release_parts_except(find_format(product.format).parts)
         # From now on, kernels on any stream may read the arrays that were built on this stream.
         self.device.synchronize()  # synchronizes
         return product
@@ -234,7 +234,7 @@ class PreparedMatrix:
         if types == 2 * (self.csr.dtype,):
             self.plain_product = product
 
-    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Return the product with several columns for these dtypes. The first call builds it, and synchronizes."""
         formats, types = self._formats, (storage, compute)
         product = formats.columns.get(types)
@@ -246,8 +246,8 @@ class PreparedMatrix:
                     self.plain_columns = product
         return product
 
-    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
-        product = build_columns(self.structure, self.columns_stored(storage, compute), compute, self.transpose)
+    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
         return product
 
@@ -281,9 +281,8 @@ class PreparedMatrix:
     def _preparation(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> MatrixPreparation:
         preparation = self._formats.preparations.get((storage, compute))
         if preparation is None:
-            preparation = MatrixPreparation(
-                self.structure, values_as(self.csr, storage), compute, self._planner.encoding
-            )
+            csr = values_as(self.csr, storage)
+            preparation = MatrixPreparation(self.structure, csr, compute, self._planner.encoding)
             self._formats.preparations[storage, compute] = preparation
         return preparation
 
@@ -300,7 +299,7 @@ class PreparedMatrix:
         # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
         self._has_memory = False
         self._formats.forget_plans()
-        self.structure.free_arrays_except(find_format(names_of(reads_csr=True)[0]).structure_arrays)
+        self.structure.release_parts_except(find_format(names_of(reads_csr=True)[0]).parts)
         with self.device.memory_guard():
             return make()
 
@@ -359,10 +358,10 @@ def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix 
     structure, known = None, matrix.structure.known_transposition
     if csr is None and known is not None:
         structure = known[0]
-        csr = structure.csr.with_data(matrix.csr.data.take(known[1]))
+        csr = structure.sparsity.csr.with_data(matrix.csr.data.take(known[1]))
     elif csr is None:
         csr = kernels_of(device).transpose.csr_transpose(device, matrix.csr)
-    source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure.of(device, csr)
+    source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure(SparsityPattern(device, csr))
     flags = matrix.on_loan, matrix.is_new_result
     return PreparedMatrix(device, csr, matrix.options, structure, source, *flags, matrix.csr), False
 
@@ -397,4 +396,4 @@ def prepare_matrix(
             refuse_arrays(device, shape, indptr, indices, data)
         indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
         csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
-        return PreparedMatrix(device, csr, options, Structure.of(device, csr, survey), source, on_loan)
+        return PreparedMatrix(device, csr, options, Structure(SparsityPattern(device, csr, survey)), source, on_loan)

@@ -1,30 +1,30 @@
 """From CSR to the arrays that products read: the encoding of the values, and the storage in each format.
 
-`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. The functions of each format
-(`gsparse.formats.registry`) describe and build the format from both. Each array is made on the device when it is first
-needed, and is kept.
+`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. The functions of each format, in a file of
+its own, describe and build the format from both. Each array is made on the device when it is first needed, and is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Csr, Stored, Values
+from gsparse.formats import Csr, StoredMatrix, Values
 from gsparse.formats.registry import COMPRESSED, REGISTRY, AnalysisLevel, Encoding, Storage, StorageFormat, find_format
-from gsparse.formats.row_pattern import Patterns
 from gsparse.kernels.backends import kernels_of
-from gsparse.products.dictionary import find_dictionary
-from gsparse.products.repeated_rows import find_patterns, find_row_dictionary
-from gsparse.products.structure import Structure
+from gsparse.products.structure import SparsityPattern, Structure
 
 # Largest number of distinct values for which a table is fast: it has to fit in the first-level cache.
 MAX_VALUES = 4096
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(eq=False)
@@ -54,61 +54,28 @@ class MatrixPreparation:
         return self if encoding == self.encoding else replace(self, encoding=encoding)
 
     @property
+    def sparsity(self) -> SparsityPattern:
+        """The row pointers and columns, with their statistics."""
+        return self.structure.sparsity
+
+    def made(self, name: str, make: Callable[[], _Value]) -> _Value:
+        """Return what a format makes of the values, and keep it for other encodings and formats."""
+        if name not in self._made:
+            self._made[name] = make()
+        value: _Value = self._made[name]
+        return value
+
+    @property
     def values(self) -> Values:
         """The values in CSR's order, compressed without loss where `encoding.values` is true. Synchronizes."""
         if not self.encoding.values:
             return self.plain_values
-        if "values" not in self._made:
-            self._made["values"] = compress_values(self.structure.device, self.csr.data, self.compute)
-        values: Values = self._made["values"]
-        return values
+        return self.made("values", lambda: compress_values(self.sparsity.device, self.csr.data, self.compute))
 
     @property
     def plain_values(self) -> Values:
         """The values in CSR's order, not compressed."""
         return Values(self.csr.data)
-
-    @property
-    def patterns(self) -> Patterns | None:
-        """The distinct rows by offsets and values. Synchronizes.
-
-        None if there are too many, if `encoding` leaves the values plain, or if values of each row's own take less.
-        """
-        if not self.encoding.values:
-            return None
-        if "patterns" not in self._made:
-            self._made["patterns"] = self._find_patterns()
-        patterns: Patterns | None = self._made["patterns"]
-        return patterns
-
-    def _find_patterns(self) -> Patterns | None:
-        if self.structure.pattern_stats is None:
-            return None
-        device, itemsize = self.structure.device, self.compute.itemsize
-        rows = find_row_dictionary(device, self.csr, values=True)
-        if rows is None or rows.size * (4 + itemsize) > self.csr.num_rows * itemsize:
-            return None  # Hardly any rows share their values.
-        patterns = find_patterns(device, self.csr, rows, values=True)
-        if patterns is None:
-            return None
-        size = patterns.nbytes(itemsize)
-        # Values of each row's own take at least a byte for each entry. Only if that could be less than `size`, they are
-        # analyzed, which takes time.
-        return patterns if size <= self.csr.nnz or size <= self.bytes_with_own_values else None
-
-    @property
-    def bytes_with_own_values(self) -> int:
-        """Bytes of row patterns of offsets, and of values at the positions of slices."""
-        structure = self.structure
-        assert structure.pattern_stats is not None
-        slices = 8 * (structure.pitch // structure.device.lanes + 1)
-        return structure.pattern_stats.nbytes + slices + self.values.nbytes_at(structure.rows.blocked_stored)
-
-    def pattern_entries(self, patterns: Patterns, with_values: bool) -> tuple[Array, Array | None]:
-        """Return the offsets of all patterns, one pattern after the other, and their values if `with_values`."""
-        device, rows = self.structure.device, (patterns.representatives, patterns.indptr, patterns.num_entries)
-        offsets, values = kernels_of(device).encode.gather_rows(device, self.csr, *rows, with_values)
-        return offsets, None if values is None else _cast(device, values, self.compute)
 
     def storages(self, analyzed: Collection[str]) -> dict[str, tuple[Storage, ...]]:
         """Describe how each format that fits would store the matrix. Synchronizes.
@@ -123,7 +90,7 @@ class MatrixPreparation:
         storages = {}
         level = AnalysisLevel.FULL if len(analyzed) == 1 else AnalysisLevel.SHARED
         for name, format in REGISTRY.items():
-            if self.structure.device.kind in format.costs and format.fits(self.structure.rows):
+            if self.sparsity.device.kind in format.costs and format.fits(self.sparsity.rows):
                 is_compared = level is AnalysisLevel.SHARED and name in analyzed
                 encodings = self.encoding.within() if is_compared else (self.encoding,)
                 described = self._describe(format, level if name in analyzed else AnalysisLevel.NONE, encodings)
@@ -142,7 +109,7 @@ class MatrixPreparation:
                 described.setdefault((storage.columns, storage.values), replace(storage, encoding=encoding))
         return tuple(described.values())
 
-    def stored(self, format: str) -> Stored:
+    def stored(self, format: str) -> StoredMatrix:
         """Build the arrays of a format. Synchronizes.
 
         Raises
@@ -150,8 +117,64 @@ class MatrixPreparation:
         FormatError
             If the matrix cannot be stored in the format.
         """
-        stored: Stored = find_format(format).build(self)
+        stored: StoredMatrix = find_format(format).build(self)
         return stored
+
+
+def code_dtype(size: int) -> np.dtype[Any]:
+    """Return the dtype of the codes for a table of this size."""
+    return np.dtype(np.uint8 if size <= 256 else np.uint16)
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """The distinct keys among many, in a table. The code of a key is its index in the table.
+
+    Attributes
+    ----------
+    device : Device
+    keys : array on the device
+    table : array of the keys' dtype on the device
+        The distinct keys, in increasing order.
+    places : ndarray of int64
+        For each key of the table, an index at which it stands in `keys`; on the host.
+    """
+
+    device: Device
+    keys: Array
+    table: Array
+    places: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        return int(self.places.size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table and of the codes."""
+        return int(self.table.nbytes) + int(self.keys.size) * code_dtype(self.size).itemsize
+
+    @cached_property
+    def codes(self) -> Array:
+        """The code of each key, of uint8 or uint16 on the device."""
+        return kernels_of(self.device).encode.encode_keys(self.device, self.keys, self.table, code_dtype(self.size))
+
+
+def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | None:
+    """Return the dictionary of some keys, or None if more than `limit` of them are distinct. Synchronizes.
+
+    Parameters
+    ----------
+    device : Device
+    keys : array of uint32 or uint64 on the device
+    limit : int
+        At most 4096.
+    """
+    distinct = kernels_of(device).encode.distinct_keys(device, keys, limit)
+    if distinct is None:
+        return None
+    table, places = distinct
+    return Dictionary(device, keys, device.upload(table), places)
 
 
 def compress_values(device: Device, data: Array, compute: np.dtype[Any]) -> Values:
@@ -177,7 +200,7 @@ def halve_precision(device: Device, data: Array) -> Array:
 _HALVES = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
-def _cast(device: Device, table: Array, dtype: np.dtype[Any]) -> Array:
+def cast_table(device: Device, table: Array, dtype: np.dtype[Any]) -> Array:
     """Cast a small device array on the host, because CuPy's casts flush subnormal float32 values. Synchronizes."""
     return table if table.dtype == dtype else device.upload(device.download(table).astype(dtype))
 
@@ -196,7 +219,7 @@ def _encode_by_table(device: Device, data: Array, compute: np.dtype[Any]) -> Val
             return None
     else:
         table = dictionary.table.view(data.dtype)
-    return Values(None if dictionary.size == 1 else dictionary.codes, _cast(device, table, compute))
+    return Values(None if dictionary.size == 1 else dictionary.codes, cast_table(device, table, compute))
 
 
 def _hash_words(data: Array) -> Array:

@@ -177,7 +177,7 @@ def test_coarse_matrices_consist_of_the_blocks_that_they_are_stored_in(
     assert len(M.levels) >= 2
     for level in M.levels[1:]:
         A = level.operator.matrix
-        structure = A._prepared()[0].structure
+        structure = A._prepared()[0].structure.sparsity
         assert structure.known_blocksize == A.block_shape == (6, 6)
         found = kernels_of(device).blocks.full_blocks(device, structure.csr)
         assert (found[0] % 6, found[1] % 6) == (0, 0)

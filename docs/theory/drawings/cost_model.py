@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from drawings.sheet import BLUE, DARK, FONT_SIZE, GREY, ORANGE, drawing, plot
 from gsparse.formats.entries import Values
 from gsparse.formats.launch import Launch
-from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import Storage, describe_positions
+from gsparse.formats.registry import Storage, describe_positions, find_format
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.choice import count_terms
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
@@ -37,7 +36,7 @@ def cost_terms() -> Figure:
     figure, axes = plot(2.5, "predicted time of a product, µs", "")
     groups = {"launch": ("fixed",), "bytes": ("byte", "stream")}
     for place, (name, storage) in enumerate(storages.items()):
-        constants, nbytes = MEASURED_COSTS[name]["gpu"], storage.nbytes + 16 * rows
+        constants, nbytes = find_format(name).costs["gpu"], storage.nbytes + 16 * rows
         terms = count_terms(name, storage, nbytes, stats, GPU_MODEL, Launch(threads_per_row=2))
         seconds = {term: 1e6 * getattr(constants, term) * count for term, count in terms.items()}
         parts = {group: sum(seconds.pop(term) for term in members) for group, members in groups.items()}

@@ -35,9 +35,8 @@ from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.products.options import MatrixOptions
-from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
-from gsparse.products.structure import Structure
+from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions
+from gsparse.products.structure import SparsityPattern, Structure
 
 # Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 3000 rows reads 72 MB in
 # float64.
@@ -278,9 +277,10 @@ class LevelSetup:
         """
         structure = self.structures.get(key)
         if structure is None:
-            structure = Structure.of(matrix.device, csr, known_blocksize=self._blocksize(csr))
+            sparsity = SparsityPattern(matrix.device, csr, known_blocksize=self._blocksize(csr))
+            structure = Structure(sparsity)
             self.structures[key] = structure
-        csr = replace(csr, indptr=structure.csr.indptr, indices=structure.csr.indices)
+        csr = replace(csr, indptr=structure.sparsity.csr.indptr, indices=structure.sparsity.csr.indices)
         is_square = csr.num_rows == csr.num_cols
         symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
         products = LEVEL_PRODUCTS if is_square else TRANSFER_PRODUCTS

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from gsparse.distributed.ranks.nccl import NcclCommunicator
 from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix, set_num_threads
@@ -51,7 +52,6 @@ from gsparse.distributed import (
     listen,
 )
 from gsparse.distributed.ranks.gpu_memory import connect_gpus
-from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.errors import DeviceError
 from gsparse.linalg import cg

@@ -12,8 +12,7 @@ import scipy.sparse as sp
 
 from asv_bench.measure_columns import products
 from gsparse import GpuSparseMatrix
-from gsparse.bench.check import ExactProduct
-from gsparse.bench.columns import with_columns
+from gsparse.bench.check import ExactProduct, with_columns
 from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
 from gsparse.device.base import Device

@@ -46,7 +46,7 @@ warnings.simplefilter("error", EncodingWarning)
 
 PROGRAM = """
 import gsparse, gsparse.cli
-from gsparse.kernels.cpu.intrinsics import FUTEX
+from gsparse.kernels.cpu.pool import FUTEX
 assert FUTEX is None
 gsparse.set_num_threads(3)
 side = 300

@@ -8,19 +8,16 @@ Read the files in this order:
 2. `entries`: how columns and values are encoded.
 3. `costs`: the model that predicts the time of a product.
 4. `registry`: what a storage format has to provide.
-5. The arrays of each format: `csr`, `ellpack`, `blocked_ellpack`, `row_lanes`, `row_pattern`, `bsr`.
-
-`levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
+5. The arrays of each format: `csr`, `blocked_ellpack` (with ELLPACK), `row_lanes`, `row_pattern`, `bsr`.
 """
 
-from gsparse.formats.blocked_ellpack import BlockedEllpack, Slices
+from gsparse.formats.blocked_ellpack import BlockedEllpack, Ellpack, Slices
 from gsparse.formats.bsr import BlockRows, Bsr
 from gsparse.formats.csr import Csr, CsrEntries, LongRows
-from gsparse.formats.ellpack import Ellpack
 from gsparse.formats.entries import Columns, StoredMatrix, Values, padding_code
-from gsparse.formats.levels import Levels
 from gsparse.formats.row_lanes import LaneSlices, RowLanes
 from gsparse.formats.row_pattern import RowPattern
+from gsparse.formats.row_stats import Levels
 
 __all__ = [
     "BlockRows",

@@ -1,4 +1,4 @@
-"""Blocked ELLPACK (sliced ELLPACK, SELL-C-σ): ELLPACK within slices of one warp's rows; long rows are separate."""
+"""ELLPACK, and blocked ELLPACK (sliced ELLPACK, SELL-C-σ): ELLPACK within slices of one warp's rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,41 @@ from dataclasses import dataclass
 from gsparse.device.dtypes import Array
 from gsparse.formats.csr import LongRows
 from gsparse.formats.entries import Columns, StoredMatrix, Values
+
+
+@dataclass(frozen=True, eq=False)
+class Ellpack(StoredMatrix):
+    """ELLPACK arrays on one device.
+
+    Entry j of row i has the position ``j * pitch + i``, so the threads of a warp, each of which has one row, read
+    neighbouring elements. Positions without an entry have the padding code as their column (`padding_code`).
+
+    Attributes
+    ----------
+    shape : (int, int)
+    nnz : int
+        Entries without padding.
+    width : int
+        Length of the longest row.
+    pitch : int
+        Number of rows, rounded up to a multiple of the lanes of a warp.
+    columns : Columns
+    values : Values
+    """
+
+    width: int
+    pitch: int
+    columns: Columns
+    values: Values
+
+    @property
+    def num_stored(self) -> int:
+        return self.width * self.pitch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one product reads of the matrix itself."""
+        return self.columns.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from gsparse._interrupt import uninterrupted
 from gsparse.device import threads
 from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.compiling import HandOut, compiled
-from gsparse.kernels.cpu.intrinsics import FUTEX
+from gsparse.kernels.cpu.pool import FUTEX
 from tests.support import SOURCE_ROOT, run_python
 
 # Large enough that 16 threads share the work.

@@ -11,7 +11,7 @@ import pytest
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
-from gsparse.distributed.ranks.nccl import NcclCommunicator
+from gsparse.distributed.ranks.gpu_memory import NcclCommunicator
 from gsparse.errors import DeviceError
 from tests.linalg.problems import rectangular, right_hand_side
 from tests.ranks.test_solvers import LEAST_SQUARES, MATRICES, SOLVES, check, laplacian

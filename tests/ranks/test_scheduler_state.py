@@ -24,7 +24,7 @@ import dask  # noqa: E402
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
-from gsparse.distributed.worker import product_tasks  # noqa: E402
+from gsparse.distributed.worker import entry_tasks  # noqa: E402
 from gsparse.distributed.worker.rank import rank_key  # noqa: E402
 from tests.ranks.faults import is_solving  # noqa: E402
 
@@ -94,9 +94,9 @@ def test_a_product_task_that_runs_on_another_worker_is_repeated_on_the_one_with_
 ) -> None:
     with distribute(S, client=client, workers=workers[:1]) as A:
         arguments = rank_key(A._rank_group.key, 0), workers[0], B, []
-        task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
+        task = client.submit(entry_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
         np.testing.assert_allclose(task.result(), S @ B, atol=1e-12)
-    task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
+    task = client.submit(entry_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
     with pytest.raises(CommunicationError, match=r"has no rows of this matrix, which was closed, or the worker"):
         task.result()
 

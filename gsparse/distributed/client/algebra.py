@@ -15,9 +15,9 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.distributed.client.products import VectorLayout
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
-from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import check_factor
 from gsparse.distributed.worker import entry_tasks

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.distributed.client.matrix import TIMEOUT, DistributedMatrix
+from gsparse.distributed.client.products import is_dask
 from gsparse.distributed.client.row_sources import DaskRows, HostRows, LoadedRows, Partition, RowSource
-from gsparse.distributed.client.vector_layout import is_dask
 from gsparse.distributed.io.loaders import RowLoader, Source
 from gsparse.errors import ShapeError
 from gsparse.linalg.multigrid.options import blocks_of

@@ -16,9 +16,9 @@ import scipy.sparse as sp
 
 from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import RowSource
-from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.entry_tasks import discard, publish, save

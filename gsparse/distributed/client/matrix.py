@@ -16,11 +16,10 @@ from gsparse.distributed.client.algebra import ComputedRows
 from gsparse.distributed.client.cluster import chosen_workers, current_client, usable_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import WorkerProducts
+from gsparse.distributed.client.products import VectorLayout, WorkerProducts
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import Partition, RowSource
 from gsparse.distributed.client.solves import eigenpairs_on_workers
-from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import parse_partition
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError

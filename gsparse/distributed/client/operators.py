@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed.client.algebra import combine, multiply, negative, scale, transpose
-from gsparse.distributed.client.products import WorkerProducts
-from gsparse.distributed.client.vector_layout import check_operand, is_dask
+from gsparse.distributed.client.products import WorkerProducts, check_operand, is_dask
 
 HostArray = npt.NDArray[Any]
 

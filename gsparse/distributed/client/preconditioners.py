@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
-from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.worker import solve_tasks
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS

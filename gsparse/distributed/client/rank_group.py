@@ -34,7 +34,7 @@ from gsparse.distributed.client.scheduler import (
     has_scheduler,
     known_workers,
 )
-from gsparse.distributed.worker import group_tasks, product_tasks
+from gsparse.distributed.worker import entry_tasks, group_tasks
 from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
@@ -250,7 +250,7 @@ class RankGroup:
         """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
         owners = self.client.who_has(self.wait_for_inputs(parts, name))
         moved = [
-            part if self.workers[rank] in owners[part.key] else self.submit(product_tasks.moved_part, rank, part)
+            part if self.workers[rank] in owners[part.key] else self.submit(entry_tasks.moved_part, rank, part)
             for rank, part in enumerate(parts)
         ]
         return self.wait_for_inputs(moved, name)

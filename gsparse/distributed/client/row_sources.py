@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse.distributed.client.products import VectorLayout
 from gsparse.distributed.client.rank_group import RankGroup
-from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.partition import RowPartition, order_rows
 from gsparse.errors import ShapeError

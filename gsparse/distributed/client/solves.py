@@ -17,8 +17,8 @@ import numpy.typing as npt
 from gsparse.device.select import device_of
 from gsparse.distributed.client.calls import new_call
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
+from gsparse.distributed.client.products import VectorLayout, is_dask
 from gsparse.distributed.client.rank_group import RankGroup, argument
-from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
 from gsparse.distributed.worker.solve_tasks import SolveSpec

@@ -1,7 +1,6 @@
 """The part of `gsparse.distributed` that runs on the workers of a dask cluster, mostly as calls of actors.
 
 Read the files in this order: `rank.py` (the actor, and its calls), `group_tasks.py` (connecting the ranks and making
-their matrices) and `solve_tasks.py` (a solve, and copies of x from which it can resume). The others can be read
-separately: `product_tasks.py` (products with NumPy's and dask's vectors) and `entry_tasks.py` (reading entries, and
-checkpoints in files).
+their matrices) and `solve_tasks.py` (a solve, and copies of x from which it can resume). `entry_tasks.py`
+(reading entries, checkpoints in files, and products with NumPy's and dask's vectors) can be read separately.
 """

@@ -16,10 +16,9 @@ from zlib import crc32
 
 import numba
 
-from gsparse.kernels.cpu import intrinsics, pool
-from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
+from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.jit import SUBROUTINE_OPTIONS, jitted
-from gsparse.kernels.cpu.pool import hand_out, post
+from gsparse.kernels.cpu.pool import FUTEX, address_of, hand_out, part_caller, post
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,7 +105,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", numba.njit(forceinline=True, **SUBROUTINE_OPTIONS)(function))
 
 
-_STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (intrinsics.__file__, pool.__file__))):x}"
+_STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (pool.__file__, pool.__file__))):x}"
 
 kernel: Any = None  # a global variable of each copy of `_post_parts`
 

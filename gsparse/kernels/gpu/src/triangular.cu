@@ -1,4 +1,4 @@
-// triangular.cu - incomplete factorization and triangular solves, level by level (gsparse/formats/levels.py). The rows
+// triangular.cu - incomplete factorization and triangular solves, level by level (gsparse/formats/row_stats.py). The rows
 // of one level do not depend on each other:
 //
 //     bounds    0         3       5   6               places of the levels in `order`

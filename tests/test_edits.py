@@ -44,19 +44,6 @@ def assert_same(A: Any, S: Any) -> None:
 # ------------------------------------------------------------------------------------------------------------- writes
 
 
-def test_a_write_to_entries_keeps_the_structure_and_the_plan(device: Device, S: Any) -> None:
-    A = GpuSparseMatrix(S.copy(), device=device)
-    A @ np.ones(25)
-    structure, indices = A._prepared()[0].structure, A.device_indices
-    rows, columns = S.nonzero()
-    for M in (A, S):
-        M[rows[:9], columns[:9]] = np.arange(9.0)
-        M.__imul__(2)
-    assert A._prepared()[0].structure is structure
-    assert A.device_indices is indices
-    assert_same(A, S)
-
-
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32, np.complex128], ids=str)
 def test_blocks_of_extended_precision_are_written_in_the_dtype_of_the_matrix(
     device: Device, S: Any, dtype: Any
@@ -275,12 +262,6 @@ def test_dense_arrays_have_the_order_of_scipys(device: Device, order: Any, S: An
         for M in (A, S):
             with pytest.raises(ValueError, match=r"[oO]ut"):
                 M.toarray(**wrong)
-
-
-def test_the_size_of_blocks_is_estimated_as_by_scipy(device: Device) -> None:
-    for size in (1, 2, 3, 4, 6):
-        S = sp.kron(sp.eye_array(12), np.ones((size, size)), format="csr")
-        assert GpuSparseMatrix(S, device=device).tobsr().blocksize == S.tobsr().blocksize
 
 
 def test_many_diagonals_warn_as_in_scipy(device: Device) -> None:

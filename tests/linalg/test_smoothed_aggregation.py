@@ -132,7 +132,7 @@ def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) 
 
 @pytest.mark.parametrize("problem", ["flow", "jumps", "elastic"])
 @pytest.mark.few(1)
-def test_the_levels_have_the_same_aggregates_on_every_device(device: Device, problem: str) -> None:
+def test_the_levels_and_the_cycle_are_the_same_on_every_device(device: Device, problem: str) -> None:
     options: dict[str, Any] = {"max_coarse": 10}
     if problem == "elastic":
         S, coordinates = elasticity((5, 3, 3))
@@ -144,6 +144,8 @@ def test_the_levels_have_the_same_aggregates_on_every_device(device: Device, pro
     for one, two in zip(here.aggregates, there.aggregates, strict=True):
         np.testing.assert_array_equal(host(one), host(two))
     assert here.sizes == there.sizes
+    b = right_hand_side(S)
+    np.testing.assert_allclose(host(here @ b), there @ b, rtol=0, atol=1e-8 * abs(there @ b).max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

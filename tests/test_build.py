@@ -310,9 +310,6 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
         assert_decodes(GpuSparseMatrix(S, device=device, format=format).stored, S, device.lanes)
 
 
-# --------------------------------------------------------------------------------------------------------- schedules
-
-
 # ------------------------------------------------------------------------------------------------------------ survey
 
 

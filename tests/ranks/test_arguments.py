@@ -293,6 +293,3 @@ def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
     with pytest.raises(DeviceError, match="4 workers on this machine: scale to at most 3"):
         GpuCluster.scale(cluster, 4)
-
-
-# ------------------------------------------------------------------ methods that are registered

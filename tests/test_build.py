@@ -67,6 +67,10 @@ def test_slices_sort_rows_and_split_long_rows_only_when_needed(device: Device, r
         assert (slices.sorting_scope > 1) is is_sorted
         assert (slices.long_rows is not None) is is_split
         assert (slices.rows is not None) is (is_sorted or is_split)
+        if is_sorted:  # the longest rows of each scope come first, and places without a row come last
+            rows, scope = host(slices.rows), slices.sorting_scope
+            lengths = np.where(rows < 0, -1, np.append(np.diff(S.indptr), 0)[rows])
+            assert all((np.diff(lengths[first : first + scope]) <= 0).all() for first in range(0, rows.size, scope))
         if is_split:
             assert slices.long_length == kernels_of(device).layout.LONG_LENGTH
             lengths = np.diff(S.indptr)

@@ -151,6 +151,18 @@ def test_a_generation_with_more_nodes_than_a_block_collects_is_complete(device: 
         np.testing.assert_array_equal(device.download(on_device), greedy(S, labels, hashed, ALL, 0))
 
 
+def test_nodes_with_labels_are_left_out_of_the_graph(device: Device) -> None:
+    S, before = laplacian(12), np.full(144, UNDECIDED, np.int32)
+    before[30:60] = 30
+    before[70:75] = OUTSIDE
+    labels = device.upload(before)
+    with device.active():
+        kernels_of(device).aggregation.independent_set(
+            device, upload(device, S), labels, hashed=True, most_generations=ALL, fewest=2
+        )
+    np.testing.assert_array_equal(device.download(labels), greedy(S, before, True, ALL, 2))
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.few(4)
 def test_aggregates_are_connected_and_hold_all_nodes_with_neighbours(device: Device, graph: str) -> None:
@@ -172,6 +184,20 @@ def test_aggregates_are_connected_and_hold_all_nodes_with_neighbours(device: Dev
     host, host_count = aggregate_nodes(get_device("cpu"), upload(get_device("cpu"), S))
     np.testing.assert_array_equal(aggregates, host)
     assert count == host_count
+
+
+def test_a_node_joins_the_aggregate_of_its_strongest_connections(device: Device) -> None:
+    # Nodes 0 and 4 are roots. Node 2 has one heavy entry to the aggregate of 0, and two to that of 4, which weigh more.
+    rows, columns = np.array([[0, 1], [1, 2], [2, 3], [2, 5], [3, 4], [5, 4]]).T
+    for heavy, expected in ((1.5, 1), (2.0, 0), (3.0, 0)):
+        values = np.array([1.0, heavy, 1.0, 1.0, 1.0, 1.0])
+        S = sp.csr_array(sp.coo_array((values, (rows, columns)), shape=(6, 6)))
+        S = sp.csr_array(S + S.T + sp.eye_array(6))
+        labels = device.upload(np.array([0, 0, OUTSIDE, 4, 4, 4], np.int32))
+        with device.active():
+            aggregates, count = kernels_of(device).aggregation.join_aggregates(device, upload(device, S), labels)
+        assert count == 2
+        np.testing.assert_array_equal(device.download(aggregates), [0, 0, expected, 1, 1, 1])
 
 
 # ---------------------------------------------------------------------------------------------------- connections

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from gsparse.distributed.ranks.nccl import NcclCommunicator
 from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix, set_num_threads
@@ -51,7 +50,7 @@ from gsparse.distributed import (
     SocketCommunicator,
     listen,
 )
-from gsparse.distributed.ranks.gpu_memory import connect_gpus
+from gsparse.distributed.ranks.gpu_memory import NcclCommunicator, connect_gpus
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.errors import DeviceError
 from gsparse.linalg import cg

@@ -66,37 +66,6 @@ def test_threads_compile_at_the_same_time_and_nobody_waits_for_kernels_that_wait
     assert sorted(compiler.calls) == sorted(NAMES)
 
 
-def test_a_kernel_is_waited_for_while_another_thread_compiles_it() -> None:
-    compiler = Compiler()
-    store = KernelStore(compiler, 1)
-    store.begin(NAMES[:1])
-    assert compiler.began.acquire(timeout=60)
-    got: list[Any] = []
-    caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[0])))
-    caller.start()
-    assert not got
-    compiler.go.set()
-    caller.join(60)
-    assert got == [kernel]
-    assert compiler.calls == NAMES[:1]
-
-
-def test_two_callers_may_need_a_kernel_that_waits_in_line() -> None:
-    compiler = Compiler()
-    store = KernelStore(compiler, 1)
-    store.begin(NAMES)
-    assert compiler.began.acquire(timeout=60)  # the only thread compiles the first kernel
-    got: list[Any] = []
-    callers = [threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), daemon=True) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-        assert compiler.began.acquire(timeout=60)  # each of them compiles it
-    compiler.go.set()
-    for caller in callers:
-        caller.join(60)
-    assert got == [kernel, kernel]
-
-
 def test_a_kernel_can_be_compiled_after_a_caller_was_interrupted() -> None:
     compiler = Compiler()
     store = KernelStore(compiler, 1)
@@ -129,16 +98,6 @@ def test_the_error_of_a_compilation_reaches_the_caller_that_needs_the_kernel() -
         store.get(*NAMES[3])
     compiler.fails = False
     assert store.get(*NAMES[3]) is kernel
-
-
-def test_with_one_core_nothing_is_compiled_ahead() -> None:
-    compiler = Compiler()
-    compiler.go.set()
-    store = KernelStore(compiler, 0)
-    store.begin(NAMES)
-    assert not compiler.calls
-    assert store.get(*NAMES[0]) is kernel
-    assert compiler.threads == {threading.current_thread().name}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

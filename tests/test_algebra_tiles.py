@@ -74,30 +74,6 @@ def test_pairs_of_matrices_are_combined_as_by_scipy(
     assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
 
 
-@pytest.mark.parametrize("small", [0, 10**6])
-@pytest.mark.parametrize("operation", ["minus", "lt"])
-def test_matrices_with_as_many_entries_are_combined_value_by_value_or_merged(
-    device: Device, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
-    lengths = rng.integers(0, 12, 700)
-    A, other_columns, other_rows = (
-        whole_numbers(with_lengths(order, 300, rng), rng) for order in (lengths, lengths, lengths[::-1])
-    )
-    same = whole_numbers(A, rng)
-    for B in (same, other_columns, other_rows):
-        assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
-    A.data[:], same.data[:] = 3, 5
-    a = on(device, A)
-    assert combine(device, operation, a, on(device, same)).indices is a.indices
-
-
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_a_matrix_minus_itself_is_empty(device: Device, name: str, rng: np.random.Generator):
-    A = made(name, rng)
-    assert combine(device, "minus", on(device, A), on(device, A)).nnz == 0
-
-
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32, np.float64, np.complex64, np.complex128])
 def test_entries_that_are_not_zero(device: Device, name: str, dtype: Any, rng: np.random.Generator):
@@ -222,26 +198,6 @@ def test_a_transpose_of_each_small_shape(device: Device, name: str, rng: np.rand
     assert_transposed(S, kernels_of(device).transpose.csr_transpose(device, on(device, S)))
 
 
-def test_long_columns_are_not_counted_if_the_mean_column_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_transpose(monkeypatch, "counted, then sorted")
-    device, asked = EmulatedDevice(32), list[str]()
-    kernel = EmulatedDevice.kernel
-
-    def recording(self: EmulatedDevice, source: str, expression: str) -> Any:
-        asked.append(expression.partition("<")[0])
-        return kernel(self, source, expression)
-
-    monkeypatch.setattr(EmulatedDevice, "kernel", recording)
-    # Columns of which `used` have entries, all of them the same number.
-    for num_cols, used, counts, orders in ((50, 50, False, False), (200, 100, True, False), (1000, 1000, True, True)):
-        asked.clear()
-        columns = np.sort(np.arange(1000).reshape(200, 5) % used).reshape(-1).astype(np.int32)
-        S = sp.csr_array((np.ones(1000), columns, np.arange(0, 1001, 5, dtype=np.int32)), shape=(200, num_cols))
-        S = numbered(S)
-        assert_transposed(S, kernels_of(device).transpose.csr_transpose(device, on(device, S)))
-        assert ("count_columns" in asked, "order_entries" in asked) == (counts, orders)
-
-
 @pytest.mark.parametrize("is_canonical", [False, True])
 def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
     is_canonical: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
@@ -264,18 +220,6 @@ def test_rows_are_taken_and_numbered(device: Device, name: str, rng: np.random.G
         np.testing.assert_array_equal(host(getattr(taken, part)), getattr(want, part))
     numbers = kernels_of(device).sparse_rows.row_numbers(device, on_device(device, A.indptr), A.nnz)
     np.testing.assert_array_equal(host(numbers), np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)))
-
-
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_values_are_scaled_by_rows_and_columns(device: Device, name: str, rng: np.random.Generator):
-    A = made(name, rng)
-    rows, columns = rng.standard_normal(A.shape[0]), rng.standard_normal(A.shape[1])
-    kernels, csr = kernels_of(device), on(device, A)
-    numbers = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    got = kernels.sparse_rows.scale_rows(device, csr, on_device(device, rows))
-    np.testing.assert_array_equal(host(got), A.data * rows[numbers])
-    got = kernels.sparse_rows.scale_columns(device, csr, on_device(device, columns))
-    np.testing.assert_array_equal(host(got), A.data * columns[A.indices])
 
 
 def _wide(name: str, rng: np.random.Generator) -> tuple[sp.csr_array, sp.csr_array]:

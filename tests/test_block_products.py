@@ -201,61 +201,6 @@ def test_blocks_of_different_sizes_are_divided(device: Device, rng: np.random.Ge
     assert_within_the_bound(product_of_blocks(device, a, b, (2, 6), (4, 3))[0], A, B)
 
 
-def test_blocks_that_are_too_small_or_too_tall_are_multiplied_by_entries(
-    device: Device, rng: np.random.Generator
-) -> None:
-    A = of_blocks(rng.integers(0, 5, 30), 30, (2, 2), rng)
-    a = upload(device, A)
-    assert block_patterns(device, a, a, (2, 1), (1, 2)) is None
-    tall, flat = of_blocks([2, 1], 5, (9, 2), rng), of_blocks([1] * 5, 5, (2, 2), rng)
-    assert block_patterns(device, upload(device, tall), upload(device, flat), (9, 2), (2, 2)) is None
-    assert block_patterns(device, a, a, (1, 1), (1, 9)) is None
-    result, blocksize = product_of_blocks(device, a, a, (2, 1), (1, 2))
-    assert blocksize is None
-    assert_alike(result, product(device, a, a))
-
-
-def test_a_cpu_multiplies_small_blocks_by_entries(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    A = of_blocks(rng.integers(0, 5, 30), 30, (2, 2), rng)
-    a = upload(device, A)
-    result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
-    assert blocksize == (None if device.kind == "cpu" else (2, 2))
-    assert_alike(result, product(device, a, a))
-
-
-def test_threads_of_a_gpu_that_would_mostly_look_in_vain_multiply_by_entries(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A block row of A @ A has about 8 * 8 blocks, and a thread finds its block once among 8 block rows of A.
-    A = of_blocks(np.full(400, 8), 400, (2, 2), rng)
-    a = upload(device, A)
-    assert product_of_blocks(device, a, a, (2, 2), (2, 2))[1] == (2, 2)
-    monkeypatch.setattr("gsparse.kernels.gpu.blocks._MOST_LOOKS", 1.5)
-    result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
-    assert (blocksize is None) == (device.kind == "gpu")
-    assert_alike(result, product(device, a, a))
-
-
-@pytest.mark.parametrize("most", [0.5, 2.0])
-def test_looks_are_counted_if_block_rows_are_uneven(
-    device: Device, most: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A, B = two("ragged", (2, 2, 2), rng)
-    a, b = upload(device, A), upload(device, B)
-    of_a, of_b, of_c = (block_pattern(device, csr, (2, 2)).blocks for csr in (a, b, CsrProduct(device, a, b).result))
-    lengths = np.diff(host(of_a.indptr)), np.diff(host(of_c.indptr))
-    products = np.diff(host(of_b.indptr))[host(of_a.indices)].sum()
-    exact = (lengths[0] * lengths[1]).sum() / products
-    for name, value in (("_SHORT", 1), ("_EVEN", 0), ("_SPREAD", 1), ("_MOST_LOOKS", most * exact / 4)):
-        monkeypatch.setattr(f"gsparse.kernels.gpu.blocks.{name}", value)
-    result, blocksize = product_of_blocks(device, a, b, (2, 2), (2, 2))
-    assert (blocksize is None) == (most < 1 and device.kind == "gpu")
-    assert_within_the_bound(result, A, B)
-
-
 def test_a_long_block_row_among_short_ones_is_multiplied_by_entries_on_a_gpu(
     device: Device, rng: np.random.Generator
 ) -> None:
@@ -321,26 +266,6 @@ def test_a_known_product_of_matrices_of_blocks_is_computed_by_blocks(device: Dev
     assert known.result.block_shape == (2, 4)
     np.testing.assert_allclose(known.result.toarray(), (S @ T).toarray(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(known.update(2 * A, B).toarray(), 2 * (S @ T).toarray(), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.usefixtures("looks_at_small_matrices")
-def test_a_product_with_a_matrix_that_has_no_blocks_is_computed_by_entries(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S, _ = two("ragged", (3, 3, 2), rng)
-    T = sp.csr_array(sp.random_array((S.shape[1], 50), density=0.05, rng=rng))
-    monkeypatch.delattr(kernels_of(device).blocks, "multiply_blocks")
-    C = GpuSparseMatrix(S, device=device) @ GpuSparseMatrix(T, device=device)
-    np.testing.assert_allclose(C.toarray(), (S @ T).toarray(), rtol=1e-12, atol=1e-12)
-
-
-def test_products_of_small_matrices_are_not_examined_for_blocks(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S, T = two("ragged", (3, 3, 2), rng)
-    A, B = GpuSparseMatrix(S, device=device), GpuSparseMatrix(T, device=device)
-    monkeypatch.delattr(kernels_of(device).blocks, "full_blocks")
-    assert (A @ B).shape == (S.shape[0], T.shape[1])
 
 
 def test_a_product_by_blocks_for_which_memory_does_not_suffice_is_made_by_entries(

@@ -12,13 +12,10 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FormatError
-from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.products.csr import CsrRows
 from gsparse.products.row_pattern import MAX_PATTERNS
 from gsparse.products.storage import MAX_VALUES
-from gsparse.products.structure import SparsityPattern
-from tests.encodings import HURTING, assert_decodes, bits, decode, hurting, patterned
+from tests.encodings import HURTING, assert_decodes, hurting, patterned
 from tests.support import STRUCTURES, assert_product, from_lengths, host, on_device, random_values
 
 PATTERN = "row_pattern"
@@ -70,6 +67,10 @@ def test_slices_sort_rows_and_split_long_rows_only_when_needed(device: Device, r
         assert (slices.sorting_scope > 1) is is_sorted
         assert (slices.long_rows is not None) is is_split
         assert (slices.rows is not None) is (is_sorted or is_split)
+        if is_sorted:  # the longest rows of each scope come first, and places without a row come last
+            rows, scope = host(slices.rows), slices.sorting_scope
+            lengths = np.where(rows < 0, -1, np.append(np.diff(S.indptr), 0)[rows])
+            assert all((np.diff(lengths[first : first + scope]) <= 0).all() for first in range(0, rows.size, scope))
         if is_split:
             assert slices.long_length == kernels_of(device).layout.LONG_LENGTH
             lengths = np.diff(S.indptr)
@@ -203,13 +204,6 @@ def test_without_compression_entries_are_stored_unchanged(
         assert (stored.columns.bases, stored.columns.codes.dtype) == (None, S.indices.dtype)
 
 
-def test_without_compression_no_candidate_has_encoded_entries(device: Device) -> None:
-    S = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)).tocsr()
-    plan = GpuSparseMatrix(S, device=device, compress=False).plan
-    assert {(c.storage.columns, c.storage.values) for c in plan.candidates} == {("int32", "float64")}
-    assert PATTERN in {c.format for c in GpuSparseMatrix(S, device=device, expected_products=10_000).plan.candidates}
-
-
 # ------------------------------------------------------------------------------------------------------ row patterns
 
 
@@ -320,30 +314,6 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
         assert_decodes(GpuSparseMatrix(S, device=device, format=format).stored, S, device.lanes)
 
 
-# --------------------------------------------------------------------------------------------------------- schedules
-
-
-@pytest.mark.parametrize("structure", ["split", "chunks"])
-def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
-    S = hurting(device, structure, rng)
-    csr = Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data)))
-    rows_of_matrix = CsrRows(SparsityPattern(device, csr))
-    size, lengths = kernels_of(device).layout.CHUNK_SIZE, np.diff(S.indptr)
-    for limit in (16, 64, 256):
-        long = rows_of_matrix.long_rows(limit)
-        rows = np.flatnonzero(lengths > limit)
-        if not rows.size:
-            assert long is None
-            continue
-        np.testing.assert_array_equal(host(long.rows), rows)
-        np.testing.assert_array_equal(host(long.begins), S.indptr[rows])
-        np.testing.assert_array_equal(host(long.ends), S.indptr[rows + 1])
-        chunks = -(-lengths[rows] // size)
-        np.testing.assert_array_equal(host(long.first_chunk), np.concatenate([[0], np.cumsum(chunks)]))
-        np.testing.assert_array_equal(host(long.chunk_rows), np.repeat(np.arange(rows.size), chunks))
-    assert rows_of_matrix.long_rows(int(lengths.max())) is None
-
-
 # ------------------------------------------------------------------------------------------------------------ survey
 
 
@@ -370,37 +340,6 @@ def test_a_survey_agrees_with_numpy(device: Device, structure: str, index: Any, 
     if kernels_of(device).encode.CSR_CODES:
         runs = [S.indices[k : k + device.lanes] for k in range(0, S.nnz, device.lanes)]
         assert survey.run_span == max((int(np.ptp(run)) for run in runs), default=0)
-
-
-@pytest.mark.parametrize("key", [np.uint32, np.uint64])
-@pytest.mark.parametrize("count", [1, 2, 300, 4096, 4097, 40_000])
-@pytest.mark.parametrize("repeats", [0, 50_000])
-def test_distinct_keys_returns_all_keys_or_none_above_the_limit(
-    device: Device, count: int, repeats: int, key: Any, rng: np.random.Generator
-) -> None:
-    table = np.unique(np.append([0, 1], rng.integers(0, np.iinfo(key).max, 2 * count, dtype=key)).astype(key))[:count]
-    keys = rng.permutation(np.append(table, table[rng.integers(0, count, repeats)]))
-    distinct = kernels_of(device).encode.distinct_keys(device, on_device(device, keys), 4096)
-    if count > 4096:
-        assert distinct is None
-        return
-    np.testing.assert_array_equal(distinct[0], table)
-    np.testing.assert_array_equal(keys[distinct[1]], table)
-
-
-@pytest.mark.whole
-def test_row_patterns_store_nearly_as_many_distinct_rows_as_the_limit(device: Device, rng: np.random.Generator) -> None:
-    S = from_lengths(np.full(3500, 4), 3000, rng)
-    assert 3000 < distinct_rows(S) <= MAX_PATTERNS
-    assert_decodes(GpuSparseMatrix(S, device=device, format=PATTERN).stored, S, device.lanes)
-
-
-def test_values_that_few_rows_share_are_stored_per_entry(device: Device, rng: np.random.Generator) -> None:
-    S = patterned(rng, 3000, 5)
-    S.data = random_values(rng, S.nnz, float)
-    A = GpuSparseMatrix(S, device=device, format=PATTERN)
-    assert A.stored.pattern_values is None
-    assert_decodes(A.stored, S, device.lanes)
 
 
 @pytest.mark.whole
@@ -447,17 +386,3 @@ def test_a_format_takes_the_bytes_that_its_candidate_predicts(
     if format != PATTERN:
         assert A.stored.num_stored == promised.num_stored
         assert A.stored.padding_ratio == promised.padding_ratio
-
-
-def test_the_decoder_detects_a_wrong_column_and_a_wrong_value(device: Device, rng: np.random.Generator) -> None:
-    S = from_lengths(np.full(100, 5), 90, rng)
-    A = GpuSparseMatrix(S, device=device, format="blocked_ellpack")
-    for wrong in ("columns", "values"):
-        T = S.copy()
-        if wrong == "columns":
-            T.indices[77] = (T.indices[77] + 1) % 90
-        else:
-            T.data[77] = np.nextafter(T.data[77], 9)
-        with pytest.raises(AssertionError):
-            assert_decodes(A.stored, T, device.lanes)
-    assert bits(decode(A.stored, device.lanes)[2]).size == 8 * S.nnz

@@ -659,38 +659,6 @@ def test_doctor_reports_what_nvidia_smi_prints(
     assert result.found.startswith(words)
 
 
-@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("nvidia-smi", 60), OSError("Exec format error")])
-def test_doctor_reports_a_broken_driver_if_nvidia_smi_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(*_: Any, **options: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(doctor.subprocess, "run", fail)
-    result = doctor._check_driver()
-    assert (result.status, result.found) == ("broken", f"nvidia-smi fails: {error}")
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "missing"),
-        (ModuleNotFoundError("No module named 'msgpack'", name="msgpack"), "broken"),
-        (AttributeError("_ARRAY_API not found"), "broken"),
-    ],
-)
-def test_doctor_distinguishes_missing_packages_from_broken_ones(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
-) -> None:
-    def fail(name: str) -> Any:
-        raise error
-
-    monkeypatch.setattr(doctor, "import_module", fail)
-    monkeypatch.setattr(doctor, "OPTIONAL", {"tqdm": doctor.OPTIONAL["tqdm"]})
-    assert [result.status for result in doctor._check_optional_packages()] == [status]
-
-
 @pytest.mark.whole
 def test_doctor_fails_when_no_product_works(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_multiply_on", lambda device: 1 / 0)

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from asv_bench.measure_columns import products
 from gsparse import GpuSparseMatrix
-from gsparse.bench.check import ExactProduct, with_columns
+from gsparse.bench.check import ExactProduct
+from gsparse.bench.columns import with_columns
 from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
 from gsparse.device.base import Device
@@ -22,7 +23,6 @@ from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.expressions import loads_choices
 from gsparse.kernels.gpu.panels import panel_of
-from gsparse.matrix import product_methods
 from gsparse.plan.columns import plan_columns
 from tests.support import (
     DTYPES,
@@ -184,29 +184,6 @@ def test_integers_wrap_as_in_numpy(gpu: Device, rng: np.random.Generator) -> Non
         np.testing.assert_array_equal(WorkerProducts(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
 
 
-@pytest.mark.parametrize("survives", [True, False])
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-def test_values_that_float32_can_hold_are_read_as_float32(
-    gpu: Device, dtype: Any, survives: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
-    if survives:
-        S.data = S.data.astype(np.complex64 if S.dtype.kind == "c" else np.float32).astype(dtype)
-    read: list[Any] = []
-    csr_spmm = kernels_of(gpu).spmm.csr_spmm
-
-    def spy(device: Device, csr: Any, *rest: Any) -> Any:
-        read.append(csr.dtype)
-        return csr_spmm(device, csr, *rest)
-
-    monkeypatch.setattr(kernels_of(gpu).spmm, "csr_spmm", spy)
-    X = random_values(rng, (S.shape[1], 6), dtype)
-    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6) @ X, S, X)
-    assert read[0].itemsize == S.dtype.itemsize // (2 if survives else 1)
-    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6, compress=False) @ X, S, X)
-    assert read[1] == S.dtype
-
-
 def repeating(num_patterns: int, dtype: Any, rng: np.random.Generator) -> sp.csr_array:
     """Return a matrix of `num_patterns` distinct short rows, counted by their offsets and values."""
     lengths = rng.integers(1, 7, num_patterns)
@@ -248,37 +225,6 @@ def test_values_are_stored_in_single_precision_only_where_values_may_be_compress
     assert A._prepared()[0].columns_stored(A.dtype, A.dtype).data.dtype == dtype
     X = random_values(rng, (S.shape[1], 8), float)
     assert_product(A @ X, S, X)
-
-
-def test_a_repeated_product_takes_the_short_path(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S = STRUCTURES["ragged, 1001 rows"](rng)
-    A, X = GpuSparseMatrix(S, device=device), random_values(rng, (S.shape[1], 6), float)
-    A @ X
-
-    class FullPathTaken(Exception):
-        pass
-
-    def take_full_path(*arguments: Any, **options: Any) -> Any:
-        raise FullPathTaken
-
-    monkeypatch.setattr(product_methods, "multiply", take_full_path)
-    for X_again in (X, np.asfortranarray(X), X[:, ::-1]):
-        ours = on_device(device, X_again)
-        for got in (A @ ours, A.matmat(ours)):
-            assert_product(host(got), S, host(ours))
-    assert A.stats.products == 7
-    tall = np.vstack([X, X])
-    for unlike in (X.astype(np.float32), tall, X[:, :1], X.T):
-        with pytest.raises(FullPathTaken):
-            A @ on_device(device, unlike)
-    with pytest.raises(FullPathTaken):
-        A.matmat(on_device(device, X), out=on_device(device, np.empty((S.shape[0], 6))))
-    data = A.data  # a loan, which requires the full path again
-    with pytest.raises(FullPathTaken):
-        A @ on_device(device, X)
-    del data
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(1, "float64"), (6, "float32"), (64, "float32"), (33, "float64")])

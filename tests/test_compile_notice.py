@@ -58,21 +58,6 @@ def test_a_long_compilation_prints_one_line_for_the_whole_process(terminal: Term
         assert words in MESSAGE
 
 
-def test_short_compilations_add_up_until_the_line_is_due(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_DELAY", 3600.0)
-    notice, seconds = CompileNotice(), iter([0.0, 1800.0, 2000.0])
-    monkeypatch.setattr(compilation.time, "perf_counter", lambda: next(seconds))
-    with redirect_stderr(terminal):
-        with notice:
-            pass
-        with notice:
-            assert notice._timer is not None
-            assert notice._timer.interval == 1800.0
-            notice._timer.cancel()
-            notice._timer = None
-    assert not terminal.getvalue()
-
-
 @pytest.mark.parametrize("reason", ["quiet", "no terminal", "no stream"])
 def test_nothing_is_printed_if_quiet_or_not_on_a_terminal(
     terminal: Terminal, reason: str, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,149 +18,13 @@ from gsparse import GpuSparseMatrix, linalg
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
 from gsparse.linalg.preconditioners.base import Preconditioner
-from gsparse.profiling import recording
 from tests.conftest import make_device
 from tests.linalg.problems import convection, laplacian
 from tests.support import STRUCTURES, from_lengths
 
-# ------------------------------------------------------------- without a GPU: CuPy's rules for streams, and our device
-
-
-class Streams:
-    """CuPy 14's record of one thread's streams: ``with`` blocks return to the enclosing block's, not to `use`'s."""
-
-    def __init__(self) -> None:
-        self.null = Stream(self)
-        self.current, self.blocks = self.null, [self.null]
-
-
-class Stream:
-    """A stream that does nothing."""
-
-    ptr = 0
-
-    def __init__(self, streams: Streams) -> None:
-        self.streams = streams
-
-    def __enter__(self) -> Stream:
-        self.streams.blocks.append(self)
-        self.streams.current = self
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.streams.blocks.pop()
-        self.streams.current = self.streams.blocks[-1]
-
-    def use(self) -> Stream:
-        self.streams.current = self
-        return self
-
-    def record(self, event: object = None) -> None: ...
-
-    def wait_event(self, event: object) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def begin_capture(self) -> None: ...
-
-    def end_capture(self) -> Any:
-        return SimpleNamespace(launch=lambda stream: None)
-
-
-class StandInCupy:
-    """The parts of CuPy that `GpuDevice` reads, over NumPy and `Streams`."""
-
-    ndarray = np.ndarray
-    ascontiguousarray = staticmethod(np.ascontiguousarray)
-
-    def __init__(self) -> None:
-        self.streams = Streams()
-        properties = {"warpSize": 32, "multiProcessorCount": 1, "name": b"stand-in"}
-        self.cuda = SimpleNamespace(
-            runtime=SimpleNamespace(
-                getDeviceCount=lambda: 1,
-                getDevice=lambda: 0,
-                getDeviceProperties=lambda index: properties,
-                streamPerThread=2,
-            ),
-            Device=lambda index: SimpleNamespace(pci_bus_id="0"),
-            Stream=lambda **options: Stream(self.streams),
-            get_current_stream=lambda: self.streams.current,
-            Event=lambda **options: SimpleNamespace(record=lambda: None, done=True),
-            get_elapsed_time=lambda begin, end: 1.0,
-            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-        )
-
-    def asnumpy(self, array: Any) -> Any:
-        """Copy to the host; strided arrays are made contiguous within a block of the current stream, as CuPy does."""
-        with nullcontext() if array.flags.c_contiguous else self.streams.current:
-            return np.array(array, order="C")
-
-
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Streams]:
-    cupy = StandInCupy()
-    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: cupy)
-    return gsparse.device.gpu.GpuDevice(0), cupy.streams
-
 
 def fail() -> None:
     raise ZeroDivisionError
-
-
-def within(block: AbstractContextManager[Any], call: Callable[[], None]) -> None:
-    with block:
-        call()
-
-
-BLOCKS: dict[str, Callable[[Any, Callable[[], None]], Any]] = {
-    "a stream aside": lambda device, call: within(device.outside_capture(), call),
-    "a stream apart": lambda device, call: within(device.own_stream(), call),
-    "one within the other": lambda device, call: within(
-        device.own_stream(), lambda: within(device.outside_capture(), call)
-    ),
-    "a second stream": lambda device, call: device.alongside(call)(),
-    "timing": lambda device, call: device.seconds_of(call),
-}
-
-
-@pytest.mark.parametrize("raises", [False, True], ids=["ends", "raises"])
-@pytest.mark.parametrize("name", BLOCKS)
-def test_using_our_own_stream_leaves_the_callers_stream_current(
-    stand_in: tuple[Any, Streams], name: str, raises: bool
-) -> None:
-    device, streams = stand_in
-    seen_streams: list[Stream] = []
-
-    def call() -> None:
-        seen_streams.append(streams.current)
-        if raises:
-            fail()
-
-    outer, chosen = Stream(streams), Stream(streams)
-    for around in (nullcontext(), outer):
-        with around:
-            chosen.use()
-            with pytest.raises(ZeroDivisionError) if raises else nullcontext():
-                BLOCKS[name](device, call)
-            assert streams.current is chosen
-            assert streams.blocks[-1] is (outer if around is outer else streams.null)
-    assert seen_streams
-    assert chosen not in seen_streams
-
-
-@pytest.mark.parametrize("inside", [False, True], ids=["in a call", "in a solve"])
-def test_copying_a_strided_array_to_the_host_changes_no_stream(stand_in: tuple[Any, Streams], inside: bool) -> None:
-    device, streams = stand_in
-    chosen = Stream(streams).use()
-    with device.own_stream() if inside else nullcontext():
-        before = streams.current
-        assert device.download(np.ones((3, 4)).T).flags.c_contiguous
-        assert streams.current is before
-    assert streams.current is chosen
-
-
-# ------------------------------------------------------------------------------------------ on a GPU: every function
 
 
 @pytest.fixture(scope="module")
@@ -338,57 +202,6 @@ def test_running_out_of_memory_in_a_solve_leaves_the_stream(problem: Any, chosen
     with pytest.raises(DeviceMemoryError):
         linalg.cg(A, problem.cupy.ones(rows))
     assert current(problem.cupy) == before
-
-
-class TimedEvent:
-    """An event of the stand-in. Each record is a second later than the one before."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        TimedEvent.made += 1
-        self.time = self.stream = self.done = None
-
-    def record(self, stream: Any) -> None:
-        self.time, self.stream = next(TimedEvent.clock), stream
-
-    def synchronize(self) -> None:
-        self.done = True
-
-    clock: Iterator[int] = iter(range(1000))
-
-
-def test_events_of_a_profile_are_used_again_and_left_out_of_graphs(stand_in: tuple[Any, Streams]) -> None:
-    device, streams = stand_in
-    device.xp.cuda.Event = TimedEvent
-    device.xp.cuda.get_elapsed_time = lambda begin, end: 1000.0 * (end.time - begin.time)  # in milliseconds
-    made_before = TimedEvent.made
-    first, last = device.record_event(), device.record_event()
-    assert device.seconds_between(first, last) == 1.0
-    assert last.done
-    assert first.stream is streams.current
-    device.release_event(first)
-    assert device.record_event() is first
-    assert TimedEvent.made == made_before + 2
-    capturing = Stream(streams)
-    capturing.ptr, capturing.is_capturing = 1000, lambda: True  # type: ignore[attr-defined]
-    with capturing:
-        assert device.record_event() is None
-    assert TimedEvent.made == made_before + 2
-
-
-def test_a_span_on_a_gpu_has_the_time_between_its_events(stand_in: tuple[Any, Streams]) -> None:
-    device, _ = stand_in
-    device.xp.cuda.Event = TimedEvent
-    device.xp.cuda.get_elapsed_time = lambda begin, end: 1000.0 * (end.time - begin.time)
-    with gsparse.profile() as p, recording.span("step", "outer", device):
-        with recording.span("step", "inner", device):
-            pass
-        with recording.span("step", "inner", device):
-            pass
-    found = {row.name: row for row in p.rows()}
-    assert found["inner"].device_seconds == pytest.approx(2.0)
-    assert found["outer"].device_seconds == pytest.approx(3.0)  # five seconds, less the two inside
 
 
 @pytest.mark.gpu

@@ -44,19 +44,6 @@ def assert_same(A: Any, S: Any) -> None:
 # ------------------------------------------------------------------------------------------------------------- writes
 
 
-def test_a_write_to_entries_keeps_the_structure_and_the_plan(device: Device, S: Any) -> None:
-    A = GpuSparseMatrix(S.copy(), device=device)
-    A @ np.ones(25)
-    structure, indices = A._prepared()[0].structure, A.device_indices
-    rows, columns = S.nonzero()
-    for M in (A, S):
-        M[rows[:9], columns[:9]] = np.arange(9.0)
-        M.__imul__(2)
-    assert A._prepared()[0].structure is structure
-    assert A.device_indices is indices
-    assert_same(A, S)
-
-
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32, np.complex128], ids=str)
 def test_blocks_of_extended_precision_are_written_in_the_dtype_of_the_matrix(
     device: Device, S: Any, dtype: Any

@@ -183,18 +183,6 @@ def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: 
         np.testing.assert_array_equal(gpu.download_vector(gpu.upload(x)), x)
 
 
-def test_pinned_results_are_bounded_and_returned(gpu: Any, monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
-    from gsparse.device import memory
-
-    monkeypatch.setattr(memory, "MAX_PINNED_RESULTS", 3000 * 8)
-    ours = memory.Staging(cupy)
-    array = cupy.arange(1000.0)
-    held = [ours.download(array) for _ in range(5)]
-    assert [isinstance(h.base, np.ndarray) for h in held] == [True] * 3 + [False] * 2
-    del held
-    assert ours._pinned_results == 0
-
-
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(16) as threads:

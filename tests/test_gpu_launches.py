@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -154,17 +153,6 @@ def test_threads_and_streams_that_launch_at_once_pass_their_own_arguments(gpu: A
     with ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(run, range(num_threads)))
     assert [float(out[0]) for out in outs] == [(number + 1) * sum(range(count)) for number in range(num_threads)]
-
-
-def test_the_first_call_of_a_thread_may_be_a_launch(gpu: Any) -> None:
-    # CuPy creates the context of the thread.
-    kernel, out = driver_kernel(gpu, raw_kernel(gpu, "add")), gpu.xp.zeros(1)
-    launch = kernel.bind((1,), (1,), (np.int64(1), np.float64(1), out))
-    for target in (launch, lambda: kernel((1,), (1,), (np.int64(1), np.float64(1), out))):
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
-    assert float(out[0]) == 2.0
 
 
 def test_a_launch_that_cannot_be_raises_cupys_error(gpu: Any) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import gsparse.device.gpu
 from gsparse.device.gpu import GpuDevice
-from gsparse.device.launching import DriverKernel, Passed, bind_call, driver_launch
+from gsparse.device.launching import DriverKernel, Passed, driver_launch
 from gsparse.kernels.gpu.launch import bind_product, launch_blocks, launch_threads
 
 FUNCTION = 0xF0
@@ -152,16 +152,6 @@ def test_the_driver_gets_the_bytes_of_all_kinds_of_arguments(args: list[Any]) ->
     assert not cupy.calls
 
 
-def test_grids_and_blocks_may_have_one_to_three_sizes(kernel: DriverKernel, driver: StandInDriver) -> None:
-    for grid, block in itertools.product([(5,), (5, 6), (5, 6, 7)], [(32,), (32, 2), (32, 2, 1)]):
-        kernel(grid, block, ())
-        kernel.bind(grid, block, ())()
-        expected = (*grid, 1, 1)[:3] + (*block, 1, 1)[:3]
-        assert [launch[0] for launch in driver.launches[-2:]] == [expected] * 2
-    kernel(GRID, BLOCK, (), shared_mem=1024)
-    assert driver.launches[-1][1] == 1024
-
-
 def test_each_launch_runs_on_the_stream_that_is_current_on_its_device(cupy: Any, driver: StandInDriver) -> None:
     kernel = DriverKernel(cupy, cupy.raw_kernel(), 1, driver.launchKernel)
     driver.sizes = [8, 8]
@@ -199,14 +189,6 @@ def test_a_bound_product_packs_what_a_call_passes_and_keeps_the_rest(dtype: Any,
             product(x, y, alpha, beta, conjugate)
             values = x, y, alpha, beta, np.int32(beta != 0), np.int32(conjugate)
             assert driver.arguments == [bytes_of(values[a.value] if isinstance(a, Passed) else a) for a in args]
-    assert not cupy.calls
-
-
-def test_a_bound_product_needs_no_factors_if_its_kernel_takes_none(cupy: Any, kernel: Any, driver: Any) -> None:
-    driver.sizes = [8, 4, 8]
-    for dtype in FACTORS:
-        kernel.bind_product(GRID, BLOCK, (Passed.Y, np.int32(3), Passed.X), dtype)(StandInArray(1), StandInArray(2))
-        assert driver.arguments == list(map(bytes_of, (StandInArray(2), np.int32(3), StandInArray(1))))
     assert not cupy.calls
 
 
@@ -252,28 +234,6 @@ def test_threads_that_launch_at_the_same_time_have_memory_of_their_own(name: str
             numbers = range(first, first + num_threads)
             list(pool.map(launch, numbers))
             assert sorted(values for *_, values in driver.launches) == sorted(map(expected, numbers))
-
-
-@pytest.mark.parametrize("name", LAUNCHES)
-def test_a_launch_within_a_launch_leaves_its_arguments_alone(name: str, kernel: Any, driver: Any) -> None:
-    # A finalizer may run at any time, also within a launch of the same kernel, and launch it itself.
-    driver.sizes = [8, 8, 8]
-    launch = LAUNCHES[name](kernel)
-    within = [lambda: launch(5)]
-    driver.during = lambda: within.pop()() if within else None
-    launch(4)
-    assert [values for *_, values in driver.launches] == [expected(5), expected(4)]
-
-
-@pytest.mark.parametrize("name", LAUNCHES)
-def test_launches_one_after_the_other_use_the_same_memory(name: str, kernel: Any, driver: Any) -> None:
-    driver.sizes, pointers = [8, 8, 8], set()
-    record = driver.launchKernel
-    kernel._launch = lambda *numbers: (pointers.add(numbers[-2]), record(*numbers))
-    launch = LAUNCHES[name](kernel)
-    for n in range(100):
-        launch(n)
-    assert len(pointers) == 1
 
 
 # --------------------------------------------------------------------------------------- launches that are left to CuPy
@@ -322,21 +282,6 @@ def test_arguments_of_other_types_are_left_to_cupy(arg: Any, cupy: StandInCupy, 
     assert not driver.launches
 
 
-def test_arguments_that_differ_from_those_of_the_first_call_are_left_to_cupy(
-    cupy: Any, kernel: Any, driver: Any
-) -> None:
-    driver.sizes = [8, 4]
-    first = (StandInArray(1), np.int32(2))
-    different = [
-        (StandInArray(1),), (*first, np.int32(3)), (np.int64(1), np.int32(2)), (np.zeros(3), np.int32(2)),
-        (StandInArray(1), np.float32(2)), (StandInArray(1), np.int64(2**40)), (StandInArray(1), StandInArray(2)),
-    ]  # fmt: skip
-    for args in (first, *different, first):
-        kernel(GRID, BLOCK, args)
-    assert [args for _, _, args, _ in cupy.calls] == different
-    assert [values for *_, values in driver.launches] == [list(map(bytes_of, first))] * 2
-
-
 # ----------------------------------------------------------------------------------------------------------- the device
 
 
@@ -356,29 +301,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def stand_in_device(monkeypatch: pytest.MonkeyPatch, cupy: StandInCupy) -> GpuDevice:
     monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: cupy)
     return GpuDevice(0)
-
-
-def test_all_launches_of_a_device_go_to_the_driver(monkeypatch: Any, cupy: Any, driver: Any, compiled: Any) -> None:
-    device = stand_in_device(monkeypatch, cupy)
-    driver.sizes = [8, 4]
-    args = (StandInArray(9), np.int32(1))
-    launch_threads(device, "a.cu", "f<int>", 1000, 256, args)
-    launch_blocks(device, "a.cu", "f<int>", 7, 64, args)
-    device.bind_kernel("a.cu", "f<int>", (2, 3), (32,), args)()
-    bind_product(device, "a.cu", "f<int>", 5, 32, (Passed.X, np.int32(1)), np.float32)(StandInArray(9), StandInArray(1))
-    shapes = [(4, 1, 1, 256, 1, 1), (7, 1, 1, 64, 1, 1), (2, 3, 1, 32, 1, 1), (5, 1, 1, 32, 1, 1)]
-    assert driver.launches == [(shape, 0, 0, list(map(bytes_of, args))) for shape in shapes]
-    assert compiled == [("a.cu", "f<int>")]
-
-
-def test_a_launch_gets_the_shared_memory_that_it_asks_for(
-    monkeypatch: Any, cupy: Any, driver: Any, compiled: Any
-) -> None:
-    device = stand_in_device(monkeypatch, cupy)
-    driver.sizes = [8]
-    launch_threads(device, "a.cu", "f<int>", 64, 64, (StandInArray(9),), 1024)
-    launch_blocks(device, "a.cu", "f<int>", 1, 64, (StandInArray(9),))
-    assert [launch[1] for launch in driver.launches] == [1024, 0]
 
 
 def test_empty_grids_are_not_launched(monkeypatch: Any, cupy: Any, driver: Any, compiled: Any) -> None:
@@ -408,26 +330,6 @@ def test_a_cupy_without_the_drivers_function_launches_itself(monkeypatch: Any, d
     ]  # fmt: skip
 
 
-def test_any_kernel_can_be_bound_as_a_product() -> None:
-    calls: list[Any] = []
-    args = (
-        np.int64(4),
-        Passed.Y,
-        Passed.CONJUGATE,
-        Passed.BETA,
-        Passed.READ_Y,
-        Passed.ALPHA,
-        Passed.X,
-        None,
-    )
-    product = bind_call(lambda *call: calls.append(call), GRID, BLOCK, args)
-    product("x", "y", np.float32(2), np.float32(np.nan), True)
-    ((grid, block, passed),) = calls
-    assert (grid, block) == (GRID, BLOCK)
-    assert passed[:3] + passed[4:] == (4, "y", 1, 1, 2, "x", None)
-    assert [type(passed[n]) for n in (0, 2, 3, 4, 5)] == [np.int64, np.int32, np.float32, np.int32, np.float32]
-
-
 @pytest.mark.parametrize("shared_bytes", [0, 1000, 48 * 1024, 48 * 1024 + 8])
 def test_a_product_gets_shared_memory_and_large_sizes_are_allowed_first(shared_bytes: int) -> None:
     driver = StandInDriver(8, 8)
@@ -439,26 +341,3 @@ def test_a_product_gets_shared_memory_and_large_sizes_are_allowed_first(shared_b
     assert driver.launches[-1][1] == shared_bytes
     allowed = getattr(raw, "max_dynamic_shared_size_bytes", None)
     assert allowed == (shared_bytes if shared_bytes > 48 * 1024 else None)
-
-
-def test_a_kernel_of_any_kind_gets_shared_memory_only_if_it_asks_for_some() -> None:
-    calls: list[Any] = []
-
-    def kernel(*args: Any, **options: Any) -> None:
-        calls.append(options)
-
-    for shared_bytes in (0, 64):
-        bind_call(kernel, GRID, BLOCK, (Passed.X,), shared_bytes)()
-    assert calls == [{}, {"shared_mem": 64}]
-    assert not hasattr(kernel, "max_dynamic_shared_size_bytes")
-    bind_call(kernel, GRID, BLOCK, (Passed.X,), 2**16)()  # also without the driver's function
-    assert kernel.max_dynamic_shared_size_bytes == 2**16  # type: ignore[attr-defined]
-
-
-def test_the_shared_memory_of_a_gpu_is_that_of_a_multiprocessor(monkeypatch: pytest.MonkeyPatch) -> None:
-    cupy = StandInCupy(StandInDriver())
-    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: cupy)
-    for properties, expected in (({"sharedMemPerBlock": 65536}, 65536), ({"sharedMemPerMultiprocessor": 7}, 7)):
-        known = cupy.cuda.runtime.getDeviceProperties(0)
-        cupy.cuda.runtime.getDeviceProperties = lambda _, known=known, more=properties: {**known, **more}
-        assert GpuDevice(0).shared_memory == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 import pickle
 import threading
 import warnings
@@ -301,7 +302,8 @@ def test_results_equal_scipys_and_stay_on_the_device(device: Device, operation: 
         with pytest.raises((type(error), TypeError)):
             apply(A, T)
         return
-    got = apply(A, GpuSparseMatrix(T, device=device))
+    with gsparse.strict():
+        got = apply(A, GpuSparseMatrix(T, device=device))
     assert_equal(got, expected)
     assert_on(device, got)
     assert_equal(apply(A, T), expected)
@@ -558,42 +560,17 @@ def test_operators_of_numpy_arrays_defer_to_the_matrix(A: Any, S: Any, device: D
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.complex128])
-@pytest.mark.parametrize("operator", ["iadd", "isub", "imul", "imatmul"])
-def test_dense_arrays_change_in_place_as_with_scipy(A: Any, S: Any, operator: str, dtype: Any) -> None:
-    if operator == "imatmul":
+@pytest.mark.parametrize("change", [operator.iadd, operator.isub, operator.imul, operator.imatmul])
+def test_dense_arrays_change_in_place_as_with_scipy(A: Any, S: Any, change: Any, dtype: Any) -> None:
+    if change is operator.imatmul:
         A, S = A[:9], S[:9]
-    results = []
-    for M in (A, S):
-        dense = np.ones(S.shape, dtype)
-        function = {"iadd": _iadd, "isub": _isub, "imul": _imul, "imatmul": _imatmul}[operator]
-        results.append(function(dense, M))
-    got, expected = results
+    got, expected = (change(np.ones(S.shape, dtype), M) for M in (A, S))
     if got.dtype != expected.dtype:  # ours wrote into an array that holds the sum; SciPy's operators never do
         assert (got.dtype, expected.dtype) == (np.float32, np.float64)
         expected = expected.astype(np.float32)
     if sp.issparse(expected):  # SciPy's product with a dense array is in COO
         got, expected = got.tocsr(), expected.tocsr()
     assert_equal(got, expected)
-
-
-def _iadd(dense: Any, M: Any) -> Any:
-    dense += M
-    return dense
-
-
-def _isub(dense: Any, M: Any) -> Any:
-    dense -= M
-    return dense
-
-
-def _imul(dense: Any, M: Any) -> Any:
-    dense *= M
-    return dense
-
-
-def _imatmul(dense: Any, M: Any) -> Any:
-    dense @= M
-    return dense
 
 
 def test_a_sum_in_place_is_written_into_the_array(A: Any, S: Any) -> None:
@@ -653,7 +630,6 @@ DERIVED = {
     "product": lambda A: A @ sp.eye_array(5, k=1, format="csr"),
     "other values": lambda A: A.with_data(np.arange(1.0, 26.0)) if hasattr(A, "with_data") else _filled(A),
     "times a complex number": lambda A: A * 1j,
-    "mapped": lambda A: A.sin(),
 }
 
 
@@ -772,9 +748,7 @@ ON_DEVICE = {
     "transposed": lambda A: A.T @ np.ones(12),
     "adjoint": lambda A: A.H @ np.ones(12),
     "from the left": lambda A: np.ones(12) @ A,
-    "scaled": lambda A: (2 * A / 3) @ np.ones(9),
     "mapped": lambda A: abs(-A).sin() @ np.ones(9),
-    "cast": lambda A: A.astype(np.float32) @ np.ones(9),
     "copied": lambda A: GpuSparseMatrix(A.copy()) @ np.ones(9),
     "device arrays": lambda A: (A.device_data, A.device_indices, A.device_indptr),
     "texts": lambda A: (str(A), repr(A), str(A.T), repr(A.T)),
@@ -783,8 +757,6 @@ ON_DEVICE = {
     "indexing": lambda A: (A[1:], A[::-2], A[[0, 0, -1]], A[:, [1, 0]], A[np.ix_([0], [1, 1])], A.T[1:, ::2]),
     "diagonals": lambda A: (A.diagonal(), A.diagonal(1), A.T.diagonal(-2), A.diagonal(10**6)),
     "masks": lambda A: (A[np.arange(A.shape[0]) % 2 == 0], A[:, np.zeros(A.shape[1], bool)], A[:2, 1:], A[[], :]),
-    "sparse sums": lambda A: (A + A, A - sp.csr_array(A.shape), sp.csr_array(A.shape) - A, A.T + A.T, A.multiply(A)),
-    "sparse comparisons": lambda A: (A.maximum(A), A.minimum(sp.coo_array(A.shape)), A != A, A < A, A.T > A.T),
     "conversions": lambda A: (A.T.tocsr(), A.tocsc(), A.tocsc().tocsr()),
     "other formats": lambda A: (A.tocoo(), A.T.tocoo(), A.asformat("coo")),
     "dense results": lambda A: (A.toarray(), A.todense(), A.T.toarray(order="C"), A / A, A[[0, 1], [2, 3]], A[A > 0]),
@@ -795,7 +767,6 @@ ON_DEVICE = {
     "shapes": lambda A: (A.reshape(-1), A.reshape(9, 12), A[:1]._broadcast_to((5, 9)), A.nonzero(), A.sorted_indices()),
     "one dimension": lambda A: (A[1].sum(), A[1].max(), A[1][2], A[1][1:], A[1] @ A[2], A @ A[1], A[1] @ np.ones(9)),
     "counts": lambda A: (A._getnnz(axis=0), A._getnnz(axis=1), A.has_sorted_indices, A.has_canonical_format),
-    "broadcast products": lambda A: (A.multiply(A[:1]), A.multiply(A[:, :1]), A[:1].multiply(A[:, :1])),
     "repeated entries": lambda A: abs(GpuSparseMatrix(make(canonical=False), device=A.device).sin().astype(np.float32)),
 }
 # Statements that write to a matrix.

@@ -206,13 +206,6 @@ def test_an_operation_with_other_results_keeps_the_flavour(M: Any, S: Any, name:
     assert_same(MIXED[name](M), MIXED[name](S))
 
 
-@pytest.mark.parametrize("key", [6, -7, (0, 6), (slice(None), -7), ([0, 1], 9)], ids=str)
-def test_an_index_out_of_range_is_refused_as_by_scipy(M: Any, S: Any, key: Any) -> None:
-    for A in (M, S):
-        with pytest.raises(IndexError, match="out of range"):
-            A[key]
-
-
 ASSEMBLIES: dict[str, Any] = {
     "kron": lambda module, A, B: module.kron(A, B),
     "kronsum": lambda module, A, B: module.kronsum(A, B),
@@ -462,26 +455,6 @@ def test_a_file_is_read(tmp_path: Path, S: Any) -> None:
     sp.save_npz(tmp_path / "matrix.npz", S)
     M = gsparse.sparse.csr_matrix.from_file(tmp_path / "matrix.npz", device="cpu")
     assert_same(M, S)
-
-
-def test_a_conjugate_is_that_of_scipy(device: Device) -> None:
-    S = square(complex) * (1 + 2j)
-    M = gsparse.sparse.csr_matrix(S, device=device)
-    with gsparse.strict():
-        for got, expected in ((M.H, S.getH()), (M.getH(), S.getH()), (M.conj() * M, S.conj() * S)):
-            np.testing.assert_array_equal(got * np.arange(6.0), expected * np.arange(6.0))
-    assert_same(M.getH(), S.getH())
-
-
-def test_writing_is_that_of_scipy(M: Any, S: Any) -> None:
-    for A in (M, S):
-        A.setdiag(2.0)
-        A.eliminate_zeros()
-    M *= 3
-    M /= 2
-    assert_same(M, S * 1.5)
-    M *= M
-    assert_same(M, S * S * 2.25)
 
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning", "ignore:invalid value:RuntimeWarning")

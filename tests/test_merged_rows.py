@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
-from gsparse.kernels.gpu import merged_rows, sparse_products
+from gsparse.kernels.gpu import merged_rows
 from gsparse.kernels.gpu.merged_rows import MergePlan, plan_merge
 from gsparse.sparse.arithmetic import CsrProduct, product
 from tests.proof.emulated_device import EmulatedDevice
@@ -58,17 +58,6 @@ def test_merged_rows_are_the_product_that_scipy_makes(device: Device, pair: str,
     assert_same(product(device, a, b), A @ B)
 
 
-@pytest.mark.parametrize("lengths", [(0, 0), (3, 0), (0, 3)])
-@pytest.mark.usefixtures("merges_few_rows")
-def test_an_empty_product_is_merged(device: Device, lengths: tuple[int, int], rng: np.random.Generator) -> None:
-    A, B = (from_lengths(np.full(40, length), 40, rng) for length in lengths)
-    B.sum_duplicates()
-    a, b = (measured(device, S) for S in (A, B))
-    assert plan_merge(a, b, (a.longest or 0, b.longest or 0), 32) is not None
-    assert_same(product(device, a, b), A @ B)
-    assert CsrProduct(device, a, b).update(a, b).nnz == 0
-
-
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", COMPUTE_DTYPES, ids=str)
 @pytest.mark.few(2)
@@ -103,36 +92,6 @@ def test_slots_that_memory_does_not_hold_are_found_again_for_a_part_of_the_rows_
         np.testing.assert_array_equal(host(result.data), host(whole.data))
 
 
-@pytest.mark.parametrize("pair", ["a lane", "eight lanes"])
-@pytest.mark.usefixtures("merges_few_rows")
-def test_the_first_update_of_a_product_finds_its_slots_and_keeps_them(
-    device: Device, pair: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A, B = PAIRS[pair](rng)
-    a, b = (measured(device, S) for S in (A, B))
-    known = CsrProduct(device, a, b)
-    made, nbytes = host(known.result.data).copy(), known.nbytes
-    assert nbytes == known.result.nbytes
-    np.testing.assert_array_equal(host(known.update(a, b).data), made)
-    # The CPU needs no slots.
-    assert known.nbytes > nbytes if device.kind == "gpu" else known.nbytes == nbytes
-    monkeypatch.delattr(merged_rows, "merge")  # slots are not found again
-    np.testing.assert_array_equal(host(known.update(a, b).data), made)
-
-
-@pytest.mark.parametrize("longest", [3, 40])
-def test_rows_that_are_not_merged_are_put_into_classes_once(
-    device: Device, longest: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A, B = from_lengths(rng.integers(0, longest, 90), 50, rng), with_lengths(rng.integers(0, longest, 50), 70, rng)
-    a, b = (Csr(S.shape, *(on_device(device, part) for part in (S.indptr, S.indices, S.data))) for S in (A, B))
-    known = CsrProduct(device, a, b)
-    made = host(known.result.data).copy()
-    monkeypatch.delattr(sparse_products, "classify")
-    for _ in range(2):
-        np.testing.assert_array_equal(host(known.update(a, b).data), made)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 @pytest.mark.usefixtures("merges_few_rows")
 def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_result(
@@ -141,29 +100,6 @@ def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_resul
     A, B = (whole_numbers(S, rng, dtype) for S in PAIRS["two lanes"](rng))
     monkeypatch.setattr(merged_rows, "SHARED_BYTES", 1 << 11)
     assert_same(product(device, *(measured(device, S) for S in (A, B))), A @ B)
-
-
-@pytest.mark.usefixtures("merges_few_rows")
-def test_rows_of_a_product_that_slots_cannot_number_are_counted_once(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A, B = (whole_numbers(S, rng) for S in (_even(40, 30, 60, rng), _even(60, 40, 900, rng)))
-    a, b = (measured(device, S) for S in (A, B))
-    assert plan_merge(a, b, (a.longest or 0, b.longest or 0), 32) is not None
-    monkeypatch.delattr(sparse_products, "_row_sizes")
-    assert_same(product(device, a, b), A @ B)
-
-
-def test_the_longest_row_of_a_merged_product_is_known_where_it_costs_little(
-    gpu_device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A CPU does not merge rows."""
-    device = gpu_device
-    A, B = PAIRS["a lane"](rng)
-    assert CsrProduct(device, *(measured(device, S) for S in (A, B))).result.longest is None
-    monkeypatch.setattr(sparse_products, "_WORTH_A_LOOK", 1)
-    made = CsrProduct(device, *(measured(device, S) for S in (A, B))).result
-    assert made.longest == np.diff(host(made.indptr)).max()
 
 
 @pytest.mark.parametrize("pair", ["two lanes", "eight lanes"])
@@ -183,31 +119,6 @@ def shape_of(num_rows: int, nnz: int, num_cols: int = 10**6, index: Any = np.int
     """Return a matrix of which only the shape and the number of entries are looked at."""
     entries = np.broadcast_to(np.zeros(1, index), (nnz,))
     return Csr((num_rows, num_cols), np.broadcast_to(np.zeros(1, index), (num_rows + 1,)), entries, entries)
-
-
-@pytest.mark.parametrize(
-    ("rows", "nnz", "longest", "plan"),
-    [
-        ((10**6, 10**6), (7 * 10**6, 7 * 10**6), (7, 7), (8, 1, 4, 49)),  # a stencil of 7 points
-        ((10**6, 10**6), (9 * 10**6, 9 * 10**6), (9, 9), (8, 2, 4, 81)),
-        ((10**6, 10**6), (27 * 10**6, 27 * 10**6), (27, 27), (4, 8, 16, 729)),
-        ((37_000, 10**6), (3 * 10**6, 6 * 10**6), (81, 12), (8, 16, 4, 972)),  # Pᵀ·(A·P)
-        ((10**6, 10**6), (10**6, 10**6), (60, 1), (8, 16, 1, 60)),  # few products, uneven rows
-        ((9_000, 9_000), (27 * 9_000, 27 * 9_000), (27, 27), (4, 8, 16, 729)),
-        ((8_999, 8_999), (27 * 8_999, 27 * 8_999), (27, 27), None),  # too few rows
-        ((72_000, 72_000), (10 * 72_000, 10 * 72_000), (30, 10), None),  # too few rows for their unevenness
-        ((500_000, 500_000), (10 * 500_000, 10 * 500_000), (40, 10), (8, 16, 4, 400)),
-        ((10**6, 10**6), (10**6, 10**6), (60, 2), None),  # uneven rows of A
-        ((10**6, 10**6), (7 * 10**6, 10**6), (7, 10), None),  # uneven rows of B
-        ((10**6, 10**6), (10**8, 10**8), (100, 100), None),  # too many products
-        ((10**6, 10**6), (129 * 10**6, 10**6), (129, 1), None),  # rows that no registers hold
-        ((10**6, 10**6), (0, 0), (0, 0), (8, 1, 1, 0)),
-        ((0, 10**6), (0, 10**6), (0, 1), None),
-    ],
-)
-def test_short_and_even_rows_are_merged(rows: Any, nnz: Any, longest: Any, plan: Any) -> None:
-    a, b = (shape_of(*sizes) for sizes in zip(rows, nnz, strict=True))
-    assert plan_merge(a, b, longest, 32) == (MergePlan(*plan) if plan else None)
 
 
 def test_rows_whose_greatest_column_marks_the_end_of_a_row_are_not_merged() -> None:

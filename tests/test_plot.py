@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
-from gsparse.linalg import cg, lsmr, solve
+from gsparse.linalg import cg, lsmr
 from gsparse.plot import axes, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -72,21 +72,6 @@ def test_the_pattern_of_a_view_is_that_of_the_transpose(shape: tuple[int, int], 
     np.add.at(expected, (rows * 5 // exact.shape[0], columns * 5 // exact.shape[1]), 1)
     assert np.array_equal(counts, expected)
     assert np.array_equal(structure.lengths_of(view), (exact != 0).sum(axis=1))
-
-
-def test_density_of_a_sample_approximates_that_of_all_entries() -> None:
-    S = sp.diags_array([1.0, 1.0, 1.0], offsets=[-1, 0, 1], shape=(8000, 8000)).tocsr()
-    whole, part = plot.density(S, 8), plot.density(S, 8, most=800)
-    assert abs(part.sum() - whole.sum()) <= 8
-    assert np.array_equal(np.argmax(part, axis=1), np.arange(8))
-    assert np.array_equal(plot.density(S, 8, most=10**9), whole)
-
-
-def test_row_lengths_count_every_row(ax: Any) -> None:
-    lengths = np.concatenate([np.zeros(3, int), np.full(5, 2), [16, 17, 400, 5000]])
-    S = sp.csr_array((np.ones(lengths.sum()), np.zeros(lengths.sum(), int), np.concatenate([[0], np.cumsum(lengths)])))
-    plot.row_lengths(S, ax)
-    assert sum(bar.get_height() for bar in ax.patches) == lengths.size
 
 
 def of_lengths(*lengths: int) -> sp.csr_array:
@@ -147,12 +132,6 @@ def test_a_distribution_of_a_matrix_that_is_not_distributed_is_refused(ax: Any) 
         plot.distribution(sp.eye_array(3, format="csr"), ax)
 
 
-def test_a_distribution_of_fewer_entries_than_workers_has_the_true_ratio(ax: Any) -> None:
-    A = SimpleNamespace(nnz_per_worker=[1, 0, 0, 0], ghosts_per_worker=[0] * 4, row_bounds=(0, 1, 1, 1, 1))
-    plot.distribution(A, ax)
-    assert texts(ax)[0] == "entries (most: 4.00 times the mean)"
-
-
 def test_a_distribution_without_entries_is_drawn(ax: Any) -> None:
     plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
     ax.figure.canvas.draw()
@@ -203,26 +182,6 @@ def test_convergence_refuses_a_pair_and_asks_for_the_result(ax: Any, wrong: Any)
     result = cg(LINE, np.ones(400), full_output=True)
     with pytest.raises(TypeError, match=r"pass the SolveResult of full_output=True, got tuple"):
         plot.convergence(wrong(result), ax)
-
-
-def test_convergence_without_results_is_refused(ax: Any) -> None:
-    with pytest.raises(ValueError, match="needs a SolveResult"):
-        plot.convergence({}, ax)
-
-
-def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any) -> None:
-    plot.convergence(cg(LINE, np.zeros(400), full_output=True), ax)
-    assert texts(ax) == ["converged, 0 iterations"]
-    assert np.isnan(ax.lines[0].get_ydata()).all()
-    ax.figure.canvas.draw()
-
-
-def test_convergence_names_a_solve_by_a_factorization_in_the_legend(ax: Any) -> None:
-    result = solve(LINE, np.ones(400))
-    assert result.residuals.size == 0
-    plot.convergence({"automatic": result}, ax)
-    assert texts(ax) == ["automatic: converged, 0 iterations"]
-    ax.figure.canvas.draw()
 
 
 def pixels(html: str) -> Any:
@@ -277,15 +236,6 @@ def test_times_are_scaled_by_the_vendors_and_formats_without_a_time_are_left_out
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["n", "m"]
     assert ax.get_xlabel() == "time over cuSPARSE best-of (lower is better)"
     assert texts(ax) == ["ellpack, float64"]
-
-
-def test_a_single_matrix_has_a_bar_for_each_way_and_count_of_threads(ax: Any) -> None:
-    plot.times_by_format([record("ellpack", 2.0 / threads, threads=threads) for threads in (1, 2)], ax)
-    assert [round(bar.get_x() + bar.get_width(), 9) for bar in ax.containers[0]] == [0.5, 0.25]
-    names = ["ellpack, float64, 1 thread(s)", "ellpack, float64, 2 thread(s)"]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == names
-    assert ax.get_xlabel() == "time over cuSPARSE best-of (lower is better), m"
-    ax.figure.canvas.draw()
 
 
 def labels_of(axis: Any) -> list[str]:
@@ -352,17 +302,6 @@ def test_plotting_something_else_than_a_matrix_names_what_is_needed(draw: Any, A
     with pytest.raises(TypeError, match=f"needs a sparse array or matrix, or a dense array of numbers .*, got {got}$"):
         draw(A)
     assert pyplot.get_fignums() == figures  # No empty figure is left open.
-
-
-def test_without_axes_a_new_figure_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    ax = plot.sparsity(sp.eye_array(9, format="csr"))
-    assert ax.figure in map(pyplot.figure, pyplot.get_fignums())
-    pyplot.close("all")
 
 
 def test_the_command_draws_the_times(tmp_path: Path) -> None:

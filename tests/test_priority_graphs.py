@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-import gsparse.device.gpu
 from gsparse.device import gpu_streams
 from gsparse.device.gpu_streams import launch_with_priorities
 from tests.conftest import make_device
-from tests.test_current_stream import StandInCupy
 
 NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
@@ -73,43 +71,6 @@ def test_a_graph_without_priorities_is_launched_by_cupy(
     launch = launch_with_priorities(cupy, SimpleNamespace(graph=17, launch=launched.append))
     launch("stream")
     assert launched == ["stream"]
-
-
-@pytest.mark.parametrize("uses_second", [False, True])
-def test_only_a_graph_with_a_second_stream_asks_for_priorities(
-    monkeypatch: pytest.MonkeyPatch, uses_second: bool
-) -> None:
-    stand_in = StandInCupy()
-    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: stand_in)
-    asked: list[Any] = []
-
-    def with_priorities(cupy: Any, graph: Any) -> Callable[[Any], None]:
-        asked.append(graph)
-        return lambda stream: None
-
-    monkeypatch.setattr(gsparse.device.gpu_streams, "launch_with_priorities", with_priorities)
-    device = gsparse.device.gpu.GpuDevice(0)
-    device.alongside(lambda: None)()  # before the capture
-    device.capture(lambda: device.alongside(lambda: None)() if uses_second else None)()
-    assert len(asked) == uses_second
-
-
-def test_a_stream_of_a_solve_is_used_again_unless_the_solve_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = StandInCupy()
-    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: stand_in)
-    device, streams = gsparse.device.gpu.GpuDevice(0), list[Any]()
-    for _ in range(2):
-        with device.own_stream():
-            streams.append(stand_in.streams.current)
-            with device.own_stream():  # a solve within a solve
-                streams.append(stand_in.streams.current)
-    assert streams[0] is not streams[1]
-    assert set(map(id, streams[2:])) == set(map(id, streams[:2]))
-    with pytest.raises(ZeroDivisionError), device.own_stream():
-        failed = stand_in.streams.current
-        raise ZeroDivisionError
-    with device.own_stream(), device.own_stream():
-        assert stand_in.streams.current is not failed
 
 
 @pytest.mark.gpu

@@ -19,9 +19,8 @@ import scipy.sparse as sp
 import gsparse
 from gsparse.device.base import Device
 from gsparse.linalg import cg, gmres, jacobi
-from gsparse.profiling import names as caller
 from gsparse.profiling import recording
-from gsparse.profiling.profile import Profile, as_text
+from gsparse.profiling.profile import Profile
 from gsparse.profiling.rows import OUTSIDE, Row
 from tests.proof.emulated_device import DeviceWithBlocksTogether, EmulatedDevice
 from tests.support import on_device
@@ -94,17 +93,6 @@ def test_products_with_columns_are_rows_of_their_own(device: Device, columns: in
         A @ X
         A @ X.astype(np.float32)  # on the general path
     assert only(p, "product", f"A @ X, {columns} columns").calls == 2
-
-
-def test_products_that_read_columns_are_told_apart(device: Device) -> None:
-    A = gsparse.GpuSparseMatrix(sp.random_array((300, 200), density=0.1, rng=np.random.default_rng(0)), device=device)
-    x = on_device(device, np.ones(300))
-    with gsparse.profile() as p:
-        A.T @ x
-        A.T @ on_device(device, np.ones((300, 3)))
-        A @ on_device(device, np.ones(200))
-    names = sorted(row.name for row in p.rows() if row.kind == "product" and row.name.startswith("A @"))
-    assert names == ["A @ X, 3 columns, A stored by columns", "A @ x", "A @ x, A stored by columns"]
 
 
 def test_the_set_up_of_a_matrix_is_recorded_once(device: Device) -> None:
@@ -231,25 +219,6 @@ def test_nested_profiles_each_record_what_is_inside() -> None:
     assert inner.seconds < outer.seconds
 
 
-def test_profiles_may_overlap_and_end_inside_of_an_operation() -> None:
-    A, b = gsparse.GpuSparseMatrix(line(), device="cpu"), np.ones(300)
-    profiles: list[Profile] = []
-
-    def callback(x: Any) -> None:
-        if not profiles:
-            profiles.append(gsparse.profile().__enter__())
-        elif len(profiles) == 1:
-            profiles[0].__exit__()
-            profiles.append(profiles[0])
-
-    with gsparse.profile() as p:
-        cg(A, b, callback=callback)
-    part = profiles[0]
-    assert 0 < only(part, "step", "cg: update").calls < only(p, "step", "cg: update").calls
-    assert "cg" not in names(part)  # The solve began before this profile, and ended after it.
-    assert sum(row.seconds for row in part.rows()) == pytest.approx(part.seconds)
-
-
 def test_other_threads_have_rows_of_their_own() -> None:
     A, x = gsparse.GpuSparseMatrix(line(), device="cpu"), np.ones(300)
     A @ x
@@ -310,12 +279,6 @@ def test_a_profile_that_ends_by_an_exception_keeps_what_it_recorded() -> None:
     assert recording.recorder is None
 
 
-def test_a_profile_that_was_not_opened_has_no_time() -> None:
-    p = gsparse.profile()
-    assert p.seconds == 0
-    assert sum(row.seconds for row in p.rows()) == 0
-
-
 def test_a_profile_records_once() -> None:
     with gsparse.profile() as p:
         pass
@@ -326,55 +289,7 @@ def test_a_profile_records_once() -> None:
         p.rows("colour")
 
 
-def test_many_spans_are_added_up_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gsparse.profiling.profile._MAX_SPANS", 10)
-    A, x = gsparse.GpuSparseMatrix(line(), device="cpu"), np.ones(300)
-    A @ x
-    with gsparse.profile() as p:
-        for _ in range(57):
-            A @ x
-    assert only(p, "product", "A @ x").calls == 57
-
-
 # --------------------------------------------------------------------------------------------------------------- costs
-
-
-def test_a_closed_profile_leaves_no_call_on_the_path_of_a_product(device: Device) -> None:
-    """A product passes no function of the profile then: the hook is a test of one global variable."""
-    A, x = gsparse.GpuSparseMatrix(line(), device=device), on_device(device, np.ones(300))
-    for _ in range(3):
-        A @ x
-
-    def calls(function: Callable[[], Any]) -> int:
-        found: list[str] = []
-        sys.setprofile(lambda frame, event, arg: found.append(frame.f_code.co_filename) if event == "call" else None)
-        try:
-            function()
-        finally:
-            sys.setprofile(None)
-        return sum("profiling" in Path(file).parts for file in found)
-
-    assert calls(lambda: A @ x) == 0
-    with gsparse.profile():
-        assert calls(lambda: A @ x) > 0
-    assert calls(lambda: A @ x) == 0
-
-
-def test_a_profile_waits_for_no_device_before_it_is_evaluated() -> None:
-    """Events are read when rows are asked for, each once, and go back to the device."""
-    device = DeviceWithEvents()
-    A, x = gsparse.GpuSparseMatrix(line(), device=device), np.ones(300)
-    with gsparse.profile() as p:
-        for _ in range(3):
-            A @ x
-        assert device.num_read == 0
-    assert device.num_read == 0
-    assert only(p, "product", "A @ x").device_seconds == pytest.approx(3.0)
-    read = device.num_read
-    assert read > 0
-    p.rows("line")
-    assert device.num_read == read
-    assert len(device.released) == device.num_recorded
 
 
 def test_seconds_of_the_device_are_counted_once_with_an_operation_of_the_host_between() -> None:
@@ -438,17 +353,6 @@ def test_the_table_names_what_it_does_not_show() -> None:
     assert "wall-clock time" in text
 
 
-def test_the_other_rows_have_seconds_of_the_device_and_no_share_in_another_thread() -> None:
-    for is_other_thread in (False, True):
-        rows = [
-            Row("step", str(i), "", "", is_other_thread, calls=1, seconds=1.0, device_seconds=0.25, device="gpu")
-            for i in range(4)
-        ]
-        text = as_text(rows, 4.0, "operation", 2, {})
-        cells = next(line for line in text.splitlines() if line.startswith("2 other rows")).split()
-        assert cells[3:] == ["2", "2.0000", *([] if is_other_thread else ["50.0", "%"]), "0.5000"]
-
-
 def test_nvtx_ranges_are_opened_and_closed_if_nvtx_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     nvtx, ranges = ModuleType("nvtx"), []
     nvtx.push_range = ranges.append  # type: ignore[attr-defined]
@@ -475,29 +379,3 @@ def test_the_line_of_the_user_is_found_through_a_library() -> None:
         scipy.sparse.linalg.cg(A, np.ones(300))
         here = sys._getframe().f_lineno - 1
     assert only(p, "product", "A @ x", "line").place == f"{FILE}:{here}"
-
-
-@pytest.mark.parametrize(
-    ("file", "owner"),
-    [
-        (f"{Path(gsparse.__file__).parent}/matrix/product_methods.py", caller._OURS),
-        ("/home/me/.local/lib/python3.11/site-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
-        ("/usr/lib/python3/dist-packages/scipy/sparse/linalg/_isolve/iterative.py", caller._OF_LIBRARY),
-        (json.__file__, caller._OF_LIBRARY),
-        ("/home/me/gsparse/gsparse_run.py", caller._OF_USER),
-        ("<stdin>", caller._OF_USER),
-    ],
-)
-def test_files_of_gsparse_of_libraries_and_of_the_user_are_told_apart(file: str, owner: int) -> None:
-    assert caller._owner_of(file) == owner
-
-
-def test_a_file_whose_path_begins_like_that_of_gsparse_is_not_one_of_its_files() -> None:
-    assert caller._owner_of(f"{Path(gsparse.__file__).parent}_tools/run.py") != caller._OURS
-
-
-def test_a_call_without_code_of_the_user_has_the_line_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller, "_owners", {__file__: caller._OF_LIBRARY})
-    monkeypatch.setattr(caller, "_MAX_FRAMES", 1)
-    assert caller.place_of_caller(sys._getframe()) == (__file__, sys._getframe().f_lineno)
-    assert caller.place_of_caller(None) is None

@@ -309,15 +309,6 @@ def test_scaling_has_the_dtypes_of_scipys(device: Device, dtype: Any, rng: np.ra
                 assert_same(apply(A, B), apply(T, B), formats=False)
 
 
-def test_scaling_keeps_the_structure_and_what_was_made_from_it(device: Device, rng: np.random.Generator) -> None:
-    A = GpuSparseMatrix(STRUCTURES["ragged, 1001 rows"](rng), device=device)
-    A @ np.ones(333)
-    with gsparse.strict():
-        for B in (A.multiply(np.arange(333.0)), A * np.arange(1001.0)[:, None], A / np.full((1, 333), 2.0)):
-            assert B._arrays.prepared.structure is A._arrays.prepared.structure
-            assert B.device_indices is A.device_indices
-
-
 def test_a_declared_symmetry_ends_when_rows_are_scaled() -> None:
     A = GpuSparseMatrix(np.array([[1.0, 2.0], [2.0, 3.0]]), device="cpu", symmetric=True)
     B = A.multiply(np.array([1.0, 10.0]))

@@ -25,20 +25,6 @@ def sum_of(S: sp.csr_array, device: Device | str = "cpu") -> GpuSparseMatrix:
     return GpuSparseMatrix(S, device=device) + GpuSparseMatrix(sp.eye_array(S.shape[0]), device=device)
 
 
-def test_a_result_is_examined_when_it_is_multiplied(device: Device, S: sp.csr_array) -> None:
-    small = sp.csr_array(S[:300, :300])
-    A = (sum_of(small, device) @ sum_of(small, device))[10:-10, 10:-10]
-    A.diagonal()
-    sparsity = A._prepared(transpose=False)[0].structure.sparsity
-    assert sparsity.known_survey is None
-    x = np.ones(A.shape[1])
-    A @ x
-    assert (sparsity.known_survey is None) is device.is_host  # On a CPU, the first products need no examination.
-    for _ in range(60):
-        A @ x
-    assert sparsity.known_survey is not None
-
-
 def test_a_result_gets_a_better_format_when_it_has_been_multiplied_often(S: sp.csr_array) -> None:
     A, want = sum_of(S), GpuSparseMatrix(S + sp.eye_array(S.shape[0]), device="cpu").plan.format
     x = np.random.default_rng(0).standard_normal(S.shape[0])

@@ -12,7 +12,6 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr
-from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import spmv
 from gsparse.products import row_lanes
 from gsparse.products.row_lanes import LanedRows
@@ -58,36 +57,6 @@ def test_frequent_columns_are_those_with_the_most_entries(
     np.testing.assert_array_equal(counts[frequent], np.sort(counts)[::-1][:50])
     np.testing.assert_array_equal(numbers[frequent], np.arange(50))
     assert np.all(np.delete(numbers, frequent) == 65535)
-
-
-def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Generator, hubs: bool) -> None:
-    S = graph(rng, 300, 400, 6000)
-    numbers = np.full(400, 65535, np.uint16)
-    numbers[:60] = np.arange(60)
-    csr = laned_rows(device, S).sparsity.csr
-    found = kernels_of(device).layout.lane_rows(device, csr, on_device(device, numbers) if hubs else None, 4)
-    order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
-    lengths, width = np.diff(S.indptr), device.lanes
-    frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300) * hubs
-    np.testing.assert_array_equal(frequent_steps, -(-frequent // lanes))
-    np.testing.assert_array_equal(rare_steps, -(-(lengths - frequent) // lanes))
-    np.testing.assert_array_equal(order, np.lexsort((-frequent_steps, -frequent_steps - rare_steps, -lanes)))
-    if device.kind == "cpu":
-        assert np.all(lanes == 1)
-        return
-    is_long = lengths > 4 * width
-    assert np.all((lanes * 4 >= lengths) | (lanes == width) | is_long)
-    assert np.all(np.isin(lanes[~is_long], 2 ** np.arange(8))) and np.all(lanes[~is_long] <= width)
-    assert np.all((lanes == 1) | (lengths > 2 * lanes) | is_long)  # half as many lanes would not do
-    assert is_long.any() and np.all(lanes[is_long] % width == 0)
-    assert np.all(lanes[is_long] * 4 >= lengths[is_long]) and np.all((lanes[is_long] - width) * 4 < lengths[is_long])
-
-
-def test_columns_without_entries_are_not_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LanedRows, "has_hubs", True)
-    device = make_device("emulated:32")
-    S = sp.csr_array(([1.0, 2.0, 3.0], [7, 7, 2], [0, 1, 3]), shape=(2, 10))
-    np.testing.assert_array_equal(host(laned_rows(device, S).slices.frequent), [7, 2])
 
 
 @pytest.mark.parametrize("max_frequent", [3, 65_535])

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gsparse.formats.launch import THREADS_PER_BLOCK
 from gsparse.kernels import aggregation, algebra
 from gsparse.kernels.gpu.expressions import constant
 
 # The names of operations in `OPERATIONS` that the enumeration of the kernels writes out.
 OPERATORS = {"ne": "NOT_EQUAL", "lt": "LESS", "gt": "GREATER"}
-
-
-def test_constants_of_each_kind_are_read() -> None:
-    assert constant("tiles.cuh", "GS_TILE") == 2048
-    assert constant("sparse_rows.cu", "GS_TILE") == 2048, "a source has the constants of its headers"
-    assert constant("sparse_edits.cu", "GS_SEVERAL") == 2**40
-    assert constant("sparse_pairs.cu", "GS_RESULTS") == 2**40 - 1
-    assert constant("independent_set.cu", "GS_ISOLATED") == -3
-    assert [constant("parts.cuh", name) for name in ("GS_SLICE_POSITIONS", "GS_LONG_POSITIONS", "GS_LONG")] == [0, 2, 3]
-    assert constant("port.cuh", "GS_MAX_THREADS") == 512
-
-
-def test_unknown_constants_and_those_that_depend_on_the_warp_are_refused() -> None:
-    with pytest.raises(KeyError, match="GS_NOTHING"):
-        constant("tiles.cuh", "GS_NOTHING")
-    with pytest.raises(KeyError, match="GS_WARP"):
-        constant("tiles.cuh", "GS_TILE_WARPS")
 
 
 def test_numbers_that_both_backends_share_are_those_of_the_kernels() -> None:

@@ -15,7 +15,7 @@ from gsparse.device.base import Device
 from gsparse.errors import DtypeError, FormatError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from tests.encodings import assert_decodes, patterned
-from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_device, random_values, with_types
+from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, random_values, with_types
 
 KERNELS = gsparse.FORMATS[1:]
 # Not `lane_positions`: eight bytes an entry are not kept between matrices, but made again.
@@ -128,18 +128,6 @@ def test_with_data_accepts_values_of_another_dtype(device: Device, dtype: Any, r
     assert_product(B @ x, T, x)
 
 
-def test_with_data_copies_host_values_and_uses_device_values_in_place(device: Device, rng: np.random.Generator) -> None:
-    S = STRUCTURES["ragged, 1001 rows"](rng)
-    A, x = GpuSparseMatrix(S, device=device), random_values(rng, S.shape[1], float)
-    data = random_values(rng, S.nnz, float)
-    B, T = A.with_data(data), S.copy()
-    T.data = data.copy()
-    data[:] = np.nan
-    assert_product(B @ x, T, x)
-    assert_product(A.with_data(on_device(device, T.data)) @ x, T, x)
-    assert_product(A @ x, S, x)
-
-
 def test_a_matrix_with_other_values_has_its_own_views_and_loans(device: Device, rng: np.random.Generator) -> None:
     S = STRUCTURES["even"](rng)
     A = GpuSparseMatrix(S, device=device)
@@ -151,22 +139,6 @@ def test_a_matrix_with_other_values_has_its_own_views_and_loans(device: Device, 
     assert_product(A.T.with_data(S.data) @ x, S.T.tocsr(), x)
     B *= 2
     assert_product(B @ x, 2 * T, x)
-    assert_product(A @ x, S, x)
-
-
-@pytest.mark.parametrize("way", ["product", "write"])
-def test_a_write_to_values_alone_keeps_the_structure(
-    device: Device, way: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S = STRUCTURES["one dense row"](rng)
-    A, x = GpuSparseMatrix(S, device=device, format="blocked_ellpack"), random_values(rng, S.shape[1], float)
-    assert_product(A @ x, S, x)
-    refuse_structure_work(device, monkeypatch)
-    if way == "product":
-        A *= 2
-    else:
-        A.data[:] *= 2
-    S.data *= 2
     assert_product(A @ x, S, x)
 
 
@@ -281,40 +253,6 @@ def test_a_matrix_that_differs_from_its_transpose_is_copied(
         check_views(A, S, rng)
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "other"])
-def test_a_conversion_makes_the_transpose_once_and_asks_for_no_symmetry(
-    device: Device, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S = square(rng, float, "symmetric")
-    S = unsymmetric("one ulp", S, rng) if kind == "other" else S
-    A, asked, kernels = GpuSparseMatrix(S, device=device), list[str](), kernels_of(device).transpose
-    for name in ("is_symmetric", "csr_transpose"):
-        kernel = getattr(kernels, name)
-        monkeypatch.setattr(
-            kernels, name, lambda *args, kernel=kernel, name=name, **options: (
-                asked.append(name) or kernel(*args, **options)
-            )
-        )  # fmt: skip
-    for _ in range(2):
-        transposed = A.T.tocsr()
-        np.testing.assert_array_equal(transposed.toarray(), S.T.toarray())
-        np.testing.assert_array_equal(A.tocsc().toarray(), S.toarray())
-    assert asked == ["csr_transpose"]
-    x = random_values(rng, S.shape[0], float)
-    assert_product(A.T @ x, S.T.tocsr(), x)
-    assert_product(transposed @ x, S.T.tocsr(), x)
-    assert asked == ["csr_transpose", "is_symmetric"]
-    assert is_its_own_transpose(A) == (kind == "symmetric")
-    A.release()
-    A.T.tocsr()
-    assert asked == ["csr_transpose", "is_symmetric", "csr_transpose"]
-
-
-def test_a_matrix_that_is_not_square_is_copied(device: Device, rng: np.random.Generator) -> None:
-    S = from_lengths(np.full(30, 3), 40, rng)
-    assert not is_its_own_transpose(GpuSparseMatrix(S, device=device))
-
-
 @pytest.mark.parametrize("empty", [sp.csr_array((0, 0)), sp.csr_array((5, 5)), sp.eye_array(1, format="csr")])
 def test_empty_matrices_are_their_own_transposes(device: Device, empty: Any) -> None:
     A = GpuSparseMatrix(empty, device=device)
@@ -340,28 +278,6 @@ def test_a_declared_symmetry_is_not_checked(
     wrong = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]], dtype))
     B = GpuSparseMatrix(wrong, device=device, symmetric=declared)
     np.testing.assert_array_equal(B.T @ np.array([1.0, 1.0], dtype), [3.0, 3.0])
-
-
-def test_symmetric_false_is_not_checked(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
-    S = square(rng, float, "symmetric")
-    monkeypatch.setattr(kernels_of(device).transpose, "is_symmetric", None)
-    A = GpuSparseMatrix(S, device=device, symmetric=False)
-    assert not is_its_own_transpose(A)
-    check_views(A, S, rng)
-
-
-def test_symmetry_is_checked_again_after_a_write(device: Device, rng: np.random.Generator) -> None:
-    S = square(rng, float, "symmetric")
-    A = GpuSparseMatrix(S, device=device)
-    assert is_its_own_transpose(A)
-    rows, columns = S.nonzero()
-    row, column = next((i, j) for i, j in zip(rows, columns, strict=True) if i != j)
-    T = S.copy()
-    T[row, column] += 1
-    A[row, column] = T[row, column]
-    assert not is_its_own_transpose(A)
-    x = random_values(rng, 203, float)
-    assert_product(A.T @ x, T.T.tocsr(), x)
 
 
 def set_data(A: Any) -> None:
@@ -410,21 +326,6 @@ def test_a_write_ends_the_declared_symmetry(
     for got, expected in ((view, scipy_view), (A.copy(), S), (2 * A, 2 * S), (GpuSparseMatrix(A), S)):
         assert_product(got.T @ x, expected.T.tocsr(), x)
     assert is_its_own_transpose(copied), "the copy was not written to"
-
-
-@pytest.mark.filterwarnings("ignore::gsparse.errors.HostLoanWarning")
-def test_a_write_to_arrays_shared_with_a_view_ends_the_symmetry_of_the_view(
-    device: Device, rng: np.random.Generator
-) -> None:
-    S = square(rng, float, "symmetric")
-    A = GpuSparseMatrix(S, device=device, symmetric=True)
-    view, scipy_view = A.T, S.T
-    for M in (A, S):
-        M.data = M.data.copy()  # from here on the two share the structure alone
-        M.indices[:] = (M.indices + 1) % 203
-    x = random_values(rng, 203, float)
-    assert_product(view.T @ x, scipy_view.T.tocsr(), x)
-    assert_product(A.T @ x, S.T.tocsr(), x)
 
 
 STAYS_SYMMETRIC: dict[str, Any] = {

@@ -39,18 +39,6 @@ def test_a_transpose_that_is_made_again_has_the_dtypes_of_the_matrix(
             check(device, transpose, on(device, S))
 
 
-def test_from_the_third_time_on_values_are_only_reordered(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    csr, transpose = on(device, STRUCTURES[next(iter(STRUCTURES))](rng)), CsrTranspose(device)
-    with device.active():
-        first, second = transpose(csr), transpose(csr)
-        monkeypatch.delattr(kernels_of(device).transpose, "csr_transpose")
-        third = transpose(csr)
-    assert first.indices is second.indices is third.indices
-    np.testing.assert_array_equal(host(first.data), host(third.data))
-
-
 def check(device: Device, transpose: CsrTranspose, csr: Csr) -> None:
     made, want = transpose(csr), kernels_of(device).transpose.csr_transpose(device, csr)
     assert made.shape == want.shape

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import FORMATS, GpuSparseMatrix
+from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.device.select import get_device
 from gsparse.products.tuning import (
     MAX_CANDIDATES,
     MAX_REPEATS,
     ROUNDS,
-    LazyTuner,
-    Timing,
     cache_path,
     forget,
     formats_to_time,
-    measure,
-    recall,
-    remember,
 )
 from tests.support import STRUCTURES, assert_product, random_values
 
@@ -170,18 +163,6 @@ def test_a_matrix_with_other_features_is_measured_separately(
     assert clock.asked == asked + len(candidates_of(T, device))
 
 
-def test_another_number_of_threads_is_measured_separately(
-    S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = get_device("cpu")
-    clock, asked = Clock(device, monkeypatch, [1e-5]), 0
-    for threads in (1, 2):
-        monkeypatch.setattr(type(device), "num_threads", threads)
-        multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True), S, rng)
-        assert clock.asked > asked
-        asked = clock.asked
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spoiled", ["no database", "no table", "a folder", "a file above", *SPOILED_TIMES])
 @pytest.mark.few(9)
@@ -218,45 +199,6 @@ def test_times_are_not_stored_for_a_user_without_a_home_directory(S: Any, monkey
     x = np.ones(S.shape[1])
     assert_product(A @ x, S, x)
     assert "measured" in A.plan.reason
-
-
-def test_a_product_that_fails_is_timed_again(S: Any) -> None:
-    names, calls = ("csr_vector", "csr_scalar"), []
-    decided: list[Any] = []
-
-    def fail_once() -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    tuner = LazyTuner(get_device("cpu"), dict.fromkeys(names, fail_once), decided.append)
-    for _ in range(200):
-        with suppress(KeyboardInterrupt):
-            tuner()
-    assert [set(times) for times in decided] == [set(names)]
-
-
-def test_recalled_times_equal_the_stored_ones() -> None:
-    assert recall("key", FORMATS) is None
-    times = {"csr_vector": Timing(1 / 3, 0.05), "ellpack": Timing(2e-6, 0.0)}
-    remember("key", times)
-    assert recall("key", FORMATS) == times
-    assert recall("key", ["csr_vector"]) is None  # a format of these is not among those that can be chosen
-    assert recall("another", FORMATS) is None
-    remember("key", {"ellpack": Timing(1.0, 0.0)})
-    assert recall("key", FORMATS) == {"ellpack": Timing(1.0, 0.0)}
-    forget()
-    forget()
-    assert recall("key", FORMATS) is None
-
-
-def test_two_to_four_candidates_are_timed(device: Device, S: Any) -> None:
-    for products in (1, 1000, 10**6):
-        plan = GpuSparseMatrix(S, device=device, expected_products=products).plan
-        names = formats_to_time(plan, products)
-        assert 2 <= len(names) <= MAX_CANDIDATES
-        assert names[0] == plan.format
-        assert len(set(names)) == len(names)
 
 
 def test_nothing_is_timed_for_a_requested_format_or_few_products(
@@ -319,59 +261,6 @@ def test_a_product_during_graph_capture_is_not_timed(
 
 
 # ------------------------------------------------------------------------------------------------- a busy machine
-
-
-class BusyClock(Clock):
-    """A clock that returns, for each candidate, the prescribed timings one after the other."""
-
-    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch, timings: dict[str, list[float]]) -> None:
-        super().__init__(device, monkeypatch, [])
-        self.remaining = {name: list(values) for name, values in timings.items()}
-
-    def timings_of(self, call: Callable[[], None]) -> list[float]:
-        call()
-        self.asked += 1
-        name = str(call)
-        taken, self.remaining[name] = self.remaining[name][:5], self.remaining[name][5:]
-        return taken
-
-
-class Named:
-    """A call that does nothing and has a name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self) -> None:
-        pass
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def test_a_format_is_timed_again_only_while_its_timings_differ(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy, quiet = [8.8e-3, 9.1e-3, 1.6e-3, 8.9e-3, 9.0e-3], [1.449e-3, 1.45e-3, 1.46e-3, 1.45e-3, 9e-3]
-    clock = BusyClock(device, monkeypatch, {"slowed": busy + quiet, "steady": [2e-3] * 5})
-    times = measure(device, {"slowed": Named("slowed"), "steady": Named("steady")})
-    assert times == {"slowed": Timing(1.449e-3, pytest.approx(1e-3, rel=0.5)), "steady": Timing(2e-3, 0.0)}
-    assert clock.asked == 3
-
-
-def test_timings_that_never_agree_are_measured_a_limited_number_of_times(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = BusyClock(device, monkeypatch, {"slowed": [1.3**i * 1e-3 for i in range(100)]})
-    times = measure(device, {"slowed": Named("slowed")})
-    assert clock.asked == 1 + MAX_REPEATS
-    assert times == {"slowed": Timing(1e-3, pytest.approx(0.69))}
-
-
-def test_a_verdict_from_a_busy_machine_is_stored_with_its_spread_and_measured_again() -> None:
-    remember("key", {"ellpack": Timing(1e-3, 5.0), "csr_vector": Timing(2e-3, 0.0)})
-    with closing(sqlite3.connect(cache_path())) as database:
-        (text,) = database.execute("SELECT times FROM verdicts").fetchone()
-    assert json.loads(text) == {"ellpack": [1e-3, 5.0], "csr_vector": [2e-3, 0.0]}
-    assert recall("key", FORMATS) is None
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -83,21 +83,3 @@ def test_a_warm_product_passes_few_files_and_calls_no_upper_layer(device: Device
         (caller, file) for caller, file in calls if caller is not None and FLOOR[file.parts[0]] < FLOOR[caller.parts[0]]
     ]
     assert climbs == []
-
-
-@pytest.mark.parametrize("call", ["A @ x", "A.matvec(x)"])
-def test_a_product_that_is_not_warm_parses_its_vector_once(
-    device: Device, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A, _ = warm(device, call)
-    made: list[Any] = []
-    parsed = gsparse.device.interchange.DenseInput.__init__
-
-    def counting(self: Any, *args: Any, **options: Any) -> None:
-        made.append(args)
-        parsed(self, *args, **options)
-
-    monkeypatch.setattr(gsparse.device.interchange.DenseInput, "__init__", counting)
-    x = np.ones(1000, np.float32)  # of another dtype than the matrix: it has to be cast
-    np.testing.assert_array_equal(CALLS[call](A, x, None), A.toarray() @ x)
-    assert len(made) == 1

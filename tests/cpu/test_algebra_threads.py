@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
 from gsparse.device import threads
-from gsparse.kernels.cpu.reductions import sum_columns
 
 # Enough entries for several threads, of the pool whose threads need the GIL, too.
 NUM_ROWS, NUM_COLS, NUM_ENTRIES = 30_001, 20_011, 700_000
@@ -124,9 +123,3 @@ def test_functions_of_elements_run_in_the_context_of_the_caller() -> None:
     np.testing.assert_array_equal(result[[0, -1]], [np.inf, 0.5])
     with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
         threads.map_elements(np.reciprocal, values)
-
-
-def test_column_sums_of_many_entries_are_those_of_scipy(rng: np.random.Generator) -> None:
-    S = make(rng, "int64")
-    csr: Any = GpuSparseMatrix(S, device="cpu")._prepared()[0].csr
-    np.testing.assert_array_equal(sum_columns(csr, csr.data), S.sum(axis=0))

@@ -91,30 +91,8 @@ def test_values_of_another_dtype_are_widened_as_they_are_read(
     assert min(by_columns) > 0
 
 
-def test_new_values_are_used(by_columns: list[int], rng: np.random.Generator) -> None:
-    S, X = tall(rng), rng.standard_normal((700, 4))
-    A = GpuSparseMatrix(S, device="cpu")
-    A.T @ X
-    A.data[:] = 2.0
-    S.data[:] = 2.0
-    assert_product(A.T @ X, sp.csr_array(S.T), X)
-    B = A.with_data(3 * S.data)
-    assert_product(B.T @ X, sp.csr_array(3 * S.T), X)
-    assert min(by_columns) > 0
-
-
 def test_nan_reaches_only_what_reads_it(rng: np.random.Generator) -> None:
     S, X = tall(rng), rng.standard_normal((700, 9))
     X[200, 2] = np.nan
     found, expected = GpuSparseMatrix(S, device="cpu").T @ X, S.T @ X
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-
-
-def test_a_small_or_a_wide_product_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
-    gsparse.set_num_threads(2)
-    x = np.zeros((1000, 8))
-    assert spmm.num_copies(x, np.empty((250, 8))) == 2
-    assert spmm.num_copies(x, np.empty((251, 8))) == 0
-    assert spmm.num_copies(np.asfortranarray(x), np.empty((10, 8))) == 0
-    monkeypatch.setattr(spmm, "_CACHE_BYTES", x.nbytes)
-    assert spmm.num_copies(x, np.empty((250, 8))) == 0

@@ -5,25 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import gsparse
 from gsparse._interrupt import uninterrupted
 from gsparse.device import threads
-from gsparse.kernels.cpu import pool
-from gsparse.kernels.cpu.compiling import HandOut, compiled
-from gsparse.kernels.cpu.pool import FUTEX
-from tests.support import SOURCE_ROOT, run_python
+from gsparse.kernels.cpu.compiling import compiled
+from tests.support import SOURCE_ROOT, from_lengths, run_python
 
 # Large enough that 16 threads share the work.
 LARGE_ROWS = 120_000
@@ -46,12 +41,11 @@ def product():
 
 
 @pytest.fixture
-def large(cases: Any) -> Any:
+def large() -> Any:
     lengths = np.random.default_rng(0).integers(0, 14, LARGE_ROWS)
     lengths[LARGE_ROWS // 3] = 50_000  # one row longer than a thread's share
     lengths[-5000:] = 0
-    csr = cases.make_csr(list(lengths), 5000, "float64", "int32")
-    matrix = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+    matrix = from_lengths(lengths, 5000, np.random.default_rng(1))
     return gsparse.GpuSparseMatrix(matrix, device="cpu", format="csr_scalar")
 
 
@@ -63,18 +57,6 @@ def test_the_number_of_threads_changes_no_bit(large: Any) -> None:
     for num_threads in (2, 3, 16):
         threads.set_num_threads(num_threads)
         np.testing.assert_array_equal(large @ x, expected)
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 64])
-def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
-    from gsparse.kernels.cpu import rows
-
-    first_row = numba.njit(rows.first_row.py_func)  # Python cannot call the compiled function
-    for lengths in ([], [0, 0, 0], [9], [0, 0, 9], [9, 0, 0], [1, 0, 500, 0, 1, 1], [2] * 100):
-        indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-        bounds = [first_row(part, num_parts, indptr) for part in range(num_parts + 1)]
-        assert (bounds[0], bounds[-1]) == (0, len(lengths))
-        assert bounds == sorted(bounds)
 
 
 def test_many_threads_multiply_while_the_number_of_threads_changes(large: Any) -> None:
@@ -99,20 +81,6 @@ def test_many_threads_multiply_while_the_number_of_threads_changes(large: Any) -
     assert wrong == []
 
 
-def test_a_part_may_itself_multiply_and_distribute_parts(large: Any) -> None:
-    threads.set_num_threads(3)
-    x, cost = np.random.default_rng(1).standard_normal(5000), 10**9
-    expected, seen = large @ x, []
-
-    def inner(part: int, num_parts: int) -> None:
-        seen.append((part, np.array_equal(large @ x, expected)))
-
-    threads.run_parts(lambda part, num_parts: threads.run_parts(inner, cost), cost)
-    num_parts = max(seen)[0] + 1
-    assert num_parts >= 3
-    assert sorted(seen) == sorted([(part, True) for part in range(num_parts)] * num_parts)
-
-
 def fail(part: int, num_parts: int, size: int, out: Any) -> None:
     if size > 10:
         raise MemoryError
@@ -131,56 +99,6 @@ def test_an_error_in_a_part_reaches_the_caller_and_the_threads_continue(num_thre
         with pytest.raises(MemoryError):
             threads.run_parts(function, 10**9, 2**56, np.zeros(1000))
         threads.run_parts(function, 10**9, 10, np.zeros(1000))
-
-
-@pytest.mark.parametrize("function", [fail, allocate], ids=["Python", "compiled"])
-def test_arrays_are_released_after_a_product(function: Any) -> None:
-    threads.set_num_threads(2)
-    array = np.zeros(1000)
-    before = sys.getrefcount(array)
-    for _ in range(10):
-        threads.run_parts(function, 10**9, 10, array)
-    # A thread of the pool may not have dropped its last reference yet.
-    for _ in range(60_000):
-        if sys.getrefcount(array) == before:
-            break
-        threading.Event().wait(0.001)
-    assert sys.getrefcount(array) == before
-
-
-@pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
-def test_helpers_whose_start_was_interrupted_are_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, calls, helpers = threading.Thread.start, [], pool._Pool()
-
-    def interrupted_once(thread: threading.Thread) -> None:
-        calls.append(thread)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted_once)
-    monkeypatch.setattr(pool, "_pool", helpers)
-    threads.set_num_threads(5)
-    with pytest.raises(KeyboardInterrupt):
-        threads.run_parts(allocate, 10**9, 1, np.zeros(1000))
-    threads.run_parts(allocate, 10**9, 1, np.zeros(1000))
-    assert sum(thread.is_alive() for thread in helpers.threads) == 4
-    helpers.end()
-    assert not any(thread.is_alive() for thread in helpers.threads)
-
-
-@pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
-def test_the_first_calls_of_a_kernel_do_not_wait_for_code_that_only_saves_time_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(HandOut, "num_first", 2)
-    threads.set_num_threads(3)
-    out, kernel = np.zeros(1000), partial(compiled, allocates=True)(allocate.py_func)  # type: ignore[attr-defined]
-    for call in range(1, 5):
-        out[:] = 0
-        threads.run_parts(kernel, 10**9, 10, out)
-        assert len(kernel.hand_out.in_parts.signatures) == (call > 2)  # type: ignore[attr-defined]
-        assert out.sum() > 1
 
 
 @pytest.mark.timed

@@ -235,19 +235,6 @@ def node_matrix(S: sp.csr_array, block_size: int) -> sp.csr_array:
     return nodes
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 3, 11])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(3)
-def test_blocks_are_weighed_by_their_frobenius_norms(device: Device, dtype: Any, block_size: int) -> None:
-    S = random_matrix(23, block_size, dtype)
-    with device.active():
-        nodes = kernels_of(device).aggregation.block_weights(device, upload(device, S), block_size)
-    expected = node_matrix(S, block_size)
-    np.testing.assert_array_equal(device.download(nodes.indptr), expected.indptr)
-    np.testing.assert_array_equal(device.download(nodes.indices), expected.indices)
-    np.testing.assert_allclose(device.download(nodes.data), expected.data, rtol=2**-16)
-
-
 def test_nodes_of_more_than_32_unknowns_are_refused_on_a_gpu_with_the_remedy(device: Device) -> None:
     S = random_matrix(23, 33, np.dtype(float))
     with device.active():
@@ -283,66 +270,6 @@ def examined(device: Device, S: Any, block_size: int, measure: str, theta: float
     return csr, nodes, kernels.aggregation.examine_rows(device, csr, nodes, block_size, measure, theta)
 
 
-@pytest.mark.parametrize("block_size", [1, 3])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(3)
-def test_one_pass_finds_scales_dropped_entries_and_gershgorins_bound(
-    device: Device, dtype: Any, block_size: int
-) -> None:
-    S = random_matrix(31, block_size, dtype)
-    for theta in (0.0, 0.1):
-        with device.active():
-            _, _, found = examined(device, S, block_size, "classical", theta)
-        AF, scales, dropped = filtered(S, block_size, theta)
-        np.testing.assert_allclose(device.download(found.scales), scales, rtol=2**-16)
-        assert found.num_dropped == dropped
-        assert (dropped > 0) == (theta > 0)
-        bound = (np.asarray(abs(AF).sum(axis=1)) / abs(AF.diagonal())).max()
-        eps = float(np.finfo(dtype).eps)
-        assert found.bound >= bound * (1 - 100 * eps)
-        assert found.bound <= bound * (1 + 100 * eps if block_size == 1 or not dropped else 1.3)
-        unfiltered = (np.asarray(abs(S).sum(axis=1)) / abs(S.diagonal())).max()
-        assert found.unfiltered_bound == pytest.approx(unfiltered, rel=100 * eps)
-        positive = np.where(S.diagonal().real > 0, S.diagonal().real, 0)
-        assert found.diagonal_range == (positive.min(), positive.max())
-    with device.active():
-        _, _, found = examined(device, S, block_size, "symmetric", 0.0)
-    diagonal = weights(S.diagonal()) if block_size == 1 else node_matrix(S, block_size).diagonal()
-    np.testing.assert_allclose(device.download(found.scales), diagonal, rtol=2**-16)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(3)
-def test_strong_connections_are_those_of_the_definition(device: Device, dtype: Any) -> None:
-    S = random_matrix(40, 1, dtype)
-    S.data[3] = 0
-    size, rows = weights(S.data), np.repeat(np.arange(40), np.diff(S.indptr))
-    with device.active():
-        _, nodes, found = examined(device, S, 1, "classical", 0.0)
-        scales = device.download(found.scales)
-        for theta in (0.0, 0.1, 0.4):
-            strong = kernels_of(device).aggregation.strong_connections(device, nodes, found.scales, theta)
-            keep = (size > 0) & (size**2 >= theta**2 * (scales[rows] * scales[S.indices])) | (rows == S.indices)
-            np.testing.assert_array_equal(device.download(strong.indices), S.indices[keep])
-            np.testing.assert_array_equal(device.download(strong.data), S.data[keep])
-            np.testing.assert_array_equal(device.download(strong.indptr), np.cumsum([0, *np.bincount(rows[keep])]))
-
-
-@pytest.mark.parametrize("diagonal", [[2, 3, 2], [2, 2, 2], [2, -1, 3], [0, 2, 3], [np.nan, 1, 2], [-1, -1, -1]])
-def test_an_examination_finds_the_range_of_the_diagonal(device: Device, diagonal: list[float]) -> None:
-    S = sp.csr_array(sp.diags_array(np.repeat(np.array(diagonal, float), 100)))
-    with device.active():
-        _, _, found = examined(device, S, 1, "classical", 0.0)
-    positive = [max(value, 0.0) if value == value else 0.0 for value in diagonal]
-    assert found.diagonal_range == (min(positive), max(positive))
-
-
-def test_a_matrix_with_strong_connections_only_is_its_own_graph(device: Device) -> None:
-    with device.active():
-        _, nodes, found = examined(device, laplacian(9), 1, "classical", 0.1)
-        assert kernels_of(device).aggregation.strong_connections(device, nodes, found.scales, 0.1) is nodes
-
-
 # --------------------------------------------------------------------------------------------------- prolongators
 
 
@@ -352,25 +279,6 @@ def tentative(device: Device, aggregates: Any, candidates: Any, block_size: int)
     order, bounds = kernels_of(device).transpose.order_by_row(device, device.upload(keys), count + 1)
     arrays = (bounds[: count + 1], order, device.upload(candidates))
     return kernels_of(device).prolongation.orthonormal_candidates(device, *arrays, block_size)
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(3)
-def test_candidates_are_orthonormal_within_each_aggregate(device: Device, dtype: Any, k: int) -> None:
-    rng, block_size = np.random.default_rng(0), 2
-    aggregates = rng.integers(-1, 9, 70).astype(np.int32)
-    B = np.ascontiguousarray(random_values(rng, (140, k), dtype))
-    with device.active():
-        Q, R = (device.download(part) for part in tentative(device, aggregates, B, block_size))
-    eps = float(np.finfo(dtype).eps)
-    for aggregate in range(9):
-        rows = np.flatnonzero(np.repeat(aggregates, block_size) == aggregate)
-        part, factor = Q[rows], R[aggregate * k : (aggregate + 1) * k]
-        np.testing.assert_allclose(part @ factor, B[rows], atol=100 * eps)
-        np.testing.assert_allclose(part.conj().T @ part, np.eye(k), atol=100 * eps)
-        np.testing.assert_array_equal(factor, np.triu(factor))
-    assert not Q[np.repeat(aggregates, block_size) < 0].any()
 
 
 def test_dependent_candidates_become_zero_as_in_pyamg(device: Device) -> None:

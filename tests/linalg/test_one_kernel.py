@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +13,8 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.formats import Csr
 from gsparse.kernels.gpu import steps
-from gsparse.kernels.gpu.iteration_source import IterationWriter
-from gsparse.kernels.gpu.steps import layout_of
 from gsparse.kernels.steps import Multiplication, Program, Step
-from gsparse.linalg import bicgstab, cg, chebyshev, ilu0, jacobi, minres
+from gsparse.linalg import bicgstab, cg, chebyshev, jacobi
 from gsparse.linalg.krylov import solve_loop
 from tests.conftest import make_device
 from tests.proof.emulated_device import LANES, DeviceWithBlocksTogether, EmulatedDevice
@@ -111,22 +108,6 @@ def test_chebyshev_runs_as_one_kernel(device, precondition, rng, launched):
     assert launched[0] is not None
 
 
-def test_a_solve_takes_many_launches(device, rng, launched):
-    S = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(400, 400), format="csr")
-    b = rng.standard_normal(400)
-    A = GpuSparseMatrix(S, device=device)
-    result = cg(A, b, rtol=1e-10, full_output=True)
-    assert result.info == 0
-    assert launched[0] is not None
-    assert 3 * 64 < result.iterations <= 600  # launches of 64 iterations
-    assert result.residuals.size == result.iterations + 1
-    np.testing.assert_allclose(S @ result.x, b, atol=1e-7)
-    assert result.iterations <= A.stats.products <= result.iterations + 3 * 64
-    again = cg(A, b, rtol=1e-10, full_output=True)
-    assert np.array_equal(result.x, again.x)
-    assert np.array_equal(result.residuals, again.residuals)
-
-
 @pytest.mark.parametrize("solve", [cg, single, bicgstab])
 @pytest.mark.parametrize("options", [{"maxiter": 0}, {"maxiter": 1}, {"maxiter": 5}, {"x0": True}], ids=str)
 @pytest.mark.few(4)
@@ -181,32 +162,6 @@ def test_structures_that_hurt_are_solved_as_by_the_steps(device, num_rows, index
     assert_kernel_was_bound(launched)
 
 
-@pytest.mark.parametrize(
-    "what", ["two columns", "triangular solves", "long row", "conjugate", "float32 matrix", "minres", "callback"]
-)
-@pytest.mark.few(4)
-def test_other_solves_run_the_steps(device, what, rng, launched):
-    S, b = system(rng, 120, np.complex128 if what == "conjugate" else np.float64)
-    options: dict[str, Any] = {}
-    solve: Any = cg
-    if what == "long row":
-        S = sp.csr_array(S + sp.coo_array((np.full(119, 1e-3), (np.zeros(119, int), np.arange(1, 120))), shape=S.shape))
-    elif what == "float32 matrix":
-        S = S.astype(np.float32)
-    elif what == "two columns":
-        b = np.stack([b, b], axis=1)
-    elif what == "minres":
-        solve = minres
-    elif what == "callback":
-        options["callback"] = lambda x: None
-    A = GpuSparseMatrix(S, device=device)
-    if what == "triangular solves":
-        options["M"] = ilu0(A)
-    result = solve(A.conj() if what == "conjugate" else A, b, rtol=1e-5, maxiter=30, full_output=True, **options)
-    assert result.iterations > 0
-    assert not any(launched)
-
-
 def test_the_proofs_compile_the_kernels_that_solvers_use(device, rng, monkeypatch):
     S, b = system(rng, 60, np.float64)
     bound = {}
@@ -223,28 +178,6 @@ def test_the_proofs_compile_the_kernels_that_solvers_use(device, rng, monkeypatc
     assert bound.keys() == ITERATIONS.keys()
     for program, operations in bound.values():
         assert operations == operations_of(program)
-
-
-@pytest.mark.parametrize(("name", "exchanges"), [("cg", 3), ("single_reduction", 3), ("bicgstab", 4), ("chebyshev", 2)])
-def test_an_iteration_has_few_exchanges(name, exchanges):
-    """One of them is made before the first iteration."""
-    program = sys.modules[f"gsparse.linalg.krylov.{name}"].PROGRAM
-    assert IterationWriter(program, operations_of(program)).source.count("gs_exchange<") == exchanges
-
-
-def test_the_layout_follows_from_rows_and_shared_memory(monkeypatch):
-    monkeypatch.undo()
-
-    class Gpu:
-        multiprocessors, shared_memory = 132, 233472
-
-    assert layout_of(Gpu, 8000, 7, 8)[:4] == (32, 256, 256, 1)
-    assert layout_of(Gpu, 1000, 7, 8)[:4] == (1, 1024, 512, 2)
-    assert layout_of(Gpu, 64**3, 7, 8)[:4] == (132, 1986, 512, 4)
-    assert layout_of(Gpu, 60000, 32, 8)[:2] == (118, 512)
-    assert layout_of(Gpu, 40000, 32, 16)[:2] == (132, 304)  # 512 rows of a block would not fit.
-    for num_rows, width in ((0, 7), (10**6, 7), (100, 33), (200000, 27)):
-        assert layout_of(Gpu, num_rows, width, 8) is None
 
 
 # ---------------------------------------------------------------------------- on a GPU

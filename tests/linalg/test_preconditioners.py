@@ -10,10 +10,9 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix, strict
+from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
-from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import (
     amg,
     bicgstab,
@@ -28,7 +27,6 @@ from gsparse.linalg import (
     jacobi,
     sor,
 )
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device
@@ -79,20 +77,6 @@ def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- definitions
-
-
-@pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
-@pytest.mark.few(4)
-def test_repr_describes_a_preconditioner_in_one_line(real_device: Device, name: str) -> None:
-    S = positive(7, np.float32)
-    text = repr({**FOR_CG, **FOR_ANY}[name](matrix(real_device, S)))
-    assert text.startswith(f"<{name.partition(',')[0]} preconditioner of shape (49, 49), dtype float32")
-    assert text.endswith(f", on {real_device.name}>")
-    lower = (S.nnz + 49) // 2  # entries of the lower triangle, with the diagonal
-    entries = {"jacobi": 49, "block_jacobi": 9 * 25 + 16, "isai": None, "ilu0": S.nnz, "ic0": lower}
-    expected = None if name in ("ic0, blocks", "ilu0, blocks") else entries.get(name.partition(",")[0])
-    assert expected is None or f", {expected} entries" in text
-    assert "\n" not in text
 
 
 def test_jacobi_is_the_inverse_diagonal(device: Device) -> None:
@@ -235,11 +219,6 @@ def test_jacobi_sweeps_are_a_sum_of_powers(device: Device, sweeps: int) -> None:
     close(dense(ilu0(matrix(device, GENERAL), solve="jacobi", sweeps=sweeps)), expected)
 
 
-def test_enough_sweeps_solve_the_factors_exactly(real_device: Device) -> None:
-    A = matrix(real_device, GENERAL)
-    close(dense(ilu0(A, solve="jacobi", sweeps=13)), dense(ilu0(A, solve="levels")))  # the factors have 13 levels
-
-
 def test_ic0_is_ilu0_of_a_hermitian_matrix(real_device: Device) -> None:
     A = matrix(real_device, positive(7, "complex128"))
     close(dense(ic0(A, solve="levels")), dense(ilu0(A, solve="levels")))
@@ -279,17 +258,6 @@ def test_cg_needs_fewer_iterations(device: Device, name: str) -> None:
     assert found.info == 0
     assert found.iterations < plain.iterations
     assert residual(S, found.x, b) < 1e-8
-
-
-@pytest.mark.parametrize("name", FOR_CG)
-@pytest.mark.few(3)
-def test_several_right_hand_sides_need_no_more_iterations_than_single_ones(device: Device, name: str) -> None:
-    A, b = matrix(device, SPD), right_hand_side(SPD, 3)
-    M = FOR_CG[name](A)
-    together = cg(A, b, M=M, rtol=1e-9, full_output=True)
-    assert together.info == 0
-    assert np.all(residual(SPD, together.x, b) < 1e-8)
-    assert together.iterations <= 1 + max(cg(A, b[:, j], M=M, rtol=1e-9, full_output=True).iterations for j in range(3))
 
 
 @pytest.mark.parametrize("name", FOR_ANY)
@@ -342,14 +310,6 @@ def test_scipys_cg_accepts_a_preconditioner_as_M(device: Device, name: str) -> N
     assert residual(S, x, b) < 1e-8
 
 
-@pytest.mark.parametrize("name", FOR_ANY)
-def test_scipys_gmres_accepts_a_preconditioner_as_M(real_device: Device, name: str) -> None:
-    S, b = convection(12), right_hand_side(convection(12))
-    x, info = la.gmres(S, b, M=FOR_ANY[name](matrix(real_device, S)), rtol=1e-9, restart=30)
-    assert info == 0
-    assert residual(S, x, b) < 1e-7
-
-
 @pytest.mark.gpu
 def test_cupys_cg_accepts_a_preconditioner_as_M(real_device: Device) -> None:
     if real_device.kind != "gpu":
@@ -387,15 +347,6 @@ def test_preconditioners_have_the_same_bits_every_time(device: Device) -> None:
         np.testing.assert_array_equal(first, second)
 
 
-def test_later_writes_to_the_matrix_do_not_change_a_preconditioner(real_device: Device) -> None:
-    for make in FOR_CG.values():
-        A = matrix(real_device, SPD)
-        M = make(A)
-        before = dense(M)
-        A.data *= 2
-        np.testing.assert_array_equal(dense(M), before)
-
-
 @pytest.mark.parametrize("name", [*FOR_CG, "ilu0"])
 @pytest.mark.parametrize("size", [0, 1])
 def test_preconditioners_of_the_smallest_matrices_are_right(device: Device, name: str, size: int) -> None:
@@ -408,21 +359,6 @@ def test_preconditioners_of_the_smallest_matrices_are_right(device: Device, name
 
 
 # -------------------------------------------------------------------------------------------------- levels
-
-
-def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
-    lower = sp.csr_array(sp.tril(GENERAL, -1))
-    for N, upper in ((lower, False), (sp.csr_array(lower.T), True)):
-        with device.active():
-            csr = matrix(device, N)._prepared()[0].csr
-            levels = kernels_of(device).triangular.triangular_levels(device, csr, upper)
-        order = host(levels.order)
-        assert sorted(order) == list(range(49))
-        level = np.empty(49, int)
-        level[order] = np.repeat(np.arange(levels.num_levels), np.diff(levels.bounds))
-        for i, j in zip(*N.nonzero(), strict=True):
-            assert level[j] < level[i]
-        assert levels.num_levels == 13
 
 
 @pytest.mark.parametrize(
@@ -492,13 +428,6 @@ def test_an_empty_row_is_named(device: Device, make: Any) -> None:
     S.eliminate_zeros()
     with pytest.raises(FactorizationError, match="row 2 has no entries, so A is singular: remove this row and its co"):
         make(matrix(device, S))
-
-
-def test_isai_names_an_empty_row_of_a_matrix_without_entries(real_device: Device) -> None:
-    for kind in ("auto", "general", "spd"):
-        with pytest.raises(FactorizationError, match="row 0 has no entries, so A is singular"):
-            isai(matrix(real_device, sp.csr_array((3, 3))), kind=kind)
-    assert (isai(matrix(real_device, sp.csr_array((0, 0)))) @ np.zeros(0)).shape == (0,)
 
 
 def test_pivots_that_are_not_positive_are_refused_by_ic0(device: Device) -> None:
@@ -631,26 +560,3 @@ def test_a_preconditioner_that_writes_to_its_argument_changes_no_vector_of_the_s
     x, info = solver(GpuSparseMatrix(S, device=device), b, M=M, rtol=1e-8)
     assert info == 0
     assert residual(S, x, b) < 1e-7
-
-
-@pytest.mark.parametrize("dtype", [bool, np.int32, np.float64, np.complex128])
-def test_an_unsorted_matrix_with_duplicates_is_sorted_on_its_device(
-    device: Device, dtype: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    columns, indptr = rng.integers(0, 20, 160).astype(np.int32), np.arange(0, 161, 8, dtype=np.int32)
-    values = rng.integers(1, 2**31, columns.size).astype(dtype)
-    A = GpuSparseMatrix((values, columns, indptr), shape=(20, 20), device=device)
-    want = sp.csr_array((values, columns, indptr), shape=(20, 20))
-    want.sum_duplicates()
-
-    def refuse(self: Any) -> None:
-        raise AssertionError("SciPy sorted the matrix on the host")
-
-    for name in ("sum_duplicates", "sort_indices"):
-        monkeypatch.setattr(sp.csr_array, name, refuse)
-    with strict(), SquareMatrix.of(A, "a test", finite=False) as square:
-        arrays = square.csr.indptr, square.csr.indices, square.csr.data
-        found = [device.download(array) for array in arrays]
-    np.testing.assert_array_equal(found[0], want.indptr)
-    np.testing.assert_array_equal(found[1], want.indices)
-    np.testing.assert_allclose(found[2], want.data, rtol=1e-14)

@@ -14,7 +14,6 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.cpu.relaxation import order_wavefronts
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
 from gsparse.linalg.preconditioners.row_order import find_levels, ordered_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -91,13 +90,6 @@ def test_colours_separate_neighbours_and_are_the_same_on_every_device(device: De
     assert colors[0].max(initial=-1) < max(degrees, default=0)
 
 
-def test_a_mesh_has_few_colours(device: Device) -> None:
-    S = laplacian(40)
-    with device.active():
-        colors = device.download(kernels_of(device).relaxation.color_rows(device, upload(device, S), None))
-    assert colors.max() < 6
-
-
 @pytest.mark.parametrize("ordering", ["natural", "wavefront", "multicolor"])
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -116,15 +108,6 @@ def test_groups_of_every_ordering_are_independent(device: Device, graph: str, si
     if ordering == "natural":  # a row comes after the earlier rows that it is joined with
         rows, columns = sp.coo_array(blocks + blocks.T).coords
         assert np.all((groups[rows] > groups[columns])[rows > columns])
-
-
-def test_wavefronts_have_at_most_as_many_groups_as_asked_for() -> None:
-    S = convection(40)
-    csr = Csr(S.shape, S.indptr, S.indices, S.data)
-    for window, expected in ((8, 8), (64, 64), (1000, 79)):
-        levels = order_wavefronts(csr, None, window)
-        assert levels.num_levels == expected
-        assert_independent(S, group_of_rows(get_device("cpu"), levels))
 
 
 def dense_sweep(S: Any, order: Any, weights: Any, x: Any, b: Any) -> Any:

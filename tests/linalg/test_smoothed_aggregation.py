@@ -33,7 +33,6 @@ from gsparse.errors import (
     ShapeError,
     StructureError,
 )
-from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder
@@ -120,17 +119,6 @@ def test_iterations_are_at_most_a_third_more_than_with_pyamg(name: str) -> None:
     check(name, 40, get_device("cpu"))
 
 
-def test_a_matrix_of_scipy_goes_to_the_device_that_is_asked_for(device: Device) -> None:
-    assert amg(laplacian(8), device=device).home() is device
-
-
-@pytest.mark.whole
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_larger_problems_take_at_most_half_more_iterations_than_with_pyamg(real_device: Device, name: str) -> None:
-    check(name, 160, real_device)
-
-
 @pytest.mark.parametrize("points", [5, 7, 9, 27])
 @pytest.mark.few(1)
 def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) -> None:
@@ -144,7 +132,7 @@ def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) 
 
 @pytest.mark.parametrize("problem", ["flow", "jumps", "elastic"])
 @pytest.mark.few(1)
-def test_the_levels_have_the_same_aggregates_on_every_device(device: Device, problem: str) -> None:
+def test_the_levels_and_the_cycle_are_the_same_on_every_device(device: Device, problem: str) -> None:
     options: dict[str, Any] = {"max_coarse": 10}
     if problem == "elastic":
         S, coordinates = elasticity((5, 3, 3))
@@ -156,6 +144,8 @@ def test_the_levels_have_the_same_aggregates_on_every_device(device: Device, pro
     for one, two in zip(here.aggregates, there.aggregates, strict=True):
         np.testing.assert_array_equal(host(one), host(two))
     assert here.sizes == there.sizes
+    b = right_hand_side(S)
+    np.testing.assert_allclose(host(here @ b), there @ b, rtol=0, atol=1e-8 * abs(there @ b).max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -231,13 +221,6 @@ def test_rigid_body_modes_are_in_the_null_space_of_a_free_body() -> None:
             rigid_body_modes(np.zeros(shape))
 
 
-def test_candidates_may_be_on_the_device(real_device: Device) -> None:
-    S, coordinates = elasticity((4, 3, 3))
-    A, B = GpuSparseMatrix(S, device=real_device), rigid_body_modes(coordinates)
-    one, two = (amg(A, B=part, block_size=3) @ np.ones(S.shape[0]) for part in (B, real_device.upload(B)))
-    np.testing.assert_array_equal(host(one), host(two))
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_array_of_the_candidates_may_change_after_the_set_up(real_device: Device, order: Any) -> None:
     S, coordinates = elasticity((4, 3, 3))
@@ -309,28 +292,6 @@ def test_update_equals_a_set_up_with_the_same_aggregates(real_device: Device, ki
     updated, expected = host(M.update(B) @ b), host(new @ b)
     np.testing.assert_allclose(updated, expected, rtol=0, atol=10 * rtol * abs(expected).max())
     assert abs(expected - before).max() > 1e-4 * abs(before).max()
-
-
-@pytest.mark.parametrize("dtype", [None, np.float32])
-def test_update_does_not_examine_structures_again(device: Device, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    A, b = GpuSparseMatrix(laplacian(20), device=device), np.ones(400)
-    M = amg(A, max_coarse=20, dtype=dtype)
-    M @ b
-    changed = A.with_data(A.device_data * 4)
-    surveyed: list[int] = []
-    survey = kernels_of(device).layout.survey
-
-    def counted(home: Device, indptr: Any, *args: Any) -> Any:
-        surveyed.append(indptr.size - 1)
-        return survey(home, indptr, *args)
-
-    monkeypatch.setattr(kernels_of(device).layout, "survey", counted)
-    before = host(M @ b)
-    M.update(changed)
-    np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-10 if dtype is None else 1e-4)
-    assert surveyed == []
-    amg(A, max_coarse=20) @ b  # which shows that this test would notice it
-    assert surveyed
 
 
 def test_update_follows_changing_coefficients(device: Device) -> None:

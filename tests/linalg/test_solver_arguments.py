@@ -17,7 +17,7 @@ from gsparse.errors import ConvergenceWarning, DtypeError, ShapeError
 from gsparse.linalg.registry import METHODS, names_of
 from gsparse.linalg.result import SolveResult
 from tests.linalg.problems import Count, laplacian, matrix, residual, right_hand_side
-from tests.support import DTYPES, on_device
+from tests.support import DTYPES
 
 N = 30
 S = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(N, N)).tocsr()
@@ -111,32 +111,6 @@ def test_a_right_hand_side_without_columns_has_a_solution_without_columns(A: Gpu
     assert isinstance(result, SolveResult)
     assert (result.x.shape, result.info, result.residuals.shape[1:]) == ((N, 0), 0, (0,))
     assert any(word in str(result) for word in ("converged", "solution", "passed the test"))
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-def test_other_arguments_are_checked_for_a_right_hand_side_without_columns(A: GpuSparseMatrix, name: str) -> None:
-    for call in (
-        lambda: getattr(linalg, name)(A, np.zeros((N + 1, 0))),
-        lambda: getattr(linalg, name)(A, np.zeros((N, 0)), x0=np.zeros(N + 1)),
-    ):
-        with pytest.raises(ShapeError):
-            call()
-
-
-def test_a_rectangular_system_without_columns_has_a_solution_of_its_width() -> None:
-    tall = GpuSparseMatrix(S[:, :10], device="cpu")
-    assert linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True)[0].shape == (10, 0)
-    assert linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True)[9].shape == (10, 0)
-    istop, *_, variance = linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True, full_output=True).statistics
-    assert (istop.shape, variance.shape) == ((0,), (10, 0))
-    assert linalg.lsmr(tall, np.zeros((N, 0)))[0].shape == (10, 0)
-
-
-def test_columns_may_be_missing_on_every_device(device: Device) -> None:
-    A, b = GpuSparseMatrix(S, device=device), on_device(device, np.zeros((N, 0)))
-    x, info = linalg.cg(A, b, M=linalg.jacobi(A))
-    assert type(x) is type(b)
-    assert (x.shape, info) == ((N, 0), 0)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

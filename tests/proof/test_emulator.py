@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -15,8 +13,7 @@ import pytest
 
 from gsparse.kernels.gpu.catalogue import instantiations
 
-from . import emulator
-from .emulated_device import LANES, EmulatedDevice, emulated_module, generated_module
+from .emulated_device import LANES, EmulatedDevice, emulated_module
 from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, EmulationError
 from .sanitized import MISSING_TOOLS
 
@@ -146,35 +143,12 @@ def test_launches_that_every_gpu_refuses_are_refused(grid: tuple[int, ...], bloc
         vocabulary(32).get_function("scale<float>")(grid, block, GOOD)
 
 
-def test_the_error_for_an_unknown_kernel_names_it() -> None:
-    with pytest.raises(EmulationError, match="no kernel 'scale<int>' in this module"):
-        vocabulary(32).get_function("scale<int>")
-
-
-def test_a_compile_error_contains_the_message_of_the_compiler(tmp_path: Path) -> None:
-    path = tmp_path / "broken.cu"
-    path.write_text('#include "port.cuh"\nGS_KERNEL broken(int *out) { out[0] = undeclared; }\n')
-    with pytest.raises(EmulationError, match="undeclared"):
-        EmulatedModule(path, ["broken"], 32)
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "source", sorted({file for lanes in LANES for file, _ in instantiations(lanes) if not file.endswith("_dots.cu")})
 )
 def test_every_instantiation_of_the_catalogue_compiles(source: str, lanes: int) -> None:
     emulated_module(source, lanes).compile_all()
-
-
-def test_only_the_needed_part_of_a_file_is_compiled(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulator, "MAX_KERNELS_PER_PART", 2)
-    compiled, plain = [], emulator._shared_object
-    monkeypatch.setattr(emulator, "_shared_object", lambda *args: compiled.append(args[-1]) or plain(*args))
-    module = vocabulary(lanes)
-    assert compiled == []
-    out = np.empty(2 * lanes, np.uint64)
-    module.get_function("votes")((1,), (out.size,), (out,))
-    assert compiled == [["different_collectives", "votes"]]
 
 
 def test_kernels_are_compiled_again_after_a_header_has_changed(tmp_path: Path) -> None:
@@ -221,33 +195,3 @@ def test_new_memory_of_an_emulated_device_is_nan_or_minus_one() -> None:
     device = EmulatedDevice(64)
     assert np.isnan(device.empty((2, 3), np.complex128)).all()
     assert (device.empty(4, np.int32) == -1).all()
-
-
-@pytest.mark.whole
-def test_fibers_of_many_modules_do_not_exhaust_the_memory_mappings_of_a_process() -> None:
-    mappings = []
-    for number in range(5):
-        source = emulator.kept_source(f'#include "{PROOF_FOLDER}/planted/vocabulary.cu"\n// copy {number}\n')
-        module = EmulatedModule(source, ["coordinates"], 32)
-        module.get_function("coordinates")((1,), (256,), (np.empty(256, np.int32),))
-        mappings.append(len(Path("/proc/self/maps").read_text().splitlines()))
-    assert mappings[4] - mappings[1] < 256  # each module that kept its fibers would add 512 mappings
-
-
-def test_a_generated_source_is_compiled_once_for_all_ranks_and_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    vocabulary(32)  # compiles the runtime, in the folder of all tests
-    compiled, run = [], emulator._run_compiler
-    monkeypatch.setattr(emulator, "_run_compiler", lambda *args: (compiled.append(args), run(*args)))
-    monkeypatch.setattr(emulator, "_cache_folder", lambda: tmp_path)
-    text = '#include "port.cuh"\ntemplate <class T> GS_KERNEL_OF(256) one_more(T *x) { x[0] += T(1); }\n'
-    for _ in range(2):  # the second time stands for another process, which has only the cache on disk
-        module = cache(generated_module.__wrapped__)
-        with ThreadPoolExecutor(3) as ranks:
-            modules = list(ranks.map(lambda _: module(text, "double", 32), range(3)))
-    x = np.zeros(1)
-    for found in modules:
-        found.get_function("one_more<double>")((1,), (1,), (x,))
-    assert x[0] == 3
-    assert len(compiled) == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gsparse.distributed import Communicator, MpiCommunicator, SingleCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.distributed import Communicator, MpiCommunicator, SocketCommunicator, listen, run_ranks
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.errors import CommunicationError
 
@@ -112,11 +112,6 @@ class Processes:
             return self.pipes[rank].recv()
         except EOFError:
             return None
-
-
-def run_one(work: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-    assert world_size == 1
-    return [work(SingleCommunicator(), *args)]
 
 
 def make_certificate(folder: Path) -> dict[str, str]:

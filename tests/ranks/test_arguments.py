@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,15 +18,13 @@ import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.threads import available_cpus
 from gsparse.errors import CommunicationError, DeviceError, ShapeError
-from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
-from tests.ranks.groups import LONG, SOON, wait_until
+from tests.ranks.groups import wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import matrix, solves  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
@@ -127,26 +122,6 @@ def test_a_client_by_position_is_the_one_that_is_used(client: Any) -> None:
                  lambda c: from_dask_array(X, c), GpuSparseMatrix(S, device="cpu").distribute):  # fmt: skip
         with make(client) as A:
             assert A.client is client
-
-
-def test_a_worker_that_was_lost_a_moment_ago_is_not_waited_for(
-    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    lost, began = "tcp://127.0.0.1:1", time.monotonic()
-
-    def choose(*args: Any) -> list[str]:
-        monkeypatch.undo()
-        return [*known_workers(client), lost]
-
-    # Dask would try for this long to connect to the lost worker.
-    with dask.config.set({"distributed.comm.timeouts.connect": f"{LONG}s"}):
-        monkeypatch.setattr(matrix, "chosen_workers", choose)
-        with distribute(laplacian(6), client=client) as A:
-            assert len(A.workers) == 2
-    client.run(os.getpid)
-    gc.collect()
-    assert "never retrieved" not in caplog.text
-    assert time.monotonic() - began < SOON
 
 
 def test_bounds_may_be_an_array(client: Any) -> None:
@@ -318,33 +293,3 @@ def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
     with pytest.raises(DeviceError, match="4 workers on this machine: scale to at most 3"):
         GpuCluster.scale(cluster, 4)
-
-
-# ------------------------------------------------------------------ methods that are registered
-
-
-@pytest.mark.parametrize(("start", "runs_on_workers"), [("v0", True), ("X", True), ("", False)])
-def test_the_registry_says_which_eigensolvers_run_on_workers(
-    start: str, runs_on_workers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[Any] = []
-
-    def run(rank_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
-        sent.append(solve)
-        raise CommunicationError("no workers")
-
-    method = METHODS["lobpcg" if start == "X" else "eigsh"]
-    monkeypatch.setitem(METHODS, "another", replace(method, name="another", start=start))
-    monkeypatch.setattr(solves, "run", run)
-    v0 = np.eye(100, 1) if start == "X" else None
-    bound = method.signature.bind(None, X=v0) if start == "X" else method.signature.bind(None)
-    bound.apply_defaults()
-    options = {name: value for name, value in bound.arguments.items() if name != "A"}
-    layout: Any = SimpleNamespace(shape=(100, 100))
-    arguments: Any = "another", None, layout, lambda M: None, options
-    if runs_on_workers:
-        with pytest.raises(CommunicationError, match="no workers"):
-            solves.eigenpairs_on_workers(*arguments)
-    else:
-        assert solves.eigenpairs_on_workers(*arguments) is NotImplemented
-    assert [solve.name for solve in sent] == ["another"] * runs_on_workers

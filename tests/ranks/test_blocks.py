@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse.distributed import Communicator, Halo, RankMatrix, RowPartition, run_ranks, split_columns
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
 from gsparse.errors import ShapeError
 from gsparse.linalg import cg
 from tests.linalg.problems import laplacian, right_hand_side
@@ -147,37 +147,6 @@ def test_owners_of_another_number_of_ranks_are_refused(name: str, bounds: tuple[
 def test_there_is_at_least_one_rank(call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match="world_size must be at least 1, got 0"):
         call()
-
-
-def test_blocks_hold_every_entry_once_with_sorted_ghosts() -> None:
-    S = matrices("float64")["square"]
-    for first, last in ((0, 40), (40, 101), (20, 20)):
-        block = split_columns(S, slice(first, last))
-        assert block.diagonal.shape == (101, last - first)
-        assert (np.diff(block.ghosts) > 0).all()
-        assert block.off_diagonal.indices.dtype == np.int32
-        whole = sp.lil_array(S.shape)
-        whole[:, first:last] = block.diagonal
-        for k, row in enumerate(block.boundary):
-            whole[[row], block.ghosts] += block.off_diagonal[[k]].toarray()[0]
-        assert (np.diff(block.off_diagonal.indptr) > 0).all()
-        assert (whole.tocsr() != S).nnz == 0
-        assert block.diagonal.nnz + block.off_diagonal.nnz == S.nnz
-
-
-def test_a_halo_lists_the_entries_that_each_rank_sends_and_receives() -> None:
-    partition = RowPartition((0, 4, 4, 10))
-    ghosts = {0: [5, 9], 1: [0, 3, 7], 2: [1]}
-
-    def make(communicator: Communicator) -> tuple[dict[int, list[int]], dict[int, slice]]:
-        halo = Halo(np.array(ghosts[communicator.rank], np.int64), partition, communicator)
-        return {peer: numbers.tolist() for peer, numbers in halo.sends.items()}, halo.receives
-
-    results = run_ranks(make, 3)
-    assert [sends for sends, _ in results] == [{1: [0, 3], 2: [1]}, {}, {0: [1, 5], 1: [3]}]
-    assert results[1][1] == {0: slice(0, 2), 2: slice(2, 3)}
-    with pytest.raises(ShapeError, match="ranks"):
-        run_ranks(lambda c: Halo(np.array([], np.int64), RowPartition.by_rows(4, 3), c), 2)
 
 
 def test_partitions_cover_all_rows_and_balance_entries() -> None:

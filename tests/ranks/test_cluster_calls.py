@@ -152,14 +152,3 @@ def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(clie
         x, info = gla.cg(A, B, rtol=1e-10)
         assert info == 0
         assert residual(S, x, B) < 1e-9
-
-
-def test_solves_use_the_same_locks_again(client: Any) -> None:
-    with distribute(S, client=client) as A:
-        gla.cg(A, B)
-        reservation = A._rank_group._reservation
-        locks = list(reservation._locks)
-        gla.cg(A, B)
-        assert reservation._locks == locks
-    assert len(locks) == 3
-    wait_until(lambda: not any(lock.refresh_callback.is_running() for lock in locks))

@@ -18,7 +18,6 @@ import pytest
 
 from gsparse.distributed import (
     Communicator,
-    LocalCommunicator,
     SingleCommunicator,
     SocketCommunicator,
     listen,
@@ -26,7 +25,7 @@ from gsparse.distributed import (
 )
 from gsparse.distributed.ranks import messages
 from gsparse.errors import CommunicationError, RankLostError
-from tests.ranks.groups import GROUPS, LONG, SECRET, SOON, Processes, make_certificate, run_mpi, run_one, run_sockets
+from tests.ranks.groups import GROUPS, LONG, SECRET, SOON, Processes, make_certificate, run_mpi, run_sockets
 
 Run = Callable[..., list[Any]]
 
@@ -70,22 +69,6 @@ def test_allreduce_gives_every_rank_the_same_bits(run: Run, world_size: int, siz
     values = [np.random.default_rng(rank).standard_normal(size) * 10.0**rank for rank in range(world_size)]
     np.testing.assert_allclose(np.frombuffer(found[0][0]), np.sum(values, 0), rtol=1e-12)
     assert found[0][1] == world_size * (world_size - 1) // 2
-
-
-def test_only_the_number_of_elements_has_to_agree(run: Run) -> None:
-    def work(communicator: Communicator) -> list[float]:
-        shape, peer = [(4,), (2, 2)][communicator.rank], 1 - communicator.rank
-        values, received = np.arange(4.0).reshape(shape), np.empty(shape)
-        communicator.exchange({peer: values}, {peer: received})()
-        communicator.allreduce(values)
-        return [*received.ravel(), *values.ravel()]
-
-    assert run(work, 2) == [[0.0, 1.0, 2.0, 3.0, 0.0, 2.0, 4.0, 6.0]] * 2
-
-
-def test_a_single_rank_communicates_with_nobody() -> None:
-    assert run_one(add, 1, 3) == run_ranks(add, 1, 3)
-    assert run_one(exchange_all, 1, 5) == [[]]
 
 
 def test_calls_may_follow_each_other_in_any_order(run: Run) -> None:
@@ -273,12 +256,6 @@ def test_ranks_communicate_in_a_process_with_many_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_rank_that_never_calls_is_an_error_for_the_others() -> None:
-    ends = LocalCommunicator.group(2, timeout=0.2)
-    with pytest.raises(CommunicationError, match="not all ranks"):
-        ends[0].allreduce(np.zeros(1))
-
-
 # ------------------------------------------------------------------- processes
 
 
@@ -358,9 +335,6 @@ def join_alone(listener: socket.socket, address: Any) -> None:
     silent = listen("127.0.0.1")
     with silent, pytest.raises(CommunicationError, match="stranger"):
         SocketCommunicator(0, [address, silent.getsockname()], listener, SECRET, 5.0)
-
-
-NOISE = b"0123456789abcdef\xff" * 12
 
 
 @pytest.fixture(scope="module")

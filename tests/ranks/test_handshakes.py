@@ -155,32 +155,6 @@ def test_a_rank_that_is_connected_is_not_replaced() -> None:
     assert isinstance(ranks.wait()[0], CommunicationError)
 
 
-def test_a_connection_whose_handshake_was_ended_is_not_admitted() -> None:
-    has_identified, is_ended, admitted = threading.Event(), threading.Event(), list[int]()
-
-    def identify(connection: socket.socket, deadline: handshake.Deadline) -> int:
-        """Return after the handshake has been ended, as a thread does that has waited for the lock meanwhile."""
-        if has_identified.is_set():
-            return 2
-        has_identified.set()
-        assert is_ended.wait(LONG)
-        return 1
-
-    def admit(peer: int, connection: socket.socket) -> None:
-        admitted.append(peer)
-        connection.close()
-
-    listener = listen("127.0.0.1")
-    address = listener.getsockname()
-    with handshake.Acceptor(listener, identify, admit, None, limit=1), socket.create_connection(address) as first:
-        assert has_identified.wait(LONG)
-        with socket.create_connection(address) as second:
-            assert first.recv(1) == b""
-            is_ended.set()
-            assert second.recv(1) == b""
-    assert admitted == [2]
-
-
 @pytest.mark.timed
 def test_a_flood_of_connections_holds_a_bounded_number_of_threads() -> None:
     ranks = Joining(2, timeout=LONG)

@@ -247,17 +247,6 @@ def test_indices_out_of_range_in_other_layouts_are_errors(tmp_path: Path, layout
         load_rows(path, 0, 3, (3, 3))
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_npz_cut_at_many_places_is_an_error(tmp_path: Path, compressed: bool) -> None:
-    path = tmp_path / "cut.npz"
-    sp.save_npz(path, sp.random_array((9, 9), density=0.3, rng=np.random.default_rng(0), format="csr"), compressed)
-    content = path.read_bytes()
-    for size in range(0, len(content), 5):
-        path.write_bytes(content[:size])
-        with pytest.raises(FileFormatError, match=r"cut\.npz is truncated"):
-            load_rows(path, 0, 9, (9, 9))
-
-
 # -------------------------------------------------------------------- callables
 
 

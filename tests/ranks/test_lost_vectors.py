@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import gsparse.linalg as gla
@@ -20,7 +19,6 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute  # noqa: E402
-from gsparse.distributed.client import rank_group  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from tests.ranks.faults import B, S, error_within_deadline, pids  # noqa: E402
 
@@ -72,32 +70,3 @@ def test_what_dask_can_compute_again_is_waited_for(client: Any) -> None:
             x, info = gla.cg(again, b, rtol=1e-10)
             assert info == 0
             assert residual(S, x.compute(), B) < 1e-9
-
-
-def test_an_error_of_the_user_is_raised_while_other_parts_are_computed(client: Any) -> None:
-    waiting, failed = client.submit(_wait_for_event, "open"), client.submit(_fail)
-    try:
-        distributed.wait(failed)
-        with pytest.raises(ZeroDivisionError, match="planted"):
-            rank_group.raise_errors([waiting, failed], "b")
-    finally:
-        distributed.Event("open").set()
-        waiting.result()
-
-
-def _wait_for_event(name: str) -> None:
-    distributed.Event(name).wait()
-
-
-def _fail() -> None:
-    raise ZeroDivisionError("planted")
-
-
-def test_a_scheduler_that_runs_no_functions_is_no_error(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError("Cannot run function as the scheduler has been explicitly disallowed from deserializing")
-
-    monkeypatch.setattr(client, "run_on_scheduler", refuse)
-    future = client.submit(np.ones, 3)
-    rank_group.check_computable(client, [future], "b")
-    assert future.result().sum() == 3

@@ -18,7 +18,6 @@ from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_rank
 from gsparse.distributed.ranks import rank_levels
 from gsparse.errors import CoarseningWarning, FactorizationError, ShapeError, StructureError
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
-from gsparse.linalg.multigrid import level_setup
 from tests.proof.emulated_device import EmulatedDevice
 from tests.ranks.groups import run_sockets
 from tests.support import on_device
@@ -239,17 +238,6 @@ def test_all_ranks_say_that_a_smoother_diverges(cpu: Device) -> None:
         return str(caught.value)
 
     assert len(set(run_ranks(set_up, 3))) == 1
-
-
-def test_a_warning_counts_the_levels_of_all_ranks(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(level_setup, "MAX_INVERTED", 10)
-    S = poisson(20, 5)
-    arguments = {"max_coarse": 10, "strength": [None, ("symmetric", {"theta": 0.9})]}
-    with pytest.warns(
-        CoarseningWarning, match=r"amg: level 1 of \d+ rows has too few strong connections for a coarser"
-    ):
-        _, _, sizes = solve(S, blocks(S.shape[0], 2), cpu, arguments, work=lambda A, M: M.sizes)
-    assert [len(levels) for levels in sizes] == [2, 2]
 
 
 def test_levels_are_listed_for_all_ranks(cpu: Device, small_levels: None) -> None:

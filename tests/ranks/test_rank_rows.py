@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
 from gsparse.distributed.ranks.rank_rows import RankRows
-from gsparse.errors import ShapeError
-from tests.proof.emulated_device import EmulatedDevice
 from tests.support import random_values
 
 WORLD_SIZES = [1, 2, 3, 4]
@@ -60,47 +57,6 @@ def check(result: sp.csr_array, expected: Any, bound: Any, factor: float = 20) -
     eps = np.finfo(result.dtype).eps
     error = np.abs((result - expected).toarray())
     assert (error <= factor * eps * bound.toarray()).all()
-
-
-def test_wide_indices_of_the_small_block_do_not_widen_those_of_the_large_one(device: Device) -> None:
-    S = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-7, 0, 7], shape=(40, 40)))
-    rows = RowPartition.by_rows(40, 2)
-
-    def on_rank(communicator: Communicator) -> list[np.dtype[Any]]:
-        own = rows.rows(communicator.rank)
-        blocks = split_columns(S[own], own)
-        off_diagonal = blocks.off_diagonal.copy()
-        off_diagonal.indptr, off_diagonal.indices = (
-            part.astype(np.int64) for part in (off_diagonal.indptr, off_diagonal.indices)
-        )
-        with device.active():
-            A = RankRows.of(RankMatrix(replace(blocks, off_diagonal=off_diagonal), rows, rows, communicator, device))
-            made = A, A.transposed(), A.multiply(A)
-        return [array.dtype for part in made for array in (part.csr.indptr, part.csr.indices)]
-
-    assert {dtype.name for dtypes in run_ranks(on_rank, 2) for dtype in dtypes} == {"int32"}
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.few(2)
-def test_products_transposes_and_sums_match_scipy(device: Device, world_size: int, dtype: str) -> None:
-    rng = np.random.default_rng(world_size)
-    for m, k, n, density in ((40, 30, 50, 0.1), (7, 90, 5, 0.3), (33, 33, 33, 1.0), (0, 4, 3, 0.5), (4, 3, 0, 0.5)):
-        A, B = random_matrix(rng, m, k, density, dtype), random_matrix(rng, k, n, density, dtype)
-        C = random_matrix(rng, m, k, density, dtype)
-        of_m, of_k, of_n = (bounds(rng, size, world_size) for size in (m, k, n))
-        on_device = [
-            lambda c, S=S, r=r, s=s: rank_rows(S, r, s, c, device)
-            for S, r, s in ((A, of_m, of_k), (B, of_k, of_n), (C, of_m, of_k))
-        ]
-        make_a, make_b, make_c = on_device
-        product = run(device, lambda c: make_a(c).multiply(make_b(c)), world_size)
-        check(product, A @ B, abs(A) @ abs(B))
-        check(run(device, lambda c: make_a(c).transposed(), world_size), A.T.tocsr(), abs(A).T)
-        check(run(device, lambda c: make_a(c).adjoint(), world_size), A.conj().T.tocsr(), abs(A).T)
-        total = run(device, lambda c: make_a(c).combine("plus", make_c(c)), world_size)
-        check(total, A + C, abs(A) + abs(C))
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -155,30 +111,3 @@ def test_a_hermitian_matrix_equals_its_adjoint_up_to_rounding(world_size: int, d
 
     for matrix, tolerance, expected in ((H, 0.0, True), (rounded, 1e-14, True), (changed.tocsr(), 1e-14, False)):
         assert run_ranks(work, world_size, matrix, tolerance) == [expected] * world_size
-
-
-def test_matrices_that_are_distributed_in_different_ways_are_refused() -> None:
-    device, S = get_device("cpu"), sp.csr_array(np.eye(6))
-
-    def work(communicator: Communicator, method: str) -> None:
-        one, other = RowPartition((0, 2, 6)), RowPartition((0, 3, 6))
-        A, B = rank_rows(S, one, one, communicator, device), rank_rows(S, other, other, communicator, device)
-        A.multiply(B) if method == "multiply" else A.combine("plus", B)
-
-    for method in ("multiply", "combine"):
-        with pytest.raises(ShapeError, match="distribute them in the same way"):
-            run_ranks(work, 2, method)
-
-
-@pytest.mark.parametrize("lanes", [32, 64])
-@pytest.mark.few(1)
-def test_algebra_over_ranks_runs_with_the_kernels_of_gpus(lanes: int) -> None:
-    device, rng = EmulatedDevice(lanes), np.random.default_rng(2)
-    A, B = random_matrix(rng, 30, 20, 0.2, "float64"), random_matrix(rng, 20, 25, 0.2, "float64")
-    of_rows, of_inner, of_columns = (bounds(rng, size, 2) for size in (30, 20, 25))
-
-    def work(communicator: Communicator) -> RankRows:
-        one = rank_rows(A, of_rows, of_inner, communicator, device)
-        return one.multiply(rank_rows(B, of_inner, of_columns, communicator, device)).transposed()
-
-    check(run(device, work, 2), (A @ B).T.tocsr(), (abs(A) @ abs(B)).T)

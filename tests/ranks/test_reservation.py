@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gsparse.errors import CommunicationError
-from tests.ranks.groups import LONG, SOON, wait_until
+from tests.ranks.groups import LONG, SOON
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
@@ -86,16 +86,6 @@ def test_a_thread_that_reserves_a_worker_twice_is_told_why_it_cannot(client: Any
         reservation.held(LONG).__enter__()
     with reservation.held(LONG):
         pass
-
-
-def test_reservations_use_their_locks_again_until_they_are_closed(client: Any) -> None:
-    reservation = Reservation(client, [FIRST, SECOND])
-    with reservation.held(LONG):
-        locks = reservation._locks
-    with reservation.held(LONG):
-        assert reservation._locks is locks
-    reservation.close()
-    wait_until(lambda: not any(lock.refresh_callback.is_running() for lock in locks))
 
 
 def test_an_error_in_the_block_releases_the_workers(client: Any) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
 S = laplacian(12)
 B = right_hand_side(S)
-COMPUTE: dict[str, Callable[[Any], Any]] = {
-    "values": lambda A: A.with_data(2 * S.data),
-    "multiple": lambda A: 2 * A,
-    "sum": lambda A: A + A,
-    "product": lambda A: A @ A,
-    "transpose": lambda A: A.T.tomatrix(),
-}
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +63,6 @@ def test_results_share_connections_until_the_last_one_is_closed(client: Any, fir
         with left.with_data(S.data) as again:
             check(again, S)
     assert counts(client) == {(0, 0)}
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("operation", COMPUTE)
-def test_no_result_opens_a_socket_between_ranks(client: Any, operation: str) -> None:
-    def sockets() -> int:
-        targets = (path.resolve().name for path in Path("/proc/self/fd").iterdir())
-        return sum(name.startswith("socket:") for name in targets)
-
-    with distribute(S, client=client) as A:
-        before = client.run(sockets)
-        with COMPUTE[operation](A) as result:
-            wait_until(lambda: all(n <= before[worker] for worker, n in client.run(sockets).items()))
-            assert counts(client) == {(2, 1)}
-            assert result.shape == S.shape
-        wait_until(lambda: all(n <= before[worker] for worker, n in client.run(sockets).items()))
-    with distribute(S, client=client) as A, distribute(2 * S, client=client) as other, A + other as total:
-        assert counts(client) == {(3, 2)}
-        other.close()
-        check(total, 3 * S)
 
 
 def fail_in_a_solve(A: Any) -> None:

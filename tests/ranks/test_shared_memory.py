@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from gsparse.distributed import Communicator, RankMatrix, RowPartition, SocketCo
 from gsparse.distributed.ranks import shared_memory
 from gsparse.distributed.ranks.gpu_memory import SharedGpuCommunicator
 from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, share_memory
-from gsparse.errors import CommunicationError, RankLostError
+from gsparse.errors import RankLostError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.exchange import HEADER_WORDS, Mailboxes
 from gsparse.linalg import cg
 from tests.conftest import make_device
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.groups import SOON, Processes, run_memory, run_sockets
+from tests.ranks.groups import SOON, Processes, run_sockets
 
 # A message of more words than this takes several.
 CAPACITY = 30
@@ -61,22 +59,6 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
         assert one.disagreeing_rank is None
 
 
-def test_boxes_that_have_added_up_are_freed_without_a_search_for_cycles() -> None:
-    device = make_device("cpu")
-    boxes, sums = boxes_of(device, 2), [np.ones(4), np.ones(4)]
-    assert boxes[0].sum(sums[0]) == [1]
-    assert boxes[1].sum(sums[1]) == boxes[0].sum(sums[0]) == []
-    np.testing.assert_array_equal(sums, 2)
-    references = [weakref.ref(mailboxes) for mailboxes in boxes]
-    gc.collect()
-    gc.disable()
-    try:
-        boxes.clear()
-        assert [reference() for reference in references] == [None, None]
-    finally:
-        gc.enable()
-
-
 def test_messages_to_several_ranks_are_of_different_sizes(device: Device) -> None:
     sizes = {(0, 1): CAPACITY, (0, 2): 3, (1, 0): 0, (1, 2): 1, (2, 0): 17, (2, 1): CAPACITY}
     with device.active():
@@ -91,25 +73,6 @@ def test_messages_to_several_ranks_are_of_different_sizes(device: Device) -> Non
                 for sender, words in received.items():
                     np.testing.assert_array_equal(device.download(words), device.download(sent[sender, rank]))
             assert all(mailboxes.disagreeing_rank is None for mailboxes in boxes)
-
-
-def test_messages_are_collected_in_the_order_in_which_they_arrive() -> None:
-    device = make_device("cpu")
-    boxes = boxes_of(device, 3)
-    for number in range(2):
-        sent = {rank: words_of(device, 5, 10 * number + rank) for rank in (1, 2)}
-        received = {rank: np.zeros(5, np.uint32) for rank in (1, 2)}
-        collect = boxes[0].bind_collect(received)
-        boxes[0].bind_post({1: sent[1], 2: sent[2]})()
-        assert list(collect()) == [1, 2]
-        boxes[2].bind_post({0: sent[2]})()
-        assert list(collect()) == [1]
-        np.testing.assert_array_equal(received[2], sent[2])
-        boxes[1].bind_post({0: sent[1]})()
-        assert list(collect()) == []
-        np.testing.assert_array_equal(received[1], sent[1])
-        for rank in (1, 2):
-            assert boxes[rank].bind_collect({0: np.zeros(5, np.uint32)})() == []
 
 
 def test_a_message_of_another_size_is_noticed(device: Device) -> None:
@@ -265,25 +228,6 @@ def test_without_a_common_file_or_host_ranks_use_sockets(tmp_path: Path, monkeyp
     monkeypatch.setattr(shared_memory, "_folder", lambda: tmp_path)
     monkeypatch.setattr(shared_memory, "host_hash", lambda: threading.get_ident() % 2**31)
     assert run_sockets(kind_of, 2) == ["SocketCommunicator"] * 2
-
-
-def test_the_file_of_many_ranks_stays_small() -> None:
-    def size(control: Communicator) -> int:
-        communicator = share_memory(control)
-        assert isinstance(communicator, MemoryCommunicator)
-        exchange_in_a_ring(communicator, make_device("cpu"), "float64", 1000)
-        return int(communicator._mailboxes.own[0].base.nbytes)  # type: ignore[union-attr]
-
-    assert max(run_sockets(size, 9)) <= 1 << 26
-
-
-def test_ranks_that_make_different_calls_are_told() -> None:
-    def disagree(communicator: Communicator) -> None:
-        other = 1 - communicator.rank
-        communicator.exchange({other: np.ones(3)}, {other: np.ones(3 + communicator.rank)})()
-
-    with pytest.raises(CommunicationError, match="ranks disagree: rank 0 sent an array of another size"):
-        run_memory(disagree, 2)
 
 
 def test_a_rank_may_close_as_soon_as_its_messages_are_written() -> None:

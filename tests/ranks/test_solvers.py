@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
-from gsparse.device.base import Device
-from gsparse.distributed import Communicator, RankMatrix, RowPartition, SingleCommunicator, run_ranks
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
 from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import (
     convection,
@@ -24,7 +23,7 @@ from tests.linalg.problems import (
     right_hand_side,
 )
 from tests.ranks.groups import GROUPS
-from tests.support import host, on_device, random_values
+from tests.support import random_values
 
 # Largest relative difference from the solution on one rank: sums are added in another order.
 TOLERANCE = 1e-8
@@ -250,33 +249,6 @@ def test_ranks_that_disagree_on_stopping_raise_an_error(run: Callable[..., Any])
 
     with pytest.raises(CommunicationError):
         solve_on_ranks(run_with_short_timeout, 2, S, right_hand_side(S), solve)
-
-
-class CountingCommunicator(SingleCommunicator):
-    """Communicator of a single rank whose sums leave the device as if there were other ranks."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def allreduce(self, values: Any) -> None:
-        self.calls += 1
-
-
-@pytest.mark.parametrize("name", [*SOLVES, *LEAST_SQUARES])
-@pytest.mark.few(2)
-def test_solvers_return_the_same_when_sums_leave_the_device(device: Device, name: str) -> None:
-    # On GPUs a pass is split at each sum. A single rank adds nothing to the sums, so the result stays the same.
-    S = rectangular(45, 20) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(6)
-    b, solve = right_hand_side(S, 2), {**SOLVES, **LEAST_SQUARES}[name]
-    single = solve(GpuSparseMatrix(S, device=device), on_device(device, b))
-    rows, columns = (RowPartition((0, size)) for size in S.shape)
-    communicator = CountingCommunicator()
-    A = RankMatrix(S, rows, columns, communicator, device=device)
-    result = solve(A, on_device(device, b))
-    assert result.info == single.info
-    assert abs(result.iterations - single.iterations) <= 1
-    np.testing.assert_allclose(host(result.x), host(single.x), atol=1e-9 * abs(host(single.x)).max())
-    assert communicator.calls >= (result.iterations if device.kind == "cpu" else 1)  # graphs batch calls
 
 
 @pytest.mark.parametrize("name", ["cg", "cg, single reduction", "bicgstab", "gmres", "minres"])

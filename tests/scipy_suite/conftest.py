@@ -74,7 +74,7 @@ def devices() -> tuple[str | None, ...]:
 
 
 # The operations that SciPy's tests of the container may run on the host.
-LEAVE_THE_DEVICE = ("tolil", "todok")
+LEAVE_THE_DEVICE = ("todia", "tobsr", "tolil", "todok")
 EXTENDED = (np.longdouble, np.clongdouble)
 
 

@@ -178,8 +178,8 @@ class KernelStore:
         self._compile = compile_kernel
         self._num_threads = min(available_cpus() - 1, _MOST_THREADS) if num_threads is None else num_threads
         self._queue: SimpleQueue[Key] = SimpleQueue()
-        # Kernels in the queue that nobody has begun to compile, and for each one that a thread here has begun, an event
-        # that is set at the end. The lock guards both, and the number of threads.
+        # Queued kernels that are not started yet, and for each one in progress an event that is set on completion. The
+        # lock guards both, and the number of threads.
         self._waiting: set[Key] = set()
         self._begun: dict[Key, threading.Event] = {}
         self._lock, self._num_started = make_lock(), 0
@@ -253,7 +253,5 @@ def recorded_kernels(routine: str, dtype: np.dtype[Any], index_dtype: np.dtype[A
 @cache
 def _recording() -> dict[str, dict[str, dict[str, list[str]]]]:
     path = SOURCE_FOLDER / "first_calls.json"
-    recording: dict[str, dict[str, dict[str, list[str]]]] = (
-        json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    )
-    return recording
+    recorded: dict[str, dict[str, dict[str, list[str]]]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return recorded

@@ -15,7 +15,7 @@ from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, desc
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.storage import MatrixPreparation
-from gsparse.products.structure import Part, SparsityPattern, releasable
+from gsparse.products.structure import PaddedColumns, SparsityPattern, releasable
 
 
 class SliceStats(NamedTuple):
@@ -35,7 +35,7 @@ class SliceStats(NamedTuple):
     is_in_order: bool
 
 
-class SlicedRows(Part):
+class SlicedRows(PaddedColumns):
     """The slices in which rows are gathered, and the columns at their positions."""
 
     @releasable
@@ -57,16 +57,6 @@ class SlicedRows(Part):
         """Sizes of the slices. They remain known after the slices have been freed. Synchronizes."""
         slices = self.slices
         return SliceStats(slices.num_positions, slices.nbytes, slices.rows is None)
-
-    @cached_property
-    def column_dtype(self) -> np.dtype[Any]:
-        """The dtype of `columns`. It remains known after these have been freed. Synchronizes."""
-        return self.columns.dtype
-
-    @releasable
-    def columns(self) -> Columns:
-        """Columns at the positions of the slices, encoded. Synchronizes."""
-        return self.sparsity.narrowed(self.plain_columns())
 
     def plain_columns(self) -> Array:
         """Return the columns at the positions of the slices, not encoded."""

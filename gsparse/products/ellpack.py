@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,14 @@ from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.blocked_ellpack import SlicedRows, fits_slices
 from gsparse.products.storage import MatrixPreparation
-from gsparse.products.structure import Part, releasable
+from gsparse.products.structure import PaddedColumns
 
 # Up to this number of positions, columns are encoded even if there is much padding.
 _MAX_ANALYZED_POSITIONS = 2**16
 
 
-class PaddedRows(Part):
+class PaddedRows(PaddedColumns):
     """Columns at the positions of ELLPACK."""
-
-    @cached_property
-    def column_dtype(self) -> np.dtype[Any]:
-        """The dtype of `columns`. It remains known after these have been freed. Synchronizes."""
-        return self.columns.dtype
-
-    @releasable
-    def columns(self) -> Columns:
-        """Columns at the positions of ELLPACK, encoded. Synchronizes."""
-        return self.sparsity.narrowed(self.plain_columns())
 
     def plain_columns(self) -> Array:
         """Return the columns at the positions of ELLPACK, not encoded."""

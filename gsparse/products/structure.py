@@ -11,6 +11,7 @@ freed as soon as nobody refers to the structure.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,6 +154,24 @@ class Part:
                 vars(self).pop(name, None)
 
 
+class PaddedColumns(Part, ABC):
+    """The columns at the positions of a padded format."""
+
+    @cached_property
+    def column_dtype(self) -> np.dtype[Any]:
+        """The dtype of `columns`. It remains known after these have been freed. Synchronizes."""
+        return self.columns.dtype
+
+    @releasable
+    def columns(self) -> Columns:
+        """The columns, encoded. Synchronizes."""
+        return self.sparsity.narrowed(self.plain_columns())
+
+    @abstractmethod
+    def plain_columns(self) -> Array:
+        """Return the columns, not encoded."""
+
+
 class Structure(Part):
     """Everything that depends on the row pointers and columns of a matrix alone: its parts, and its transpose."""
 
@@ -186,8 +205,7 @@ class Structure(Part):
         device, csr = self.sparsity.device, self.sparsity.csr
         positions = device.xp.arange(csr.nnz, dtype=csr.indices.dtype)
         transposed = kernels_of(device).transpose.csr_transpose(device, csr.with_data(positions))
-        pattern = SparsityPattern(device, transposed.with_data(device.no_values(csr.dtype)))
-        return Structure(pattern), transposed.data
+        return Structure(SparsityPattern(device, transposed)), transposed.data
 
     @property
     def known_transposition(self) -> tuple[Structure, Array] | None:

@@ -105,7 +105,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", numba.njit(forceinline=True, **SUBROUTINE_OPTIONS)(function))
 
 
-_STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (pool.__file__, pool.__file__))):x}"
+_STAMP = f"{crc32(Path(pool.__file__).read_bytes()):x}"
 
 kernel: Any = None  # a global variable of each copy of `_post_parts`
 

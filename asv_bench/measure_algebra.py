@@ -5,6 +5,7 @@ the project aims at. The peer of a GPU is CuPy (cuSPARSE), with all matrices and
 CPU is SciPy. Calls are made one after the other until the device is idle again. The median of several turns counts.
 
     operations   each operation on a 7-point matrix, of 10⁶ rows and of 10³ rows
+    results      each operation followed by one product of its result, and by ten, on the same two matrices
     edits        single entries, writes to a copy, and a dense block of the same matrices
     products     A @ A on stencils, and the products of smoothed aggregation
     blocks       products of matrices of dense blocks computed by blocks, beside gsparse's own products by entries
@@ -173,6 +174,12 @@ class Operands:
             return self.B.with_data(self.B.device_data).T.tocsr()
         return self.B.T.tocsr()
 
+    def with_data(self, A: Any) -> Any:
+        """Return a matrix with the structure of A and new values, which are A's."""
+        if self.is_ours:
+            return A.with_data(A.device_data)
+        return type(A)((A.data, A.indices, A.indptr), shape=A.shape)
+
     def assembled(self) -> Any:
         if not self.is_ours:
             return self.sparse.coo_matrix(self.coordinates, shape=self.shape).tocsr()
@@ -208,20 +215,71 @@ OPERATIONS: dict[str, Callable[[Operands], Any]] = {
 }
 
 
+def operands_of(device: Device, n: int) -> tuple[Operands, Operands]:
+    """Return the operands of gsparse and of the peer: a 7-point matrix of n³ rows, and a matrix with random values."""
+    S, rng = poisson(n), np.random.default_rng(0)
+    R = sp.csr_array((rng.standard_normal(S.nnz), (S.indices + 1) % S.shape[1], S.indptr), shape=S.shape)
+    R.sort_indices()
+    C = sp.coo_array(S)
+    entries = (np.concatenate([part, part]) for part in (C.data, C.row.astype(np.int32), C.col.astype(np.int32)))
+    data, row, column = (device.upload(part) for part in entries)
+    coordinates = (data, (row, column))
+    ours = Operands(device, *(GpuSparseMatrix(M, device=device) for M in (S, R)), coordinates, is_ours=True)
+    theirs = Operands(device, *(peer_of(device, M) for M in (S, R)), coordinates, is_ours=False)
+    return ours, theirs
+
+
 def operations(device: Device) -> Iterator[Row]:
     for n in (100, 10):
-        S, rng = poisson(n), np.random.default_rng(0)
-        R = sp.csr_array((rng.standard_normal(S.nnz), (S.indices + 1) % S.shape[1], S.indptr), shape=S.shape)
-        R.sort_indices()
-        C = sp.coo_array(S)
-        entries = (np.concatenate([part, part]) for part in (C.data, C.row.astype(np.int32), C.col.astype(np.int32)))
-        data, row, column = (device.upload(part) for part in entries)
-        coordinates = (data, (row, column))
-        ours = Operands(device, *(GpuSparseMatrix(M, device=device) for M in (S, R)), coordinates, is_ours=True)
-        theirs = Operands(device, *(peer_of(device, M) for M in (S, R)), coordinates, is_ours=False)
+        ours, theirs = operands_of(device, n)
         for what, operation in OPERATIONS.items():
             calls = (partial(operation, operands) for operands in (ours, theirs))
-            yield compare(device, f"{what}, {S.shape[0]} rows", *calls)
+            yield compare(device, f"{what}, {n**3} rows", *calls)
+
+
+# Operations whose result is multiplied.
+RESULTS: dict[str, Callable[[Operands], Any]] = {
+    "A * 2.0": lambda o: o.A * 2.0,
+    "-A": lambda o: -o.A,
+    "abs(A)": lambda o: abs(o.A),
+    "A.power(2)": lambda o: o.A.power(2),
+    "A.astype(float32)": lambda o: o.A.astype(np.float32),
+    "A.multiply(column)": lambda o: o.A.multiply(o.column).tocsr(),
+    "A.multiply(row)": lambda o: o.A.multiply(o.row).tocsr(),
+    "new values": lambda o: o.with_data(o.A),
+    "A[n/4:n/2]": lambda o: quarter(o.A),
+    "A[rows]": lambda o: o.A[o.rows],
+    "A[rows][:, rows]": lambda o: o.A[o.rows][:, o.rows],
+    "A + A": lambda o: o.A + o.A,
+    "A + B": lambda o: o.A + o.B,
+    "A.multiply(B)": lambda o: o.A.multiply(o.B).tocsr(),
+    "A.maximum(B)": lambda o: o.A.maximum(o.B),
+    "triu(A)": lambda o: o.sparse.triu(o.A, format="csr"),
+    "A.T.tocsr()": Operands.transposed,
+    "A.tocsc()": lambda o: o.A.tocsc(),
+    "A @ B": lambda o: o.A @ o.B,
+}
+
+
+def multiplied(operation: Callable[[Operands], Any], operands: Operands, x: dict[str, Any], num_products: int) -> None:
+    """Make a result, and multiply it by a vector of its dtype."""
+    result = operation(operands)
+    vector = x[result.dtype.name]
+    for _ in range(num_products):
+        result @ vector
+
+
+def results(device: Device) -> Iterator[Row]:
+    for n in (100, 10):
+        ours, theirs = operands_of(device, n)
+        vectors = {name: device.upload(np.ones(n**3, name)) for name in ("float32", "float64")}
+        for num_products in (1, 10):
+            rows = []
+            for what, operation in RESULTS.items():
+                calls = (partial(multiplied, operation, each, vectors, num_products) for each in (ours, theirs))
+                rows.append(compare(device, f"{what} and {num_products} products, {n**3} rows", *calls))
+                yield rows[-1]
+            conclude(device, f"{num_products} products of each result, {n**3} rows", rows)
 
 
 def changed(A: Any, write: Callable[[Any], Any]) -> Any:
@@ -377,8 +435,8 @@ def graphs(device: Device) -> Iterator[Row]:
 
 
 SECTIONS = {
-    "operations": operations, "edits": edits, "products": products, "blocks": blocks, "phases": phases,
-    "matrices": matrices, "graphs": graphs,
+    "operations": operations, "results": results, "edits": edits, "products": products, "blocks": blocks,
+    "phases": phases, "matrices": matrices, "graphs": graphs,
 }  # fmt: skip
 
 

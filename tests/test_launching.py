@@ -169,7 +169,7 @@ def test_each_launch_runs_on_the_stream_that_is_current_on_its_device(cupy: Any,
 
 
 @pytest.mark.parametrize("dtype", FACTORS, ids=str)
-def test_a_bound_product_packs_what_a_call_passes_and_keeps_the_rest(dtype: Any, cupy: Any, kernel: Any) -> None:
+def test_a_bound_product_packs_what_a_call_passes_and_keeps_the_rest(dtype: Any, cupy: Any) -> None:
     driver, slots = cupy.cuda.driver, list(Passed)
     passed = {
         Passed.ALPHA: dtype.itemsize,
@@ -183,6 +183,7 @@ def test_a_bound_product_packs_what_a_call_passes_and_keeps_the_rest(dtype: Any,
         order = slots[turn:] + slots[:turn]
         args = [SCALARS[turn], *order[:2], None, StandInArray(24), *order[2:], SCALARS[-turn], SCALARS[1]]
         driver.sizes = [passed.get(arg, 8) if isinstance(arg, Passed) else len(bytes_of(arg)) for arg in args]
+        kernel = DriverKernel(cupy, cupy.raw_kernel(), 0, driver.launchKernel)
         product = kernel.bind_product(GRID, BLOCK, args, dtype)
         for alpha, beta, conjugate in itertools.product(map(dtype.type, factors), map(dtype.type, factors), (0, True)):
             x, y = StandInArray(2**40 + turn), StandInArray(16)

@@ -348,6 +348,7 @@ def test_results_with_the_same_structure_share_the_plan(device: Device, change: 
     stats = A._prepared()[0].stats
     other = STAYS[change](A, None)
     assert other._prepared()[0].stats is stats
+    other._prepared()[0].plan_for_many_products()
     assert other.plan.format == A.plan.format
     assert other.plan == A.plan or change == "A.astype"  # of which other bytes are predicted
     assert other.device_indices is A.device_indices

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +80,7 @@ class DriverKernel:
         self._formats = {**_FORMATS, cupy.ndarray: _ADDRESS, type(None): _ADDRESS}
         # The packing of arguments, which the first call chooses for all (they pass the same types), and memory for it.
         self._of_calls: tuple[_Packing, _Pool] | None = None
+        self._of_products: _ProductPacking | None = None
         # What is raised if the driver refuses a launch, or if arguments cannot be packed here.
         self._refusals = (cupy.cuda.driver.CUDADriverError, struct.error, AttributeError, KeyError, TypeError)
 
@@ -127,18 +128,14 @@ class DriverKernel:
     ) -> Callable[..., None]:
         """Return ``launch(x, y, alpha, beta, conjugate)``; see `Device.bind_product`."""
         through_cupy = bind_call(self._kernel, grid, block, args, shared_bytes)
-        factor, is_complex = _FORMATS[dtype.type], dtype.kind == "c"
-        slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Passed`
-        bound = [arg for arg in args if not isinstance(arg, Passed)]
         try:
-            packing = self._packing_of(bound, slots)
+            known = self._of_products = self._of_products or self._product_packing_of(args, dtype)
         except KeyError:
             return through_cupy
+        packing, is_complex, pack = known.packing, dtype.kind == "c", known.pack
         nothing: Any = b"" if is_complex else 0
-        contents = packing.layout.pack(0, 0, nothing, nothing, 0, 0, *packing.values_of(bound))
-        rest = iter(packing.offsets[len(slots) :])
-        offsets = [packing.offsets[arg.value] if isinstance(arg, Passed) else next(rest) for arg in args]
-        pool, pack = _Pool(contents, offsets), _Packing.of(slots).layout.pack_into
+        bound = packing.values_of([args[place] for place in known.places])
+        pool = _Pool(packing.layout.pack(0, 0, nothing, nothing, 0, 0, *bound), known.offsets)
         free, new_memory = pool.free, pool.new_memory
         start, current_stream, refusals = self._start(grid, block, shared_bytes), self._current_stream, self._refusals
 
@@ -160,6 +157,15 @@ class DriverKernel:
             free.append(memory)
 
         return launch
+
+    def _product_packing_of(self, args: Sequence[Any], dtype: np.dtype[Any]) -> _ProductPacking:
+        """Return how to pack the arguments of a product. Raise KeyError if CuPy has to pack one."""
+        slots = _ADDRESS, _ADDRESS, *(2 * (_FORMATS[dtype.type],)), _FLAG, _FLAG  # in the order of `Passed`
+        places = [place for place, arg in enumerate(args) if not isinstance(arg, Passed)]
+        packing = self._packing_of([args[place] for place in places], slots)
+        rest = iter(packing.offsets[len(slots) :])
+        offsets = [packing.offsets[arg.value] if isinstance(arg, Passed) else next(rest) for arg in args]
+        return _ProductPacking(packing, _Packing.of(slots).layout.pack_into, places, offsets)
 
     def _start(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int = 0) -> Callable[..., None]:
         return partial(self._launch, self._function, *_sizes(grid, block), shared_bytes)
@@ -231,6 +237,27 @@ class _Packing:
         for position in self._complex_numbers:
             values[position] = bytes(values[position])
         return values
+
+
+class _ProductPacking(NamedTuple):
+    """How to pack the arguments of a product's kernel. The first product that is bound chooses it for all.
+
+    Attributes
+    ----------
+    packing : _Packing
+        That of all arguments: the six that each call passes, then the others.
+    pack : callable
+        Writes the six to memory.
+    places : list of int
+        The places of the others among the kernel's arguments.
+    offsets : list of int
+        The offset of each argument, in the kernel's order.
+    """
+
+    packing: _Packing
+    pack: Callable[..., None]
+    places: list[int]
+    offsets: list[int]
 
 
 class _Arguments:

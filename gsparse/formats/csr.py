@@ -26,7 +26,7 @@ class Csr:
     is_canonical : bool
         Whether columns are known to rise within each row. False if nobody has looked.
     longest : int, optional
-        The number of entries of the longest row. None if nobody has looked.
+        At least the number of entries of the longest row. None if nothing is known.
     """
 
     shape: tuple[int, int]

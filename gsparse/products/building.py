@@ -144,7 +144,7 @@ def build_product(preparation: MatrixPreparation, format: str, launch: Launch, e
     own_kernel = find_format(format).kernels.get(device.kind)
     bind = kernels_of(device).spmv.PRODUCTS[format] if own_kernel is None else own_kernel
     multiply = bind(device, stored, compute, launch)
-    return Product(multiply, format, stored, _one_and_zero(compute))
+    return Product(multiply, format, stored, one_and_zero(compute))
 
 
 def _build_candidate(preparation: MatrixPreparation, candidate: Candidate) -> Product:
@@ -190,7 +190,7 @@ def build_planned(
         multiply = LazyTuner(device, {name: product.multiply for name, product in products.items()}, decide)
         return replace(products[names[0]], multiply=multiply)
     x, y = (device.xp.ones(n, preparation.compute) for n in preparation.csr.shape[::-1])
-    one, zero = _one_and_zero(preparation.compute)
+    one, zero = one_and_zero(preparation.compute)
     calls = {name: partial(product.multiply, x, y, one, zero, False) for name, product in products.items()}
     return decide(measure(device, calls))
 
@@ -271,7 +271,7 @@ def build_columns(
     choose = partial(launch_for, sparsity.rows, **_panel_options(device, stored, compute))
     multiply = kernels_of(device).spmm.csr_spmm(device, stored, compute, choose, sparsity.survey, transpose)
     format = {Csr: CSR_SCALAR.layout, RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(stored)]
-    return Product(multiply, format, stored, _one_and_zero(compute))
+    return Product(multiply, format, stored, one_and_zero(compute))
 
 
 def plan_of_columns(
@@ -292,5 +292,6 @@ def _panel_options(device: Device, stored: Csr | RowPattern | Bsr, compute: np.d
     }
 
 
-def _one_and_zero(compute: np.dtype[Any]) -> tuple[Array, Array]:
+def one_and_zero(compute: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the alpha and beta of a plain product."""
     return compute.type(1), compute.type(0)

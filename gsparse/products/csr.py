@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.formats import Columns, CsrEntries, LongRows
+from gsparse.formats import Columns, Csr, CsrEntries, LongRows, Values
 from gsparse.formats.costs import MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds, vector_length
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, describe_positions
@@ -44,13 +44,18 @@ class CsrRows(Part):
         Also None if `limit` is `NO_LIMIT`, or if the matrix has too many rows for int32 numbers.
         """
         sparsity, csr, known = self.sparsity, self.sparsity.csr, self._long_rows_by_limit
-        if limit == NO_LIMIT or sparsity.rows.max_length <= limit or csr.num_rows > MAX_INT32:
+        if limit == NO_LIMIT or sparsity.longest <= limit or csr.num_rows > MAX_INT32:
             return None
         if limit not in known:
             known[limit], _ = kernels_of(sparsity.device).layout.long_rows(
                 sparsity.device, csr.indptr, sparsity.survey, limit
             )
         return known[limit]
+
+    def as_they_are(self, csr: Csr, threads_per_row: int) -> CsrEntries:
+        """Return what `csr_vector` reads of a matrix with this structure, not encoded."""
+        long_rows = self.long_rows(self._limit(threads_per_row))
+        return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
 
     @property
     def scalar_length(self) -> int:
@@ -60,9 +65,18 @@ class CsrRows(Part):
     @property
     def vector_length(self) -> int:
         """Rows with more entries than this are long rows of `csr_vector`."""
-        rows, lanes = self.sparsity.rows, self.sparsity.device.lanes
-        threads = threads_per_row(rows.typical_length, lanes, rows.num_rows)
-        return NO_LIMIT if self.scalar_length == NO_LIMIT else vector_length(threads)
+        return self._limit(self.threads_per_row)
+
+    def _limit(self, threads_per_row: int) -> int:
+        return NO_LIMIT if self.scalar_length == NO_LIMIT else vector_length(threads_per_row)
+
+    @property
+    def threads_per_row(self) -> int:
+        """The number of threads that share a row in `csr_vector`; 1 on a CPU, which has no use for it."""
+        sparsity = self.sparsity
+        if self.scalar_length == NO_LIMIT:
+            return 1
+        return threads_per_row(sparsity.typical_length, sparsity.device.lanes, sparsity.csr.num_rows)
 
 
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage:

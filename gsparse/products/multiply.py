@@ -188,7 +188,8 @@ def multiply_quickly(
 ) -> Array | None:
     """Compute A·x on the shortest path, if the product is bound and x can be read as it is.
 
-    That is the case from the second product of a matrix on, for contiguous vectors of its device and dtype.
+    That is the case for contiguous vectors of its device and dtype, from the second product of a matrix on, or from the
+    first one if the matrix is the result of an operation.
 
     Parameters
     ----------
@@ -209,11 +210,14 @@ def multiply_quickly(
         convert the arguments.
     """
     product = prepared.plain_product
-    if product is None:
+    if product is None and not prepared.is_new_result:
         return None
     device, csr = prepared.device, prepared.csr
     shape, dtype = csr.shape, csr.data.dtype
     if not device.can_read_vectors(x, out, shape, dtype):
+        return None
+    product = product or prepared.own_product()
+    if product is None:
         return None
     if out is None:
         out = device.try_empty((shape[0],), dtype)

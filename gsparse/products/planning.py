@@ -107,13 +107,8 @@ class Planner:
     @property
     def request(self) -> str:
         """The format for the next products. The first products of a result use one that needs no set-up."""
-        first = kernels_of(self.structure.sparsity.device).spmv.FIRST_FORMAT if self.is_new_result else "auto"
-        return self.format if first == "auto" else first
-
-    @property
-    def needs_plan(self) -> bool:
-        """Whether the rows have to be examined in order to choose the format."""
-        return not self.is_new_result or self.request == "auto"
+        device = self.structure.sparsity.device
+        return str(kernels_of(device).spmv.FIRST_FORMAT) if self.is_new_result else self.format
 
     @property
     def expected_products(self) -> int:
@@ -164,10 +159,9 @@ class Planner:
         if not self.has_memory:
             reason = f"{reason}; memory did not suffice for other formats"
         if self.is_new_result:
-            first = reason if self.request == "auto" else "it needs no set-up"
             reason = (
-                f"{first}; the matrix is the result of an operation, so formats that need a set-up are considered "
-                f"after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"
+                "it needs no set-up; the matrix is the result of an operation, so formats that need a set-up are "
+                f"considered after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"
             )
         if self.is_to_be_timed:
             when = "in the first products" if self.options.tune == "lazy" else "at the first product"

@@ -12,7 +12,7 @@ the values have changed, the new one shares the `Structure` of the old one: stat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
@@ -20,12 +20,12 @@ from weakref import WeakMethod
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.device.locks import made_once
 from gsparse.errors import FormatError
 from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Launch, Panel
-from gsparse.formats.registry import PLAIN, choices, find_format, names_of
+from gsparse.formats.registry import choices, find_format, names_of
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
@@ -37,13 +37,14 @@ from gsparse.products.building import (
     blocks_for_columns,
     build_columns,
     build_planned,
-    build_product,
     can_multiply_columns,
     may_read_other_formats,
+    one_and_zero,
     plan_of_columns,
     values_as,
 )
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
+from gsparse.products.csr import CsrRows
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import SparsityPattern, Structure
@@ -126,9 +127,9 @@ class PreparedMatrix:
     def with_data(self, data: Array, options: MatrixOptions, *, on_loan: bool = False) -> PreparedMatrix:
         """Return a prepared matrix that shares the structure and has other values and options."""
         csr, source = with_values(self.csr, data), (*self.source[:2], data)
-        if self.is_new_result and not on_loan:
-            return PreparedMatrix.of_result(self.device, csr, options, self.structure, source)
-        return PreparedMatrix(self.device, csr, options, self.structure, source, on_loan)
+        if on_loan:
+            return PreparedMatrix(self.device, csr, options, self.structure, source, on_loan)
+        return PreparedMatrix.of_result(self.device, csr, options, self.structure, source)
 
     @property
     def stats(self) -> RowStats:
@@ -203,25 +204,37 @@ class PreparedMatrix:
                 self._set_product(product, types)
         return product
 
+    def own_product(self) -> Product | None:
+        """Return the product with vectors of the matrix's own dtype, or None if it would take a set-up to bind it."""
+        dtype = self.csr.dtype
+        if self.plain_product is None and self.is_new_result and dtype in COMPUTE_DTYPES:
+            with self._formats.lock, self.device.active(), self.device.memory_guard():
+                if self.plain_product is None:
+                    self._set_product(self._build_first(dtype, dtype), (dtype, dtype))
+        return self.plain_product
+
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        if self._planner.needs_plan:
-            plan = self.plan(storage, compute)
-            adopt = partial(call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
-            product = build_planned(self._planner, plan, self._preparation(storage, compute), adopt)
-        else:
-            launch = Launch(self.options.threads_per_block)
-            product = build_product(self._preparation(storage, compute), self._planner.request, launch, PLAIN)
         if self.is_new_result:
-            first = FirstProducts(
-                product.multiply, MIN_ANALYSIS_PRODUCTS, partial(call_if_alive, WeakMethod(self.plan_for_many_products))
-            )
-            product = replace(product, multiply=first)
+            return self._build_first(storage, compute)
+        plan = self.plan(storage, compute)
+        adopt = partial(call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
+        product = build_planned(self._planner, plan, self._preparation(storage, compute), adopt)
         # Free what the chosen format does not need.
         del self._formats.preparations[storage, compute]
         self.structure.release_parts_except(find_format(product.format).parts)
         # From now on, kernels on any stream may read the arrays that were built on this stream.
         self.device.synchronize()  # synchronizes
         return product
+
+    def _build_first(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        """Bind a product that reads CSR as it is, and asks for a plan after some calls. Other formats' arrays stay."""
+        kernels, rows = kernels_of(self.device).spmv, self.structure.part(CsrRows)
+        launch = Launch(self.options.threads_per_block, rows.threads_per_row)
+        stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
+        multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](self.device, stored, compute, launch)
+        plan_later = partial(call_if_alive, WeakMethod(self.plan_for_many_products))
+        first = FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, plan_later)
+        return Product(first, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""

@@ -88,6 +88,18 @@ class SparsityPattern:
         )
 
     @property
+    def longest(self) -> int:
+        """The length of the longest row, or an upper bound of it if the rows have not been examined."""
+        bound = self.csr.longest
+        return self.rows.max_length if bound is None or self.known_survey else bound
+
+    @property
+    def typical_length(self) -> float:
+        """`RowStats.typical_length`, or the mean length if the rows have not been examined, but a bound is known."""
+        csr = self.csr
+        return self.rows.typical_length if csr.longest is None or self.known_survey else csr.nnz / max(csr.num_rows, 1)
+
+    @property
     def pitch(self) -> int:
         """Number of rows, rounded up to a multiple of the lanes of a warp."""
         return -(-self.csr.num_rows // self.device.lanes) * self.device.lanes

@@ -78,6 +78,8 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
     counted = device.counts.read()[0] if merge.blocks else 0  # synchronizes
     num_both, nnz = divmod(counted, _BOTH)
     c = _merged(device, operation, a, merge, nnz)
+    if a.longest is not None and b.longest is not None:
+        c = replace(c, longest=a.longest + b.longest)
     is_alike = counts_both and num_both == nnz == a.nnz
     return Csr(a.shape, a.indptr, a.indices, c.data, True, a.longest) if is_alike else c
 

@@ -91,9 +91,10 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
     all rows if they were found and take little memory; with `keeps_slots`, they may take as much as the result.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
-    if longest is None and a.nnz >= _WORTH_A_LOOK:
-        longest = longest_rows(device, a, b)  # synchronizes
     plan = None if longest is None else plan_merge(a, b, longest, device.lanes)
+    if plan is None and a.nnz >= _WORTH_A_LOOK:  # Known lengths are upper bounds: the true ones may allow a merge.
+        longest = longest_rows(device, a, b)  # synchronizes
+        plan = plan_merge(a, b, longest, device.lanes)
     sizes = None
     if plan is not None:
         merged, sizes = _product_of_merged_rows(device, a, b, plan, keeps_slots)
@@ -121,7 +122,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
         products = num_products(device, a, b)
     classes = classify(device, sizes, products, FILL_LIMITS[is_narrow])  # synchronizes
     indptr = point_to_rows(device, sizes, classes.offsets, np.int64 if classes.total > MAX_INT32 else index)
-    a, b, c = _allocated(device, a, b, indptr, classes.total)
+    a, b, c = _allocated(device, a, b, indptr, classes.total, None if most == _MANY else most)
     _fill(device, a, b, c, classes, True)
     return c, classes
 
@@ -147,7 +148,7 @@ def _product_of_merged_rows(
     places = merged_rows.empty_places(device, plan, a.num_rows) if plan.has_few_products else None
     merged_rows.merge(device, a, b, plan, (0, a.num_rows), sizes=sizes, places=places, flag=flag)
     if plan.has_few_products and a.nnz < _WORTH_A_LOOK:  # Another launch would take longer than it saves.
-        longest, (indptr, nnz) = None, row_pointers(device, sizes)  # synchronizes
+        longest, (indptr, nnz) = plan.most, row_pointers(device, sizes)  # synchronizes
     else:
         offsets, nnz, longest = sizes_and_longest(device, sizes)  # synchronizes
         if longest > MOST_SLOTS:
@@ -156,7 +157,7 @@ def _product_of_merged_rows(
     limit = slots_limit(nnz * (indptr.dtype.itemsize + a.dtype.itemsize), keeps_slots)
     if plan.pitch * a.num_rows > limit:
         places = None
-    slots = Slots(plan, plan.most if longest is None else longest, places)
+    slots = Slots(plan, longest, places)
     a, b, c = _allocated(device, a, b, indptr, nnz, longest)
     merged_rows.fill(device, a, b, c, slots, _zero_flag(device, flag))
     return (c, slots), sizes

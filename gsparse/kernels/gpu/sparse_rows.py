@@ -78,7 +78,7 @@ def drop_zeros(device: Device, csr: Csr) -> Csr:
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
     """Count the entries in columns that have a place, then copy them. Synchronizes."""
     selected = _selected(device, csr, "placed", places=places)
-    return Csr((csr.num_rows, num_cols), selected.indptr, selected.indices, selected.data)
+    return Csr((csr.num_rows, num_cols), selected.indptr, selected.indices, selected.data, longest=csr.longest)
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
@@ -115,7 +115,7 @@ def _selected(
     if rule == "nonzero" and nnz == csr.nnz:
         return csr
     indptr, indices = device.empty(csr.num_rows + 1, index), device.empty(nnz, index)
-    selected = Csr(csr.shape, indptr, indices, device.empty(nnz, csr.dtype), csr.is_canonical)
+    selected = Csr(csr.shape, indptr, indices, device.empty(nnz, csr.dtype), csr.is_canonical, csr.longest)
     args = (*source, counts[0], indptr, indices, as_items(selected.data))
     _launch_tiles(device, expression("copy_selected", item, index, number), positions, args)
     return selected
@@ -203,7 +203,8 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
     launch_threads(device, _SOURCE, expression("slice_pointers", index), count + 1, TILE_THREADS, args)
     first, end = device.counts.read(2)  # synchronizes
     nnz = end - first
-    rows = Csr((count, csr.num_cols), indptr, device.empty(nnz, index), device.empty(nnz, csr.dtype), csr.is_canonical)
+    indices, data = device.empty(nnz, index), device.empty(nnz, csr.dtype)
+    rows = Csr((count, csr.num_cols), indptr, indices, data, csr.is_canonical, csr.longest)
     arrays = (csr.indices, as_items(csr.data), rows.indices, as_items(rows.data))
     _launch_tiles(
         device, expression("copy_entries", _item(csr.data), index), nnz, (np.int64(nnz), np.int64(first), *arrays)
@@ -218,7 +219,8 @@ def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
     indptr, nnz = row_pointers(device, csr.indptr, taken)  # synchronizes
     index = indptr.dtype
     csr = csr.with_index_dtype(index)
-    result = Csr((num_rows, csr.num_cols), indptr, device.empty(nnz, index), device.empty(nnz, csr.dtype))
+    indices, data = device.empty(nnz, index), device.empty(nnz, csr.dtype)
+    result = Csr((num_rows, csr.num_cols), indptr, indices, data, longest=csr.longest)
     source = (taken, csr.indptr, csr.indices, as_items(csr.data))
     args = (np.int64(nnz), np.int64(num_rows), indptr, *source, result.indices, as_items(result.data))
     _launch_tiles(device, expression("take_rows", item, index), nnz + num_rows, args)

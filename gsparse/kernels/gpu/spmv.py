@@ -297,8 +297,7 @@ PRODUCTS: dict[str, BindProduct] = {
     "row_pattern": row_pattern,
     "bsr": bsr,
 }
-# Which schedule of CSR is fast depends on the lengths of the rows.
-FIRST_FORMAT = "auto"
+FIRST_FORMAT = "csr_vector"
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:

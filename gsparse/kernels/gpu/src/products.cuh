@@ -6,7 +6,7 @@
 //
 //   sorted rows   with up to 64 products: sparse_products_sorted.cu
 //   tables        rows whose entries fit into a table in shared memory: sparse_products_tables.cu
-//   wide rows     rows that no table holds: sparse_products_wide.cu
+//   wide rows     rows that no table holds: row_classes.cu
 //
 // This header says how their kernels go through the products that make up a row of C.
 //
@@ -20,7 +20,6 @@
 //      step of 4 lanes 0  0  0    0  1    1
 #pragma once
 #include "order.cuh"
-#include "search.cuh"
 
 // Threads of a block.
 enum { GS_PRODUCT_THREADS = 128 };

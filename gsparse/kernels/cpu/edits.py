@@ -15,12 +15,10 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.cpu.compiling import compiled, compiled_loosely, inlined
-from gsparse.kernels.cpu.rows import first_row
-from gsparse.kernels.cpu.sparse_rows import ITEMS
+from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
+from gsparse.kernels.cpu.rows import first_row, lower_bound
+from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
-# The arrays of a matrix, as the loops take them: indptr, indices, data.
-Rows = tuple[Array, Array, Array]
 # The rows and columns of new entries, or of samples.
 Places = tuple[Array, Array]
 
@@ -46,11 +44,8 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
     """Search as `find_entries` does."""
     values = np.zeros(rows.size, csr.dtype)
     cost = _search_cost(csr, rows.size, is_sorted)
-    if is_sorted:
-        arrays = (csr.indptr, csr.indices, _items(csr.data), _items(values))
-        run_parts(_sample_sorted, cost, (rows, columns), *arrays)
-    else:
-        run_parts(_sample_entries, cost, (rows, columns), csr.indptr, csr.indices, csr.data, values)
+    arrays = (_items(csr.data), _items(values)) if is_sorted else (csr.data, values)
+    run_parts(_sample_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, *arrays)
     return values
 
 
@@ -116,18 +111,6 @@ def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
 # ---------------------------------------------------------------------------------------------------------- kernels
 
 
-@inlined
-def _lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
-    """Return the first position in a sorted row whose column is at least `column`."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if indices[np.uint64(middle)] < column:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
-
-
 @compiled
 def _find_entries(
     part: int, num_parts: int, samples: Places, is_sorted: bool, indptr: Array, indices: Array, positions: Array
@@ -138,7 +121,7 @@ def _find_entries(
         begin, end = np.int64(indptr[row]), np.int64(indptr[row + np.uint64(1)])
         position: Any = np.int64(-1)
         if is_sorted:
-            k = _lower_bound(indices, begin, end, column)
+            k = lower_bound(indices, begin, end, column)
             if k < end and indices[np.uint64(k)] == column:
                 position = k
         else:
@@ -149,26 +132,19 @@ def _find_entries(
 
 
 @compiled
-def _sample_sorted(
-    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, values: Array
-) -> None:
-    rows, columns = samples
-    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
-        row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
-        end = np.int64(indptr[row + np.uint64(1)])
-        k = _lower_bound(indices, np.int64(indptr[row]), end, column)
-        if k < end and indices[np.uint64(k)] == column:
-            values[np.uint64(i)] = data[np.uint64(k)]
-
-
-@compiled
 def _sample_entries(
-    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, sums: Array
+    part: int, num_parts: int, samples: Places, is_sorted: bool, indptr: Array, indices: Array, data: Array, sums: Array
 ) -> None:
     rows, columns = samples
     for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
         row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
-        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+        begin, end = np.int64(indptr[row]), np.int64(indptr[row + np.uint64(1)])
+        if is_sorted:
+            k = lower_bound(indices, begin, end, column)
+            if k < end and indices[np.uint64(k)] == column:
+                sums[np.uint64(i)] = data[np.uint64(k)]
+            continue
+        for k in range(begin, end):
             if indices[np.uint64(k)] == column:
                 sums[np.uint64(i)] += data[np.uint64(k)]
 

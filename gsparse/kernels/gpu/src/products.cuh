@@ -73,6 +73,18 @@ template <class Index, int GROUP> struct Numbers { typedef long long type; };
 template <> struct Numbers<int, 8> { typedef int type; };
 template <> struct Numbers<int, 32> { typedef int type; };
 
+// The parameters of a kernel that are the structure of A and B, the same with their values, and these with C and the flags
+// (ZeroFlag).
+#define GS_STRUCTURES                                                                                                  \
+  const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,         \
+      const Index *__restrict__ b_indices
+#define GS_FACTORS                                                                                                     \
+  const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices, const T *__restrict__ a_data,               \
+      const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices, const T *__restrict__ b_data
+#define GS_PRODUCT                                                                                                     \
+  GS_FACTORS, const Index *__restrict__ c_indptr, Index *__restrict__ c_indices, T *__restrict__ c_data,               \
+      unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag
+
 // The structure of A and B.
 template <class Index> struct Structures {
   const Index *__restrict__ a_indptr, *__restrict__ a_indices, *__restrict__ b_indptr, *__restrict__ b_indices;

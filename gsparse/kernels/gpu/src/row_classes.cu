@@ -35,12 +35,9 @@ GS_KERNEL_OF(GS_TILE_THREADS) longest_row(long long num_rows, const Index *__res
                                           long long *__restrict__ longest) {
   GS_SHARED(long long, greatest, GS_TILE_WARPS);
   long long most = 0, all;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long row = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (row < num_rows)
-      most = Maximum::of(most, static_cast<long long>(SIZES ? values[row] : values[row + 1] - values[row]));
-  }
+  gs_visit_tile(num_rows, [&](long long row) {
+    most = Maximum::of(most, static_cast<long long>(SIZES ? values[row] : values[row + 1] - values[row]));
+  });
   gs_scan<Maximum>(most, greatest, &all);
   gs_leave_maximum(all, Tally{of_blocks, arrivals, longest});
 }
@@ -102,7 +99,6 @@ GS_KERNEL_OF(GS_TILE_THREADS) classify_rows(long long num_rows, const Index *__r
                                             unsigned *__restrict__ arrivals, long long *__restrict__ totals) {
   GS_SHARED(Packed, packed_sums, GS_TILE_WARPS);
   GS_SHARED(long long, sums, GS_TILE_WARPS);
-  GS_SHARED(int, is_last, 1);
   Packed packed[2] = {0, 0};
   long long size_sum = 0;
   Index size_of[GS_TILE_ITEMS], number_of[GS_TILE_ITEMS];  // all loads first, so that none waits for another
@@ -138,10 +134,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) classify_rows(long long num_rows, const Index *__r
     if (blockIdx.x == 0) *flag = 0;
     for (int c = 0; c < GS_ROW_CLASSES; ++c) counts[c * blocks + blockIdx.x] = gs_unpacked(all, c);
     counts[GS_ROW_CLASSES * blocks + blockIdx.x] = size_total;
-    is_last[0] = gs_arrive(arrivals) == gridDim.x - 1;
   }
-  __syncthreads();
-  if (!is_last[0]) return;
+  if (!gs_is_last_block(arrivals)) return;
   gs_sum_class_counts(counts, totals);
   if (threadIdx.x == 0) *arrivals = 0;
 }
@@ -231,10 +225,7 @@ __device__ __forceinline__ void gs_add_to(long long *size, int count) {
 // `sizes` is not null.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) spgemm_count_wide(long long num_windows, int width, long long count,
-                                                const Index *__restrict__ rows, const Index *__restrict__ a_indptr,
-                                                const Index *__restrict__ a_indices,
-                                                const Index *__restrict__ b_indptr,
-                                                const Index *__restrict__ b_indices, int *__restrict__ counts,
+                                                const Index *__restrict__ rows, GS_STRUCTURES, int *__restrict__ counts,
                                                 Index *__restrict__ sizes) {
   GS_SHARED(unsigned, bits, GS_BIT_WORDS);
   GS_SHARED(int, sums, GS_TILE_WARPS);
@@ -251,12 +242,10 @@ GS_KERNEL_OF(GS_TILE_THREADS) spgemm_count_wide(long long num_windows, int width
 // The columns of wide rows of C, rising.
 template <class Index>
 GS_KERNEL_FOR(GS_TILE_THREADS, 4) spgemm_columns_wide(long long num_windows, int width, long long count,
-                                                  const Index *__restrict__ rows, const Index *__restrict__ a_indptr,
-                                                  const Index *__restrict__ a_indices,
-                                                  const Index *__restrict__ b_indptr,
-                                                  const Index *__restrict__ b_indices,
-                                                  const int *__restrict__ counts, const Index *__restrict__ c_indptr,
-                                                  Index *__restrict__ c_indices) {
+                                                      const Index *__restrict__ rows, GS_STRUCTURES,
+                                                      const int *__restrict__ counts,
+                                                      const Index *__restrict__ c_indptr,
+                                                      Index *__restrict__ c_indices) {
   GS_SHARED(unsigned, bits, GS_BIT_WORDS);
   GS_SHARED(int, sums, GS_TILE_WARPS);
   GS_SHARED(long long, long_sums, GS_TILE_WARPS);
@@ -300,14 +289,11 @@ template <class Index> __device__ __forceinline__ int gs_place(const Index *colu
 // unless they are null.
 template <class T, class Index>
 GS_KERNEL_FOR(GS_WIDE_THREADS, 3) spgemm_values_wide(long long count, const Index *__restrict__ rows,
-                                                    const Index *__restrict__ first_window,
-                                                    const Index *__restrict__ a_indptr,
-                                                    const Index *__restrict__ a_indices, const T *__restrict__ a_data,
-                                                    const Index *__restrict__ b_indptr,
-                                                    const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                                    const Index *__restrict__ c_indptr,
-                                                    const Index *__restrict__ c_indices, T *__restrict__ c_data,
-                                                    unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
+                                                     const Index *__restrict__ first_window, GS_FACTORS,
+                                                     const Index *__restrict__ c_indptr,
+                                                     const Index *__restrict__ c_indices, T *__restrict__ c_data,
+                                                     unsigned *__restrict__ has_zeros,
+                                                     long long *__restrict__ host_flag) {
   const long long block = blockIdx.x;
   if (block >= first_window[count]) return;
   const int WINDOW = Window<T>::entries, STEPS = 4, LANES = GS_WIDE_LANES, GROUPS = GS_WIDE_GROUPS;

@@ -46,8 +46,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__r
                                            const Index *__restrict__ indptr, const Index *__restrict__ indices,
                                            long long *__restrict__ positions, long long *__restrict__ offsets,
                                            unsigned *__restrict__ arrivals, long long *__restrict__ total) {
-  GS_SHARED(long long, sums, GS_TILE_WARPS);
-  long long remarkable = 0, all;
+  long long remarkable = 0;
   if (is_sorted) {
     const long long sample = gs_thread();
     if (sample < count) {
@@ -73,8 +72,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__r
       remarkable = found > 1 ? GS_SEVERAL : found == 0;
     }
   }
-  gs_scan<Sum>(remarkable, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  gs_leave_counts(remarkable, Tally{offsets, arrivals, total});
 }
 
 // The entry at each sample; all bits are 0 if there is none.

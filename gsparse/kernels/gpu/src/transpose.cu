@@ -125,16 +125,9 @@ template <class Count>
 GS_KERNEL_OF(GS_TILE_THREADS) sum_squares(long long size, const Count *__restrict__ counts,
                                           long long *__restrict__ of_blocks, unsigned *__restrict__ arrivals,
                                           long long *__restrict__ total) {
-  GS_SHARED(long long, sums, GS_TILE_WARPS);
-  long long sum = 0, all;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long column = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    const long long count = column < size ? counts[column] : 0;
-    sum += count * count;
-  }
-  gs_scan<Sum>(sum, sums, &all);
-  gs_leave_count(all, Tally{of_blocks, arrivals, total});
+  long long sum = 0;
+  gs_visit_tile(size, [&](long long column) { sum += static_cast<long long>(counts[column]) * counts[column]; });
+  gs_leave_counts(sum, Tally{of_blocks, arrivals, total});
 }
 
 // Brings the row and the value of each entry to its place by rank, and its number unless `numbers` is null. `starts`
@@ -235,7 +228,6 @@ GS_KERNEL_OF(GS_TILE_THREADS) count_digits(int shift, int mask, long long size, 
                                            int *__restrict__ counts, unsigned *__restrict__ arrivals,
                                            long long *__restrict__ places) {
   GS_SHARED(int, digits, GS_DIGITS);
-  GS_SHARED(int, is_last, 1);
   GS_SHARED(long long, sums, GS_TILE_WARPS);
   digits[threadIdx.x] = 0;
   __syncthreads();
@@ -247,9 +239,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) count_digits(int shift, int mask, long long size, 
   counts[first + blockIdx.x] = digits[threadIdx.x];
   if (!places) return;
   __syncthreads();
-  if (threadIdx.x == 0) is_last[0] = gs_arrive(arrivals) == gridDim.x - 1;
-  __syncthreads();
-  if (!is_last[0]) return;
+  if (!gs_is_last_block(arrivals)) return;
   long long sum = 0, all;
   for (long long t = 0; t < tiles; ++t) sum += gs_fresh(counts + first + t);
   long long before = gs_scan<Sum>(sum, sums, &all);

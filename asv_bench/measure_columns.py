@@ -21,8 +21,8 @@ from gsparse.bench.timing import GpuClock, medians
 from gsparse.device.select import get_device
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu.expressions import loads_choices
-from gsparse.kernels.gpu.panels import panel_of
+from gsparse.kernels.gpu.launch import loads_choices
+from gsparse.kernels.gpu.spmm import panel_of
 
 # The row lengths, tried one by one, from which on a launch cuts rows into chunks.
 LIMITS = (1024, 256, 64, 32)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gsparse.device.compilation import KernelStore, recorded_kernels
-from gsparse.kernels.gpu import catalogue, spmv
+from gsparse.kernels import gpu
 
 NAMES = [("a.cu", f"kernel<{n}>") for n in range(20)]
 
@@ -104,7 +104,7 @@ def test_the_error_of_a_compilation_reaches_the_caller_that_needs_the_kernel() -
 @pytest.mark.parametrize("routine", ["A @ x", "A @ A", "gmres", "ic0", "amg"])
 def test_recorded_kernels_are_kernels(routine: str, dtype: str) -> None:
     kernels = recorded_kernels(routine, np.dtype(dtype), np.dtype(np.int32))
-    known = {*catalogue.instantiations(32), *spmv.instantiations(32)}
+    known = {*gpu.instantiations(32), *gpu.spmv.instantiations(32)}
     assert kernels
     assert set(kernels) <= known
     assert recorded_kernels(routine, np.dtype(dtype), np.dtype(np.int64)) == ()

@@ -21,8 +21,8 @@ from gsparse.formats import RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu.expressions import loads_choices
-from gsparse.kernels.gpu.panels import panel_of
+from gsparse.kernels.gpu.launch import loads_choices
+from gsparse.kernels.gpu.spmm import panel_of
 from gsparse.plan.columns import plan_columns
 from tests.support import (
     DTYPES,
@@ -169,8 +169,8 @@ def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Gene
 def test_more_columns_than_a_launch_can_take_are_multiplied_in_slabs(
     gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.kernels.gpu.panels.MAX_GRID_Y", 3)
-    monkeypatch.setattr("gsparse.kernels.gpu.panels.MAX_PARTIAL_BYTES", 100)
+    monkeypatch.setattr("gsparse.kernels.gpu.spmm.MAX_GRID_Y", 3)
+    monkeypatch.setattr("gsparse.kernels.gpu.spmm.MAX_PARTIAL_BYTES", 100)
     S = STRUCTURES["long rows"](rng)
     X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
     for layout in ("row_major", "column_major"):

@@ -11,7 +11,7 @@ import pytest
 
 from gsparse.kernels import contract, cpu, gpu
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu.catalogue import instantiations
+from gsparse.kernels.gpu import instantiations
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.solve_state import SolveState
 

@@ -45,7 +45,7 @@ def test_dot_rows_multiplies_the_rows_of_each_pair(
     rows, columns = rng.integers(0, 37, 333).astype(index), rng.integers(0, 65, 333).astype(index)
     arrays = [on_device(device, array) for array in (rows, columns, left, right)]
     with device.active():
-        found, again = (host(kernels_of(device).gradients.dot_rows(device, *arrays)) for _ in range(2))
+        found, again = (host(kernels_of(device).edits.dot_rows(device, *arrays)) for _ in range(2))
     pairs = wide(left)[rows], wide(right).conj()[columns]
     close(found, (pairs[0] * pairs[1]).sum(axis=1), (abs(pairs[0]) * abs(pairs[1])).sum(axis=1), width)
     assert found.tobytes() == again.tobytes()
@@ -65,7 +65,7 @@ def test_product_gradients_are_the_adjoint_product_and_the_products_at_the_entri
         arrays = [on_device(device, array) for array in (S.data, gradient, x)]
         with device.active():
             transposed = Csr(S.shape[::-1], *parts)
-            of_x, of_values = map(host, kernels_of(device).gradients.product_gradients(device, transposed, *arrays))
+            of_x, of_values = map(host, kernels_of(device).edits.product_gradients(device, transposed, *arrays))
         adjoint, longest = sp.csr_array(S.T.conj()), int(np.diff(S.tocsc().indptr).max(initial=0))
         exact = np.zeros(x.shape, wide(x).dtype)
         size = abs(adjoint) @ abs(gradient).astype(np.float64)
@@ -82,6 +82,6 @@ def test_gradients_pass_on_what_is_not_finite(device: Device) -> None:
     parts = [on_device(device, part) for part in transposed_positions(S, np.int32)]
     arrays = [on_device(device, array) for array in (S.data, gradient, x)]
     with device.active():
-        of_x, of_values = kernels_of(device).gradients.product_gradients(device, Csr((3, 2), *parts), *arrays)
+        of_x, of_values = kernels_of(device).edits.product_gradients(device, Csr((3, 2), *parts), *arrays)
     np.testing.assert_array_equal(host(of_x).reshape(-1), [np.nan, np.nan, np.inf])
     np.testing.assert_array_equal(host(of_values), [np.nan, np.nan, np.inf, 0.0])

@@ -111,7 +111,7 @@ def test_the_wheel_works_in_another_folder(wheel: Path, tmp_path: Path) -> None:
         "import gsparse, scipy.sparse, numpy\n"
         f"assert gsparse.__file__.startswith({str(target)!r}), gsparse.__file__\n"
         "from gsparse.device.compilation import kernel_source\n"
-        "from gsparse.kernels.gpu.catalogue import instantiations\n"
+        "from gsparse.kernels.gpu import instantiations\n"
         "assert all('GS_WARP' in kernel_source(file) for file, _ in instantiations(32))\n"
         "A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5), device='cpu')\n"
         "assert (A @ numpy.ones(5) == 1).all()\n"

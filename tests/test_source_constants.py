@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gsparse.formats.launch import THREADS_PER_BLOCK
 from gsparse.kernels import aggregation, algebra
-from gsparse.kernels.gpu.expressions import constant
+from gsparse.kernels.gpu.launch import constant
 
 # The names of operations in `OPERATIONS` that the enumeration of the kernels writes out.
 OPERATORS = {"ne": "NOT_EQUAL", "lt": "LESS", "gt": "GREATER"}

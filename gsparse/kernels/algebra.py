@@ -54,25 +54,6 @@ class KnownProduct:
     order: Any = None
 
 
-@dataclass(frozen=True, eq=False)
-class BlockPattern:
-    """The full dense blocks of which a matrix consists.
-
-    All rows of a block row have the same columns. If they begin at position `begin` of the CSR arrays and have `length`
-    entries each, element (i, j) of block e of the block row is at ``begin + i * length + e * blocksize[1] + j``.
-
-    Attributes
-    ----------
-    blocksize : (int, int)
-        Number of rows and of columns of a block.
-    blocks : Csr
-        The matrix that has an entry for each block, without values.
-    """
-
-    blocksize: tuple[int, int]
-    blocks: Csr
-
-
 class SparseProductKernels(Protocol):
     """Products of sparse matrices. The functions return new arrays."""
 
@@ -272,15 +253,9 @@ class ReductionKernels(Protocol):
         ...
 
     def extreme_entries(
-        self,
-        device: Device,
-        bounds: Array | None,
-        data: Array,
-        extreme: str,
-        longest: int,
-        full: int = 0,
+        self, device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, full: int = 0,
         unsigned: bool = False,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Return the extreme of each run of consecutive values, of data's dtype; 0 for an empty run.
 
         `bounds` and `longest` are as for `sum_entries`, `extreme` is one of `EXTREMES`. In runs of fewer than `full`
@@ -320,7 +295,7 @@ class ReductionKernels(Protocol):
 
 
 class EditKernels(Protocol):
-    """Single entries of a sparse matrix, and dense arrays of its shape.
+    """Single entries of a sparse matrix, dense arrays of its shape, and gradients of products with it.
 
     Rows and columns are arrays of int64, each number in range. `is_sorted` says whether columns rise within each row of
     the matrix. Except where the text says otherwise, values may be of any dtype.
@@ -382,4 +357,38 @@ class EditKernels(Protocol):
 
     def take_elements(self, device: Device, csr: Csr, dense: Array) -> Array:
         """Return the element of a dense array at the place of each entry. The array may have any strides."""
+        ...
+
+    def dot_rows(self, device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
+        """Return the inner product of ``left[rows[e]]`` and the conjugate of ``right[columns[e]]`` for each e.
+
+        `rows` and `columns` are of one index dtype and have equal lengths. Here and in `product_gradients`, dense
+        arrays have two dimensions and are contiguous row by row. All values have one floating-point or complex dtype.
+        """
+        ...
+
+    def product_gradients(
+        self, device: Device, transposed: Csr, values: Array, gradient: Array, x: Array
+    ) -> tuple[Array, Array]:
+        """Return the gradients of A·x with respect to x and to the values of A, in one pass over the entries.
+
+        It reads each row of `gradient` once for both of them. On a GPU, a few threads visit a row of the transpose, so
+        no row should be much longer than the others.
+
+        Parameters
+        ----------
+        transposed : Csr
+            The transpose of A, with the position of each entry in `values` as its value (of the index dtype).
+        values : array, shape (nnz,)
+            The values of A.
+        gradient : array, shape (num_rows of A, k)
+        x : array, shape (num_cols of A, k)
+
+        Returns
+        -------
+        array, shape (num_cols of A, k)
+            Aᴴ·gradient.
+        array, shape (nnz,)
+            In the order of `values`.
+        """
         ...

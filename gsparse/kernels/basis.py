@@ -94,15 +94,6 @@ class Arnoldi(ABC):
         """Bind the end of a cycle: x += V·y (Z·y where flexible), y the solution of the least-squares problem."""
 
 
-class BasisKernels(Protocol):
-    """Arnoldi's process."""
-
-    @property
-    def Arnoldi(self) -> type[Arnoldi]:
-        """The backend's implementation of `Arnoldi`."""
-        ...
-
-
 class Decomposition(ABC):
     """Vectors of a Krylov decomposition, and the table of its coefficients.
 
@@ -201,8 +192,13 @@ class Decomposition(ABC):
         return self.table[j, 1]
 
 
-class DecompositionKernels(Protocol):
-    """Krylov decompositions."""
+class BasisKernels(Protocol):
+    """Arnoldi's process and Krylov decompositions."""
+
+    @property
+    def Arnoldi(self) -> type[Arnoldi]:
+        """The backend's implementation of `Arnoldi`."""
+        ...
 
     @property
     def Decomposition(self) -> type[Decomposition]:

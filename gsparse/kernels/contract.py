@@ -7,7 +7,7 @@ tests/test_contract.py compare. `gsparse.kernels.backends.kernels_of` returns th
     kernels_of(device).sparse_rows.take_rows(device, csr, rows)
 
 To add a kernel, add it to the protocol and to the two modules. The module of the GPU also lists the instantiations of
-its CUDA templates (`gsparse.kernels.gpu.catalogue`).
+its CUDA templates (`gsparse.kernels.gpu`).
 
 Common to all kernels
 ---------------------
@@ -17,8 +17,8 @@ Common to all kernels
 - A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
 The protocols of products with dense vectors and of triangular factors are below, the others in files of their own: the
-set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra (`gsparse.kernels.algebra`), relaxation and
-gradients (`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), what ranks exchange
+set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra and gradients (`gsparse.kernels.algebra`),
+relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), what ranks exchange
 (`gsparse.kernels.exchange`), steps of solvers (`gsparse.kernels.steps`), and Arnoldi's process and Krylov
 decompositions (`gsparse.kernels.basis`).
 """
@@ -44,11 +44,11 @@ from gsparse.kernels.algebra import (
     SparseRowKernels,
     TransposeKernels,
 )
-from gsparse.kernels.basis import BasisKernels, DecompositionKernels
+from gsparse.kernels.basis import BasisKernels
 from gsparse.kernels.exchange import ExchangeKernels
-from gsparse.kernels.relaxation import DiagonalBlockKernels, GradientKernels, RelaxationKernels
+from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import BlockKernels, EncodeKernels, LayoutKernels, Survey
-from gsparse.kernels.steps import StepKernels
+from gsparse.kernels.steps import Call, StepKernels
 
 DType = np.dtype[Any]
 ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
@@ -151,7 +151,7 @@ class SpmmKernels(Protocol):
 
 
 class TriangularKernels(Protocol):
-    """Incomplete factors and solves with them, by rows or by blocks of rows."""
+    """Incomplete factors and solves with them, by rows or by blocks of rows; relaxation with diagonal blocks."""
 
     @property
     def NEEDS_LEVELS(self) -> bool:
@@ -234,6 +234,61 @@ class TriangularKernels(Protocol):
         """
         ...
 
+    def invert_blocks(
+        self, device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float
+    ) -> tuple[Array, Array]:
+        """Return the inverses of the blocks on the diagonal, and whether each block is regular.
+
+        Parameters
+        ----------
+        csr : Csr
+            A square matrix of floating-point values, whose columns rise. The last block may have fewer rows than the
+            others; it is filled up with the identity.
+        size : int
+            Number of rows of a block, at most `MAX_INVERSE`.
+        fills_rows : bool
+            Whether a row of a block counts as a row of the identity if all of its elements are 0.
+        largest_error : float
+            A block is regular if all elements of its product with its inverse are closer than this to the identity.
+
+        Returns
+        -------
+        array, shape (num_blocks, size, size)
+        array of uint8, shape (num_blocks,)
+        """
+        ...
+
+    def bind_block_step(
+        self,
+        device: Device,
+        weights: Array,
+        omega: float,
+        b: Array,
+        x: Array,
+        r: Array,
+        columns: int,
+        start: str,
+        copies: bool,
+    ) -> Call:
+        """Return a step x_i += ω·W_i·(b_i - r_i) for all blocks i, or x_i = ω·W_i·b_i.
+
+        Traffic in vectors, beside W: 4, or 2 from zero, and 1 more with `copies`.
+
+        Parameters
+        ----------
+        weights : array, shape (num_blocks, size, size)
+            The transposes of W, contiguous, so that neighbouring elements belong to neighbouring rows. The last block
+            may be filled up.
+        b, x, r : array
+            `columns` vectors each, one after the other, all of one dtype. `b` and `x` are different arrays; so are `b`
+            and `r`. From zero and without `copies`, `r` is not used.
+        start : str
+            `EVERY_GROUP`, or `FROM_ZERO` for x_i = ω·W_i·b_i, whatever x contains.
+        copies : bool
+            Whether r finally becomes b.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -242,12 +297,9 @@ class Kernels:
     aggregation: AggregationKernels
     basis: BasisKernels
     blocks: BlockKernels
-    decomposition: DecompositionKernels
-    diagonal_blocks: DiagonalBlockKernels
     edits: EditKernels
     encode: EncodeKernels
     exchange: ExchangeKernels
-    gradients: GradientKernels
     layout: LayoutKernels
     prolongation: ProlongationKernels
     reductions: ReductionKernels

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import BlockRows, Columns, Csr, LaneSlices, LongRows, Slices
-from gsparse.kernels.algebra import BlockPattern
 
 HostArray = npt.NDArray[Any]
 
@@ -75,6 +74,25 @@ class Survey:
         """
         columns_fit = not self.last or (self.min_column >= 0 and self.max_column < num_cols)
         return self.first == 0 and not self.num_falls and 0 <= self.last <= capacity and columns_fit
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPattern:
+    """The full dense blocks of which a matrix consists.
+
+    All rows of a block row have the same columns. If they begin at position `begin` of the CSR arrays and have `length`
+    entries each, element (i, j) of block e of the block row is at ``begin + i * length + e * blocksize[1] + j``.
+
+    Attributes
+    ----------
+    blocksize : (int, int)
+        Number of rows and of columns of a block.
+    blocks : Csr
+        The matrix that has an entry for each block, without values.
+    """
+
+    blocksize: tuple[int, int]
+    blocks: Csr
 
 
 class LayoutKernels(Protocol):

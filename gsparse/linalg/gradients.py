@@ -157,7 +157,7 @@ def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
         rows, columns = structure.row_numbers, structure.sparsity.csr.indices
         if by_columns:
             arrays.reverse()
-        dots = kernels_of(device).gradients.dot_rows(device, rows, columns, *arrays)
+        dots = kernels_of(device).edits.dot_rows(device, rows, columns, *arrays)
         # The rows of the stored arrays are the columns of A. Their products are the conjugates.
         dots = device.xp.conj(dots) if by_columns and dots.dtype.kind == "c" else dots
         dots = one.copy_back(device, dots)
@@ -196,7 +196,7 @@ def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tu
     with device.active(), device.memory_guard():
         transposed, positions = A._arrays.current(A._stored_shape).structure.transposition
         arrays = (_on_device(device, v), _as_columns(device, G), _as_columns(device, vector))
-        of_x, of_values = kernels_of(device).gradients.product_gradients(
+        of_x, of_values = kernels_of(device).edits.product_gradients(
             device, transposed.sparsity.csr.with_data(positions), *arrays
         )
         of_x, of_values = (vector.copy_back(device, part) for part in (of_x.reshape(vector.shape), of_values))

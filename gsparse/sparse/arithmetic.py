@@ -13,8 +13,9 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.algebra import COMPARISONS, BlockPattern, KnownProduct
+from gsparse.kernels.algebra import COMPARISONS, KnownProduct
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.set_up import BlockPattern
 from gsparse.sparse.block_products import BlockProduct, block_patterns
 from gsparse.sparse.canonical import canonical, computed, in_common, without_zeros
 from gsparse.sparse.reshaping import dense_of

@@ -17,8 +17,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.set_up import BlockPattern
 from gsparse.sparse.canonical import in_common
 
 Size = tuple[int, int]

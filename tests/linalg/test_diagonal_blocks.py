@@ -59,7 +59,7 @@ def test_blocks_are_inverted_with_pivoting(
 ) -> None:
     S = random_matrix(rng, 37 * size + size // 2, dtype)
     with device.active():
-        inverses, is_regular = kernels_of(device).diagonal_blocks.invert_blocks(
+        inverses, is_regular = kernels_of(device).triangular.invert_blocks(
             device, upload(device, S, index), size, False, MAX_ERROR
         )
     blocks = padded_blocks(S, size)
@@ -95,7 +95,7 @@ def test_a_step_adds_the_product_of_the_blocks_and_the_residual(
     arrays = [device.upload(np.ascontiguousarray(part).reshape(-1)) for part in (b, x, r)]
     transposed = device.upload(np.ascontiguousarray(weights.swapaxes(1, 2)))
     with device.active():
-        kernels_of(device).diagonal_blocks.bind_block_step(device, transposed, omega, *arrays, columns, start, copies)()
+        kernels_of(device).triangular.bind_block_step(device, transposed, omega, *arrays, columns, start, copies)()
     got = [host(array).reshape(columns, -1) for array in arrays]
     assert np.all(abs(got[1] - expected) <= 4 * (size + 4) * np.finfo(dtype).eps * bound)
     np.testing.assert_array_equal(got[0], b)

@@ -22,8 +22,8 @@ from gsparse.device.compilation import runs_together
 from gsparse.device.cpu import NumpyArrays
 from gsparse.device.dtypes import Array, in_native_order
 from gsparse.device.streams import TO_DEVICE, TO_HOST
-from gsparse.kernels.gpu.catalogue import instantiations
-from gsparse.kernels.gpu.expressions import leaves_dots
+from gsparse.kernels.gpu import instantiations
+from gsparse.kernels.gpu.launch import leaves_dots
 from gsparse.profiling.recording import recorded_copy
 
 from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source

@@ -167,7 +167,7 @@ def _pack(name: str, position: int, value: Any, code: str) -> np.ndarray[Any, An
     if not is_array and not isinstance(value, np.generic):
         raise EmulationError(f"{name}: argument {position} is a {type(value).__name__}: pass a sized NumPy scalar")
     came = f"{value.dtype.kind}{value.dtype.itemsize}" + "*" * is_array
-    # An array of struct Chunk (long_rows.cuh) or of struct Letter (mailboxes.cu).
+    # An array of struct Chunk (long_rows.cuh) or of struct Letter (exchange.cu).
     is_table = code == "c32*" and came in ("i4*", "i8*")
     if came != code and not is_table and not (code == "v*" and is_array):
         raise EmulationError(f"{name}: argument {position} must be {code}, got {came}")

@@ -60,7 +60,7 @@ class KernelUsage:
 
 def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
     """Group the catalogue by source file, and add the sources that solvers generate at run time."""
-    from gsparse.kernels.gpu.catalogue import instantiations
+    from gsparse.kernels.gpu import instantiations
     from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
     from gsparse.kernels.gpu.step_source import step_names, step_source
 
@@ -102,7 +102,7 @@ def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, st
     Products that also compute partial sums of conj(x)·y differ little from the others, and are compiled for the last
     architecture only.
     """
-    from gsparse.kernels.gpu.expressions import leaves_dots
+    from gsparse.kernels.gpu.launch import leaves_dots
 
     jobs = []
     for source, expressions in sources_and_expressions(lanes).items():

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gsparse.kernels.gpu.catalogue import instantiations
+from gsparse.kernels.gpu import instantiations
 
 from . import compare_cubins, compile_amd, compile_nvidia
 from .emulator import SANITIZER
@@ -51,8 +51,8 @@ def test_machine_code_is_read_from_a_cubin() -> None:
     except ImportError as error:
         pytest.skip(str(error))
     names = ("gather<float, int>", "gather<double, int>")
-    first, again = (compare_cubins.measure_file("sm_90", "halo.cu", names) for _ in range(2))
-    assert list(first) == [f"halo.cu: {name}" for name in names]
+    first, again = (compare_cubins.measure_file("sm_90", "exchange.cu", names) for _ in range(2))
+    assert list(first) == [f"exchange.cu: {name}" for name in names]
     assert first == again
     assert all(code.registers > 0 and code.size > 0 for code in first.values())
     assert len({code.digest for code in first.values()}) == 2

@@ -19,7 +19,7 @@ import gsparse.device.gpu
 from gsparse.device.compilation import compile_options, kernel_source
 from gsparse.device.gpu import GpuDevice
 from gsparse.device.launching import driver_launch
-from gsparse.kernels.gpu.catalogue import instantiations
+from gsparse.kernels.gpu import instantiations
 
 from .compile_nvidia import CUPY_OPTIONS, LANES
 

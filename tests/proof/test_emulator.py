@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.kernels.gpu.catalogue import instantiations
+from gsparse.kernels.gpu import instantiations
 
 from .emulated_device import LANES, EmulatedDevice, emulated_module
 from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, EmulationError

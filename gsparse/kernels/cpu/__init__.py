@@ -7,12 +7,9 @@ from gsparse.kernels.cpu import (
     aggregation,
     basis,
     blocks,
-    decomposition,
-    diagonal_blocks,
     edits,
     encode,
     exchange,
-    gradients,
     layout,
     prolongation,
     reductions,
@@ -26,13 +23,9 @@ from gsparse.kernels.cpu import (
     transpose,
     triangular,
 )
-from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 
 # mypy compares each module with the protocol at its place.
 KERNELS = Kernels(
-    aggregation, basis, blocks, decomposition, diagonal_blocks, edits, encode, exchange, gradients, layout,
-    prolongation, reductions, relaxation, sparse_pairs, sparse_products, sparse_rows, spmm, spmv, steps, transpose,
-    triangular,
+    aggregation, basis, blocks, edits, encode, exchange, layout, prolongation, reductions, relaxation, sparse_pairs,
+    sparse_products, sparse_rows, spmm, spmv, steps, transpose, triangular,
 )  # fmt: skip
-
-register_with_threadpoolctl()

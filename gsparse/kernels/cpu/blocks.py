@@ -25,13 +25,13 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store
 from gsparse.kernels.cpu.layout import bits
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_products import products_before_rows, spgemm_known
 from gsparse.kernels.cpu.vectors import LANES
+from gsparse.kernels.set_up import BlockPattern
 
 # Blocks are read one after the other, by the thread that owns their block row.
 SLICES_BLOCKS = False

@@ -1,7 +1,7 @@
-"""Single entries of a sparse matrix, and dense arrays of its shape. The contract is in `gsparse.kernels.algebra`.
+"""Single entries of a sparse matrix, and dense arrays at the places of entries.
 
-A part owns consecutive rows, or consecutive samples. Values that are only moved are read as integers of their size, so
-that loops are compiled once for each size.
+The contract is in `gsparse.kernels.algebra`. A part owns consecutive rows, samples or entries. Values that are only
+moved are read as integers of their size, so that loops are compiled once for each size.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.rows import first_row
-from gsparse.kernels.cpu.sparse_rows import ITEMS
+from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
+from gsparse.kernels.cpu.rows import first_row, lower_bound
+from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
-# The arrays of a matrix, as the loops take them: indptr, indices, data.
-Rows = tuple[Array, Array, Array]
 # The rows and columns of new entries, or of samples.
 Places = tuple[Array, Array]
 
@@ -46,11 +44,8 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
     """Search as `find_entries` does."""
     values = np.zeros(rows.size, csr.dtype)
     cost = _search_cost(csr, rows.size, is_sorted)
-    if is_sorted:
-        arrays = (csr.indptr, csr.indices, _items(csr.data), _items(values))
-        run_parts(_sample_sorted, cost, (rows, columns), *arrays)
-    else:
-        run_parts(_sample_entries, cost, (rows, columns), csr.indptr, csr.indices, csr.data, values)
+    arrays = (_items(csr.data), _items(values)) if is_sorted else (csr.data, values)
+    run_parts(_sample_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, *arrays)
     return values
 
 
@@ -116,18 +111,6 @@ def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
 # ---------------------------------------------------------------------------------------------------------- kernels
 
 
-@inlined
-def _lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
-    """Return the first position in a sorted row whose column is at least `column`."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if indices[np.uint64(middle)] < column:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
-
-
 @compiled
 def _find_entries(
     part: int, num_parts: int, samples: Places, is_sorted: bool, indptr: Array, indices: Array, positions: Array
@@ -138,7 +121,7 @@ def _find_entries(
         begin, end = np.int64(indptr[row]), np.int64(indptr[row + np.uint64(1)])
         position: Any = np.int64(-1)
         if is_sorted:
-            k = _lower_bound(indices, begin, end, column)
+            k = lower_bound(indices, begin, end, column)
             if k < end and indices[np.uint64(k)] == column:
                 position = k
         else:
@@ -149,26 +132,19 @@ def _find_entries(
 
 
 @compiled
-def _sample_sorted(
-    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, values: Array
-) -> None:
-    rows, columns = samples
-    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
-        row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
-        end = np.int64(indptr[row + np.uint64(1)])
-        k = _lower_bound(indices, np.int64(indptr[row]), end, column)
-        if k < end and indices[np.uint64(k)] == column:
-            values[np.uint64(i)] = data[np.uint64(k)]
-
-
-@compiled
 def _sample_entries(
-    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, sums: Array
+    part: int, num_parts: int, samples: Places, is_sorted: bool, indptr: Array, indices: Array, data: Array, sums: Array
 ) -> None:
     rows, columns = samples
     for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
         row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
-        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+        begin, end = np.int64(indptr[row]), np.int64(indptr[row + np.uint64(1)])
+        if is_sorted:
+            k = lower_bound(indices, begin, end, column)
+            if k < end and indices[np.uint64(k)] == column:
+                sums[np.uint64(i)] = data[np.uint64(k)]
+            continue
+        for k in range(begin, end):
             if indices[np.uint64(k)] == column:
                 sums[np.uint64(i)] += data[np.uint64(k)]
 
@@ -230,3 +206,86 @@ def _take_elements(part: int, num_parts: int, source: Rows, strides: tuple[int, 
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
             place = begin + np.int64(indices[np.uint64(k)]) * column_stride
             elements[np.uint64(k)] = dense[np.uint64(place)]
+
+
+# -------------------------------------------------------------------------------------------------------- gradients
+
+
+def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
+    """Add the products up entry by entry, in the order of the columns."""
+    dots, width = np.zeros(rows.size, left.dtype), left.shape[1]
+    run_parts(_dot_rows, rows.size * (1 + width), rows, columns, left.reshape(-1), right.reshape(-1), width, dots)
+    return dots
+
+
+def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
+    """Visit the rows of the transpose, with a loop of its own for a single column."""
+    width = x.shape[1]
+    of_x, of_values = np.zeros(x.size, x.dtype), np.zeros(values.size, x.dtype)
+    entries = (transposed.indptr, transposed.indices, transposed.data, values)
+    arrays = (gradient.reshape(-1), x.reshape(-1), of_x, of_values)
+    if width == 1:
+        run_parts(_vector_gradients, values.size + x.size, *entries, *arrays)
+    else:
+        run_parts(_columns_gradients, (values.size + x.shape[0]) * (1 + width), *entries, *arrays, width)
+    return of_x.reshape(x.shape), of_values
+
+
+@compiled_loosely
+def _dot_rows(
+    part: int, num_parts: int, rows: Array, columns: Array, left: Array, right: Array, width: int, dots: Array
+) -> None:
+    for e in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
+        one, other = np.int64(rows[np.uint64(e)]) * width, np.int64(columns[np.uint64(e)]) * width
+        total = dots[np.uint64(e)]
+        for c in range(width):
+            total += left[np.uint64(one + c)] * np.conj(right[np.uint64(other + c)])
+        dots[np.uint64(e)] = total
+
+
+@compiled
+def _vector_gradients(
+    part: int,
+    num_parts: int,
+    indptr: Array,
+    indices: Array,
+    numbers: Array,
+    values: Array,
+    gradient: Array,
+    x: Array,
+    of_x: Array,
+    of_values: Array,
+) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        factor, total = np.conj(x[np.uint64(row)]), of_x[np.uint64(row)]
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            number, element = np.uint64(numbers[np.uint64(k)]), gradient[np.uint64(indices[np.uint64(k)])]
+            total += np.conj(values[number]) * element
+            of_values[number] = element * factor
+        of_x[np.uint64(row)] = total
+
+
+@compiled_loosely
+def _columns_gradients(
+    part: int,
+    num_parts: int,
+    indptr: Array,
+    indices: Array,
+    numbers: Array,
+    values: Array,
+    gradient: Array,
+    x: Array,
+    of_x: Array,
+    of_values: Array,
+    width: int,
+) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        own = np.int64(row) * width
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            number, other = np.uint64(numbers[np.uint64(k)]), np.int64(indices[np.uint64(k)]) * width
+            value, total = np.conj(values[number]), of_values[number]
+            for c in range(width):
+                of_x[np.uint64(own + c)] += value * gradient[np.uint64(other + c)]
+            for c in range(width):
+                total += gradient[np.uint64(other + c)] * np.conj(x[np.uint64(own + c)])
+            of_values[number] = total

@@ -19,7 +19,7 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Columns, Csr
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
-from gsparse.kernels.cpu.rows import first_row
+from gsparse.kernels.cpu.rows import first_row, lower_bound
 
 # Narrow columns in CSR order cost 10 to 25 % on one thread, and looking values up in a table costs more than reading
 # them as float32 (7-point 100**3, 27-point 64**3).
@@ -35,8 +35,6 @@ _SPAN_RUNS = 1024
 _KEY_BLOCKS = 64
 # Slots of the hash table with which a block of keys is searched.
 _SLOTS = 8192
-
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 # Odd numbers whose bits look random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
 _ROW_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -147,7 +145,7 @@ def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, count
             # Consecutive keys are often equal.
             if place >= 0 and keys[np.uint64(place)] == key:
                 continue
-            slot = ((np.uint64(key) ^ (np.uint64(key) >> np.uint64(32))) * _MULTIPLIER) >> np.uint64(64 - 13)
+            slot = ((np.uint64(key) ^ (np.uint64(key) >> np.uint64(32))) * _ROW_MULTIPLIER) >> np.uint64(64 - 13)
             while slots[slot] >= 0 and keys[np.uint64(slots[slot])] != key:
                 slot = (slot + np.uint64(1)) % np.uint64(_SLOTS)
             if slots[slot] < 0:
@@ -168,14 +166,7 @@ def _encode_keys(part: int, num_parts: int, keys: Array, table: Array, codes: Ar
         key = keys[np.uint64(k)]
         # Consecutive keys are often equal.
         if table[np.uint64(place)] != key:
-            low, high = np.int64(0), np.int64(table.size - 1)
-            while low < high:
-                middle = (low + high) // 2
-                if table[np.uint64(middle)] < key:
-                    low = middle + 1
-                else:
-                    high = middle
-            place = low
+            place = lower_bound(table, np.int64(0), np.int64(table.size - 1), key)
         codes[np.uint64(k)] = place
 
 

@@ -39,15 +39,9 @@ CHUNK_SIZE = 4096
 _BLOCK_ROWS = 4096
 # What is measured of each block: sums, then minima, then maxima.
 _SUMS = (
-    "num_empty",
-    "sum_squares",
-    "blocked_stored",
-    "split_stored",
-    "num_long",
-    "long_entries",
-    "num_falls",
+    "num_empty", "sum_squares", "blocked_stored", "split_stored", "num_long", "long_entries", "num_falls",
     "num_unsorted",
-)
+)  # fmt: skip
 _LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
 
 # Rows are sorted by length within scopes of this many rows, as on the GPU.
@@ -229,18 +223,13 @@ def _copy_of(indptr: Array, items: Array, placed: Array, padding: Any) -> tuple[
 
 
 @inlined
-def _length_in_slices(indptr: Array, row: Any) -> Any:
-    return np.int64(indptr[np.uint64(row + 1)]) - np.int64(indptr[np.uint64(row)])
-
-
-@inlined
 def _fill_place(copy: Copy, row: Any, width: Any, begin: Any, stride: int) -> None:
     """Copy the items of a row to `width` positions, `stride` apart from `begin` on; row -1 has only padding."""
     indptr, items, placed, padding = copy
     source, length = np.int64(0), np.int64(0)
     if row >= 0:
         source = np.int64(indptr[np.uint64(row)])
-        length = min(_length_in_slices(indptr, row), width)
+        length = min(_length(indptr, row), width)
     for j in range(length):
         placed[np.uint64(begin + j * stride)] = items[np.uint64(source + j)]
     for j in range(length, width):
@@ -259,7 +248,7 @@ def _fill_slices(part: int, num_parts: int, offsets: Array, rows: Array | None, 
             if rows is not None:
                 row = np.int64(rows[np.uint64(row)])
             # Without an order of rows, a row that is longer than its slice is a long row, which the slice leaves out.
-            if row >= num_rows or (row >= 0 and _length_in_slices(copy.indptr, row) > width):
+            if row >= num_rows or (row >= 0 and _length(copy.indptr, row) > width):
                 row = np.int64(-1)
             _fill_place(copy, row, width, begin + place, RUN)
 
@@ -283,7 +272,7 @@ def _fill_ellpack(part: int, num_parts: int, width: int, pitch: int, copy: Copy)
         for column in range(width):
             for place in range(first, end):
                 item = padding
-                if place < num_rows and column < _length_in_slices(indptr, place):
+                if place < num_rows and column < _length(indptr, place):
                     item = items[np.uint64(np.int64(indptr[np.uint64(place)]) + column)]
                 placed[np.uint64(column * pitch + place)] = item
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
+import threadpoolctl
 from llvmlite import ir
 from numba import extending
 from numba import types as numba_types
@@ -19,7 +20,7 @@ from numba.core import imputils as numba_imputils
 
 from gsparse._interrupt import uninterrupted
 from gsparse.device.locks import make_lock
-from gsparse.device.threads import get_num_threads
+from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.kernels.cpu.jit import jitted, subroutine
 
 Emit = Callable[..., Any]
@@ -348,3 +349,28 @@ def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: 
     if len(_pool.threads) < helpers:
         _pool.start(min(helpers, get_num_threads() - 1))
     in_parts(_pool.address, helpers, num_parts, *args)
+
+
+class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
+    """The threads of this backend, as `threadpoolctl` sees them.
+
+    `threadpoolctl` identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's
+    library, which is always loaded because it has compiled the loops, stands for it.
+    """
+
+    user_api = "gsparse"
+    internal_api = "gsparse"
+    filename_prefixes = ("libllvmlite", "llvmlite")
+
+    def get_num_threads(self) -> int:
+        return get_num_threads()
+
+    def set_num_threads(self, num_threads: Any) -> None:
+        set_num_threads(num_threads)
+
+    def get_version(self) -> None:
+        return None
+
+
+# `threadpoolctl.threadpool_limits` limits the threads of this backend, as it does those of BLAS.
+threadpoolctl.register(GsparseController)

@@ -57,6 +57,18 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 
 @inlined
+def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
+    """Return the first position from `begin` on whose element is at least `column`, or `end`; elements are sorted."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if indices[np.uint64(middle)] < column:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@inlined
 def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
     """Compute ``y[row] = alpha * total + beta * y[row]``; `y` is not read if beta is zero.
 

@@ -25,14 +25,10 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import get_num_threads, run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.algebra import COMPARISONS
+from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
 from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
 from gsparse.kernels.cpu.jit import OPTIONS
-from gsparse.kernels.cpu.sparse_rows import drop_zeros
-
-# The arrays of a matrix, as the loops take them: indptr, indices, data.
-Rows = tuple[Array, Array, Array]
-
+from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
 # ------------------------------------------------------------------------------------------------------- operations
 
@@ -94,16 +90,8 @@ def _gt(a: Any, b: Any) -> Any:
     return _less(b, a)
 
 
-_OPERATIONS: dict[str, Any] = {
-    "plus": _plus,
-    "minus": _minus,
-    "times": _times,
-    "maximum": _maximum,
-    "minimum": _minimum,
-    "ne": _ne,
-    "lt": _lt,
-    "gt": _gt,
-}
+_FUNCTIONS: tuple[Any, ...] = (_plus, _minus, _times, _maximum, _minimum, _ne, _lt, _gt)
+_OPERATIONS = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
 # Values that are counted together where two matrices have one structure.
 _KEPT_SHARE = 4096
 # The entries, of both matrices, that a share of the rows reads: enough for a share to take longer than to be started.

@@ -21,17 +21,13 @@ from gsparse.kernels.algebra import KnownProduct
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.instructions import num_trailing_zeros
 from gsparse.kernels.cpu.rows import Int, first_row
-from gsparse.kernels.cpu.sparse_rows import drop_zeros
+from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
 # All words of `bits` from the first to the last one that a row marks are looked at if they are fewer than this multiple
 # of the words that it marks. Otherwise the list of these is sorted.
 _SCAN_RATIO = 8
 # Distances of Shell's sort (Ciura 2001), each about 2.25 times the next.
 _GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
-
-
-# The arrays of a matrix, as the loops take them: indptr, indices, data.
-Rows = tuple[Array, Array, Array]
 
 
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:

@@ -6,7 +6,6 @@ computed in two passes: the first one counts the entries of each row, the second
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import map_elements, run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
 from gsparse.kernels.cpu.instructions import prefetch
 from gsparse.kernels.cpu.rows import first_row
 
@@ -39,9 +38,7 @@ def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
 
 def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
     """Count the entries that each row keeps, then copy them."""
-    indptr = np.zeros(csr.num_rows + 1, np.int64)
-    run_parts(_count_kept, csr.nnz + csr.num_rows, csr.indptr, keep, indptr)
-    return _copied(csr, indptr, _copy_kept, keep)
+    return _selected(csr, _kept, keep)
 
 
 def drop_zeros(device: Device, csr: Csr) -> Csr:
@@ -52,9 +49,7 @@ def drop_zeros(device: Device, csr: Csr) -> Csr:
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
     """Count the entries in columns that have a place, then copy them."""
-    indptr = np.zeros(csr.num_rows + 1, np.int64)
-    run_parts(_count_mapped, csr.nnz + csr.num_rows, csr.indptr, csr.indices, places, indptr)
-    return replace(_copied(csr, indptr, _copy_mapped, places), shape=(csr.num_rows, num_cols))
+    return replace(_selected(csr, _mapped, places), shape=(csr.num_rows, num_cols))
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
@@ -87,17 +82,17 @@ def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
     """Count the entries of each row on one side of the diagonal, then copy them."""
-    indptr = np.zeros(csr.num_rows + 1, np.int64)
-    run_parts(_count_triangle, csr.nnz + csr.num_rows, csr.indptr, csr.indices, (offset, upper), indptr)
-    return _copied(csr, indptr, _copy_triangle, (offset, upper))
+    return _selected(csr, _inside, (offset, upper))
 
 
-def _copied(csr: Csr, counts: Array, copy: Callable[..., None], choice: Any) -> Csr:
-    """Return the entries that a kernel copies, of which ``counts[row + 1]`` are in each row."""
+def _selected(csr: Csr, select: Any, choice: Any) -> Csr:
+    """Return the entries that `_kept`, `_mapped` or `_inside` selects."""
+    counts, cost = np.zeros(csr.num_rows + 1, np.int64), csr.nnz + csr.num_rows
+    run_parts(_count(select), cost, csr.indptr, csr.indices, choice, counts)
     np.cumsum(counts, out=counts)
     nnz = int(counts[-1])
     kept = Csr(csr.shape, counts.astype(csr.indptr.dtype), np.empty(nnz, csr.indices.dtype), np.empty(nnz, csr.dtype))
-    run_parts(copy, csr.nnz + csr.num_rows, _rows(csr), _rows(kept), choice)
+    run_parts(_copy(select), cost, _rows(csr), _rows(kept), choice)
     return kept
 
 
@@ -155,77 +150,49 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
     return diagonal
 
 
-@compiled
-def _count_kept(part: int, num_parts: int, indptr: Array, keep: Array, counts: Array) -> None:
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        count = np.int64(0)
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            count += np.int64(keep[np.uint64(k)])
-        counts[np.uint64(row + 1)] = count
-
-
-@compiled
-def _copy_kept(part: int, num_parts: int, rows: Rows, kept: Rows, keep: Array) -> None:
-    indptr, indices, data = rows
-    kept_indptr, kept_indices, kept_data = kept
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        place = np.uint64(kept_indptr[np.uint64(row)])
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            if keep[np.uint64(k)]:
-                kept_indices[place], kept_data[place] = indices[np.uint64(k)], data[np.uint64(k)]
-                place += np.uint64(1)
-
-
-@compiled
-def _count_mapped(part: int, num_parts: int, indptr: Array, indices: Array, places: Array, counts: Array) -> None:
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        count = np.int64(0)
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            count += np.int64(places[np.uint64(indices[np.uint64(k)])] >= 0)
-        counts[np.uint64(row + 1)] = count
-
-
-@compiled
-def _copy_mapped(part: int, num_parts: int, rows: Rows, mapped: Rows, places: Array) -> None:
-    indptr, indices, data = rows
-    mapped_indptr, mapped_indices, mapped_data = mapped
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        to = np.uint64(mapped_indptr[np.uint64(row)])
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            place = places[np.uint64(indices[np.uint64(k)])]
-            if place >= 0:
-                mapped_indices[to], mapped_data[to] = place, data[np.uint64(k)]
-                to += np.uint64(1)
+# Whether an entry is selected, and the column that it gets.
 
 
 @inlined
-def _is_inside(row: int, column: Any, choice: tuple[int, bool]) -> bool:
-    """Return whether an entry is in a triangle: choice is the offset of its diagonal and whether it is upper."""
-    offset, upper = choice
-    distance = np.int64(column) - row - offset
-    return bool(distance >= 0 if upper else distance <= 0)
+def _kept(row: int, k: Any, indices: Array, keep: Array) -> tuple[Any, Any]:
+    return keep[k], indices[k]
 
 
-@compiled
-def _count_triangle(
-    part: int, num_parts: int, indptr: Array, indices: Array, choice: tuple[int, bool], counts: Array
-) -> None:
+@inlined
+def _mapped(row: int, k: Any, indices: Array, places: Array) -> tuple[Any, Any]:
+    place = places[np.uint64(indices[k])]
+    return place >= 0, place
+
+
+@inlined
+def _inside(row: int, k: Any, indices: Array, choice: tuple[int, bool]) -> tuple[Any, Any]:
+    """Select a triangle: choice is the offset of its diagonal and whether it is upper."""
+    distance = np.int64(indices[k]) - row - choice[0]
+    return (distance >= 0 if choice[1] else distance <= 0), indices[k]
+
+
+combined: Any = None  # one of these, a global variable of each kernel that `specialized` makes
+
+
+@specialized
+def _count(part: int, num_parts: int, indptr: Array, indices: Array, choice: Any, counts: Array) -> None:
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         count = np.int64(0)
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            count += np.int64(_is_inside(row, indices[np.uint64(k)], choice))
+            count += np.int64(combined(row, np.uint64(k), indices, choice)[0])
         counts[np.uint64(row + 1)] = count
 
 
-@compiled
-def _copy_triangle(part: int, num_parts: int, rows: Rows, inside: Rows, choice: tuple[int, bool]) -> None:
+@specialized
+def _copy(part: int, num_parts: int, rows: Rows, selected: Rows, choice: Any) -> None:
     indptr, indices, data = rows
-    inside_indptr, inside_indices, inside_data = inside
+    new_indptr, new_indices, new_data = selected
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        place = np.uint64(inside_indptr[np.uint64(row)])
+        place = np.uint64(new_indptr[np.uint64(row)])
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            if _is_inside(row, indices[np.uint64(k)], choice):
-                inside_indices[place], inside_data[place] = indices[np.uint64(k)], data[np.uint64(k)]
+            is_selected, column = combined(row, np.uint64(k), indices, choice)
+            if is_selected:
+                new_indices[place], new_data[place] = column, data[np.uint64(k)]
                 place += np.uint64(1)
 
 

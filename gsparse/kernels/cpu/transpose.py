@@ -14,7 +14,7 @@ from gsparse.device.threads import get_num_threads, run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.jit import jitted
-from gsparse.kernels.cpu.rows import first_row
+from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
 # A team has at least this number of entries, and at least as many as there are columns, because it keeps a count for
@@ -119,14 +119,8 @@ def _compare_mirrored(
                     balance += 1
                     continue
                 balance -= column < row
-                low, high = indptr[np.uint64(column)], indptr[np.uint64(column + 1)]
-                end = high
-                while low < high:
-                    middle = (low + high) // 2
-                    if indices[np.uint64(middle)] < row:
-                        low = middle + 1
-                    else:
-                        high = middle
+                end = indptr[np.uint64(column + 1)]
+                low = lower_bound(indices, indptr[np.uint64(column)], end, row)
                 if low == end or indices[np.uint64(low)] != row:
                     differs[0] = True
                     return

@@ -7,12 +7,9 @@ from gsparse.kernels.gpu import (
     aggregation,
     basis,
     blocks,
-    decomposition,
-    diagonal_blocks,
     edits,
     encode,
     exchange,
-    gradients,
     layout,
     prolongation,
     reductions,
@@ -29,7 +26,11 @@ from gsparse.kernels.gpu import (
 
 # mypy compares each module with the protocol at its place.
 KERNELS = Kernels(
-    aggregation, basis, blocks, decomposition, diagonal_blocks, edits, encode, exchange, gradients, layout,
-    prolongation, reductions, relaxation, sparse_pairs, sparse_products, sparse_rows, spmm, spmv, steps, transpose,
-    triangular,
+    aggregation, basis, blocks, edits, encode, exchange, layout, prolongation, reductions, relaxation, sparse_pairs,
+    sparse_products, sparse_rows, spmm, spmv, steps, transpose, triangular,
 )  # fmt: skip
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel that may be needed at run time; each module lists its own."""
+    return [kernel for module in vars(KERNELS).values() for kernel in module.instantiations(lanes)]

@@ -5,36 +5,32 @@ The kernels are `src/connections.cu` and `src/independent_set.cu`.
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import MEASURES, MOST_SUMMED, Examination
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.launch import FLOATS, Source, constant, expression, launch_blocks
 from gsparse.kernels.gpu.sparse_rows import prefix_sums, row_pointers
 
-_CONNECTIONS = "connections.cu"
-_CONNECTION_THREADS = constant(_CONNECTIONS, "GS_CONNECTION_THREADS")
+_CONNECTIONS = Source("connections.cu", constant("connections.cu", "GS_CONNECTION_THREADS"))
 # The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.
-_TOTALS, _SMALLEST = constant(_CONNECTIONS, "GS_TOTALS"), constant(_CONNECTIONS, "GS_SMALLEST")
+_TOTALS, _SMALLEST = constant(_CONNECTIONS.file, "GS_TOTALS"), constant(_CONNECTIONS.file, "GS_SMALLEST")
 # Lanes that share a row, and the mean length up to which the smaller number does.
 WIDTHS, _SHORT_ROWS = (8, 32), 16
-_FLOATS = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
 _WEIGHT = np.dtype(np.float64)
 # The types of the values of a matrix and of its matrix of nodes, and whether nodes are blocks of rows.
-NODE_TYPES = [*((dtype, dtype, 0) for dtype in _FLOATS), *((dtype, _WEIGHT, 1) for dtype in _FLOATS)]
+NODE_TYPES = [*((dtype, dtype, 0) for dtype in FLOATS), *((dtype, _WEIGHT, 1) for dtype in FLOATS)]
 
-_SOURCE = "independent_set.cu"
-_THREADS, _GENERATION_THREADS = constant(_SOURCE, "GS_SET_THREADS"), constant(_SOURCE, "GS_GENERATION_THREADS")
+_SET = Source("independent_set.cu", constant("independent_set.cu", "GS_SET_THREADS"))
+_GENERATION_THREADS = constant(_SET.file, "GS_GENERATION_THREADS")
 # The number of counters, and the places of those that the host reads.
 _COUNTERS, _NUM_UNDECIDED, _NUM_OUTSIDE = (
-    constant(_SOURCE, f"GS_{name}") for name in ("COUNTERS", "NUM_UNDECIDED", "NUM_OUTSIDE")
+    constant(_SET.file, f"GS_{name}") for name in ("COUNTERS", "NUM_UNDECIDED", "NUM_OUTSIDE")
 )
 # Nodes up to which one block makes all generations: it waits for no other.
 _SMALL = 20_000
@@ -62,13 +58,12 @@ def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
         )
     matrix = (np.int64(num_nodes), np.int32(block_size), csr.indptr, csr.indices, csr.data)
     sizes, threads = device.empty(num_nodes, index), num_nodes * width
-    name = expression("merge_blocks", csr.dtype, index, width, 0)
-    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, (*matrix, sizes, None, None, None))
+    types = csr.dtype, index, width
+    _CONNECTIONS.launch(device, "merge_blocks", (*types, 0), threads, (*matrix, sizes, None, None, None))
     indptr, nnz = row_pointers(device, sizes)  # synchronizes
     nodes = Csr((num_nodes, num_nodes), indptr, device.empty(nnz, index), device.empty(nnz, _WEIGHT), is_canonical=True)
-    name = expression("merge_blocks", csr.dtype, index, width, 1)
-    args: Any = (*matrix, None, nodes.indptr, nodes.indices, nodes.data)
-    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, args)
+    args = (*matrix, None, nodes.indptr, nodes.indices, nodes.data)
+    _CONNECTIONS.launch(device, "merge_blocks", (*types, 1), threads, args)
     return nodes
 
 
@@ -78,10 +73,8 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
     options = (np.int64(nodes.num_rows), np.int32(block_size), np.int32(MEASURES[measure]), np.float64(theta))
     matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
     width = lanes_of(csr)
-    name = expression("examine_rows", csr.dtype, nodes.dtype, csr.indices.dtype, width, int(block_size > 1))
-    launch_threads(
-        device, _CONNECTIONS, name, nodes.num_rows * width, _CONNECTION_THREADS, (*options, *matrices, scales, totals)
-    )
+    types, threads = (csr.dtype, nodes.dtype, int(block_size > 1), csr.indices.dtype, width), nodes.num_rows * width
+    _CONNECTIONS.launch(device, "examine_rows", types, threads, (*options, *matrices, scales, totals))
     found = device.download(totals)  # synchronizes
     found[_SMALLEST] = ~found[_SMALLEST]
     bound, unfiltered_bound, largest, smallest = found[1:].view(np.float64).tolist()
@@ -92,16 +85,14 @@ def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) 
     """Count the strong entries of each row, then copy them. Synchronizes."""
     index, width = nodes.indices.dtype, lanes_of(nodes)
     matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
-    sizes, threads = device.empty(nodes.num_rows, index), nodes.num_rows * width
-    name = expression("select_strong", nodes.dtype, index, width, 0)
-    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, (*matrix, sizes, None, None, None))
+    sizes, threads, types = device.empty(nodes.num_rows, index), nodes.num_rows * width, (nodes.dtype, index, width)
+    _CONNECTIONS.launch(device, "select_strong", (*types, 0), threads, (*matrix, sizes, None, None, None))
     indptr, nnz = row_pointers(device, sizes)  # synchronizes
     if nnz == nodes.nnz:
         return nodes
     strong = Csr(nodes.shape, indptr, device.empty(nnz, index), device.empty(nnz, nodes.dtype), is_canonical=True)
-    name = expression("select_strong", nodes.dtype, index, width, 1)
-    args: Any = (*matrix, None, strong.indptr, strong.indices, strong.data)
-    launch_threads(device, _CONNECTIONS, name, threads, _CONNECTION_THREADS, args)
+    args = (*matrix, None, strong.indptr, strong.indices, strong.data)
+    _CONNECTIONS.launch(device, "select_strong", (*types, 1), threads, args)
     return strong
 
 
@@ -114,16 +105,14 @@ def independent_set(
         return 0, 0
     lists, counters = device.empty(4 * num_nodes, np.int32), xp.zeros(_COUNTERS, np.uint32)
     args: Any = (np.int64(num_nodes), graph.indptr, graph.indices, labels, lists, counters)
-    begin = expression("begin_set", index, width, int(hashed))
-    launch_threads(device, _SOURCE, begin, num_nodes * width, _THREADS, args)
-    launch_threads(device, _SOURCE, expression("list_roots", index), num_nodes, _THREADS, args)
+    _SET.launch(device, "begin_set", (index, width, int(hashed)), num_nodes * width, args)
+    _SET.launch(device, "list_roots", (index,), num_nodes, args)
     blocks = 1 if num_nodes <= _SMALL else _BLOCKS_PER_MULTIPROCESSOR * device.multiprocessors
     options = (np.uint32(most_generations), np.int32(fewest), np.uint32(_PATIENCE))
     name = expression("make_generations", index, width, int(hashed))
-    launch_blocks(device, _SOURCE, name, blocks, _GENERATION_THREADS, (*args, *options))
-    blocks = min(-(-num_nodes // _THREADS), _COUNTING_BLOCKS * device.multiprocessors)
-    name = expression("count_labels", np.dtype(np.int32))
-    launch_blocks(device, _SOURCE, name, blocks, _THREADS, (np.int64(num_nodes), labels, counters))
+    launch_blocks(device, _SET.file, name, blocks, _GENERATION_THREADS, (*args, *options))
+    threads = min(num_nodes, _COUNTING_BLOCKS * device.multiprocessors * _SET.threads)
+    _SET.launch(device, "count_labels", (labels.dtype,), threads, (np.int64(num_nodes), labels, counters))
     counted = device.download(counters)  # synchronizes
     return int(counted[_NUM_UNDECIDED]), int(counted[_NUM_OUTSIDE])
 
@@ -134,30 +123,22 @@ def join_aggregates(device: Device, graph: Csr, labels: Array) -> tuple[Array, i
     if not num_nodes:
         return labels, 0
     marks, aggregates = device.empty(num_nodes, np.int32), device.empty(num_nodes, np.int32)
-    name = expression("mark_roots", np.dtype(np.int32))
-    launch_threads(device, _SOURCE, name, num_nodes, _THREADS, (np.int64(num_nodes), labels, marks))
+    _SET.launch(device, "mark_roots", (labels.dtype,), num_nodes, (np.int64(num_nodes), labels, marks))
     numbers = prefix_sums(device, marks)
-    name = expression("join_aggregates", graph.dtype, graph.indices.dtype)
     matrix = (np.int64(num_nodes), np.int32(MOST_SUMMED), graph.indptr, graph.indices, graph.data)
-    launch_threads(device, _SOURCE, name, num_nodes, _THREADS, (*matrix, labels, numbers, aggregates))
+    args, types = (*matrix, labels, numbers, aggregates), (graph.dtype, graph.indices.dtype)
+    _SET.launch(device, "join_aggregates", types, num_nodes, args)
     (num_aggregates,) = device.counts.read()  # synchronizes
     return aggregates, num_aggregates
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names = [expression(name, np.dtype(np.int32)) for name in ("mark_roots", "count_labels")]
-    for index in INDEX_DTYPES:
-        hashed = product(("begin_set", "make_generations"), WIDTHS, (0, 1))
-        names += [expression(name, index, width, is_hashed) for name, width, is_hashed in hashed]
-        names += [expression("list_roots", index)]
-        names += [expression("join_aggregates", dtype, index) for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]
-    kernels = [(_SOURCE, name) for name in names]
-    names = []
-    for index, width in product(INDEX_DTYPES, WIDTHS):
-        names += [expression("merge_blocks", dtype, index, width, fills) for dtype, fills in product(_FLOATS, (0, 1))]
-        names += [
-            expression("select_strong", dtype, index, width, copies) for dtype, copies in product(_FLOATS, (0, 1))
-        ]
-        names += [expression("examine_rows", *types[:2], index, width, types[2]) for types in NODE_TYPES]
-    return kernels + [(_CONNECTIONS, name) for name in names]
+    return [
+        *_SET.variants("mark_roots count_labels", (np.dtype(np.int32),)),
+        *_SET.variants("begin_set make_generations", INDEX_DTYPES, WIDTHS, (0, 1)),
+        *_SET.variants("list_roots", INDEX_DTYPES),
+        *_SET.variants("join_aggregates", FLOATS, INDEX_DTYPES),
+        *_CONNECTIONS.variants("merge_blocks select_strong", FLOATS, INDEX_DTYPES, WIDTHS, (0, 1)),
+        *_CONNECTIONS.variants("examine_rows", NODE_TYPES, INDEX_DTYPES, WIDTHS),
+    ]

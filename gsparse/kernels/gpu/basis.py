@@ -1,4 +1,4 @@
-"""Krylov bases on the GPU, and the launch shapes of the passes over them.
+"""Krylov bases and decompositions on the GPU, and the launch shapes of the passes over the vectors.
 
 The contract is in `gsparse.kernels.basis`, the kernels in `src/basis.cu` and `src/basis.cuh`.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.device.dtypes import Array
 from gsparse.kernels import basis
-from gsparse.kernels.gpu.expressions import constant, expression
+from gsparse.kernels.gpu.launch import FLOATS, Source, constant, expression
 from gsparse.kernels.steps import Call, queue
 
 _HEADER = "basis.cuh"
@@ -28,7 +28,7 @@ _TEAMS = constant(_HEADER, "GS_BASIS_TEAMS")
 # Bytes of each vector that a thread has in flight, unless the vectors are complex128.
 _BYTES_IN_FLIGHT = constant(_HEADER, "GS_BYTES_IN_FLIGHT")
 
-_SOURCE = "basis.cu"
+_SOURCE = Source("basis.cu", THREADS)
 # A launch of basis_combine has no more blocks than this on each multiprocessor, so that all run at once.
 _COMBINING_BLOCKS = 3
 
@@ -154,21 +154,88 @@ class Arnoldi(basis.Arnoldi):
         return partial(queue, (finish, solve, add))
 
     def _bind(self, name: str, grid: tuple[int, int], threads_per_block: int, args: tuple[Any, ...]) -> Call:
-        return self.device.bind_kernel(_SOURCE, name, grid, (threads_per_block,), args)
+        return self.device.bind_kernel(_SOURCE.file, name, grid, (threads_per_block,), args)
 
 
 def _name(name: str, *types: Any) -> str:
     return expression(f"basis_{name}", *types)
 
 
+class Decomposition(basis.Decomposition):
+    """Two kernels per step. If the operator is Hermitian, the first one has a single block."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        device, m, dtype = self.device, self.capacity, self.u.dtype
+        self._launch = BasisLaunch(self.size, dtype, dtype, device.multiprocessors)
+        num_partials = (m + 2) * self._launch.max_blocks
+        # Partial sums of the products with u, and of those with w.
+        self._of_u, self._of_w = (device.empty(num_partials, self.table.dtype) for _ in range(2))
+
+    def project(self, j: int, first: int) -> Call:
+        args = (self.vectors, self.w, self.u, *self._before(j, first), self._s(j, first), self._of_u)
+        calls = [self._over_elements("project", j, *args)]
+        if self.reduce is not None or not self._launch.is_held(j):
+            calls.append(self._add_up(j + 1, self._of_u, self._launch.blocks(j), self._p(j)))
+        if self.reduce is not None:
+            calls.append(partial(self.reduce, self._p(j) if j == first else self.table[j]))
+        return partial(queue, calls)
+
+    def predict(self, j: int, first: int) -> Call:
+        dots, num_dots = self.state.partial_sums["wu"]
+        calls: list[Call] = []
+        before = self._before(j, first)
+        if self.reduce is not None and j > first:
+            calls = [self._add_up(j + 1, *before, self._s(j, first)), partial(self.reduce, self._s(j, first))]
+            before = (self._of_w, np.int32(0))
+        sizes = (np.int32(j), np.int32(first), np.int32(self.capacity))
+        last_s = self._s(j - 1, first) if j > first else self._s(j, first)
+        rows = (last_s, self._s(j, first), self._p(j), self.memory[self.capacity + 2 :])
+        args = (*sizes, *before, dots, np.int32(num_dots), *rows)
+        calls.append(self._bind("predict", 1, args))
+        return calls[0] if len(calls) == 1 else partial(queue, calls)
+
+    def orthogonalize(self, j: int, first: int) -> Call:
+        is_held, p = self._launch.is_held(j), self._p(j)
+        is_added = self.hermitian or self.reduce is not None
+        products = (p, np.int32(1)) if is_added else (self._of_u, np.int32(self._launch.blocks(j)))
+        args = (self.vectors, self.w, self.u, *products, self._s(j, first), p, self._of_w)
+        return self._over_elements("orthogonalize", j, *args, variant=(int(is_held),))
+
+    def measure(self, j: int, z: Array) -> Call:
+        args = (self.vectors, self.w, z, self._of_w, np.int32(0), self._s(j, j), self._of_w)
+        return self._over_elements("project", j, *args)
+
+    def finish(self, j: int) -> Call:
+        row = self.table[j, 0]
+        call = self._add_up(j + 1, *self._before(j, -1), row)
+        return call if self.reduce is None else partial(queue, [call, partial(self.reduce, row)])
+
+    def _before(self, j: int, first: int) -> tuple[Array, Any]:
+        """Return the partial sums of s of step j, and their number for each sum, 0 in the first step."""
+        blocks = 0 if j == first else self._launch.blocks(j if self.measures else j - 1)
+        return self._of_w, np.int32(blocks)
+
+    def _add_up(self, count: int, partials: Array, blocks: Any, row: Array) -> Call:
+        args = (np.int32(count), partials, np.int32(blocks), row)
+        return self._bind("sums", 1, args)
+
+    def _over_elements(self, name: str, j: int, *args: Any, variant: tuple[int, ...] = ()) -> Call:
+        sizes = (np.int64(self.size), np.int32(j), np.int32(self._launch.teams(j)))
+        return self._bind(name, 1 + self._launch.blocks(j), (*sizes, *args), *variant)
+
+    def _bind(self, name: str, blocks: int, args: tuple[Any, ...], *variant: int) -> Call:
+        kernel = expression(f"decomposition_{name}", self.u.dtype, *variant)
+        return self.device.bind_kernel(_SOURCE.file, kernel, (blocks,), (THREADS,), args)
+
+
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kernels: list[tuple[str, str]] = []
-    for compute in (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"):
-        for name in ("sums", "finish_column", "solve"):
-            kernels.append((_SOURCE, expression(f"basis_{name}", compute)))
-        stored = (s for s in COMPUTE_DTYPES if s.kind == compute.kind and s.itemsize <= compute.itemsize)
-        for pair in product(stored, (compute,)):
-            kernels += [(_SOURCE, expression(f"basis_{name}", *pair)) for name in ("project", "combine")]
-            kernels += [(_SOURCE, expression("basis_orthogonalize", *pair, is_held)) for is_held in (0, 1)]
-    return kernels
+    pairs = [(s, c) for s, c in product(FLOATS, FLOATS) if s.kind == c.kind and s.itemsize <= c.itemsize]
+    return [
+        *_SOURCE.variants("basis_sums basis_finish_column basis_solve", FLOATS),
+        *_SOURCE.variants("basis_project basis_combine", pairs),
+        *_SOURCE.variants("basis_orthogonalize", pairs, (0, 1)),
+        *_SOURCE.variants("decomposition_sums decomposition_project decomposition_predict", FLOATS),
+        *_SOURCE.variants("decomposition_orthogonalize", FLOATS, (0, 1)),
+    ]

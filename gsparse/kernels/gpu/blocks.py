@@ -1,13 +1,12 @@
 """Matrices that consist of dense blocks: found, stored as BSR, and multiplied with each other.
 
-The contract is in `gsparse.kernels.set_up`, the kernels in `src/setup_blocks.cu` and `src/block_products.cu`. The
+The contract is in `gsparse.kernels.set_up`, the kernels in `src/setup_survey.cu` and `src/block_products.cu`. The
 places of the blocks of a product are found by the kernels for single entries (`sparse_products.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,24 +15,22 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import BlockRows, Csr
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.kernels.algebra import BlockPattern
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads, records
-from gsparse.kernels.gpu.layout import THREADS
+from gsparse.formats.launch import Launch
+from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, records
 from gsparse.kernels.gpu.row_classes import longest_rows, num_products
 from gsparse.kernels.gpu.sparse_products import spgemm_known
 from gsparse.kernels.gpu.sparse_rows import row_numbers
+from gsparse.kernels.set_up import BlockPattern
 
 # The threads of a slice read the same step of all of its block rows side by side.
 SLICES_BLOCKS = True
 
-_SET_UP = "setup_blocks.cu"
+_SET_UP = Source("setup_survey.cu", Launch().threads_per_block)
 # The largest number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix
 # without blocks is recognized from a few thousand rows.
 _MAX_GRID = 1056
 
-_PRODUCTS = "block_products.cu"
-_PRODUCT_THREADS = constant(_PRODUCTS, "GS_BLOCK_PRODUCT_THREADS")
+_PRODUCTS = Source("block_products.cu", constant("block_products.cu", "GS_BLOCK_PRODUCT_THREADS"))
 # For each column of a block of C, a thread looks for this block in B once for each block of A's block row. A product is
 # made by blocks if there are at most _MOST_LOOKS of these looks for each product of two blocks, times the elements of
 # A's block. The limit is an estimate: a look has about 50 instructions, and a product by entries takes 10 ps (27-point
@@ -48,9 +45,9 @@ _SHORT, _EVEN, _SPREAD = 256, 8, 1024
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
     """Examine all rows, or the first ones if these show that there are no blocks. Synchronizes."""
     contradicted = device.xp.zeros(1, np.uint32)
-    blocks = min(-(-csr.num_rows * device.lanes // THREADS), _MAX_GRID)
+    threads = min(csr.num_rows * device.lanes, _MAX_GRID * _SET_UP.threads)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, contradicted)
-    launch_blocks(device, _SET_UP, expression("full_blocks", csr.indptr.dtype), blocks, THREADS, args)
+    _SET_UP.launch(device, "full_blocks", (csr.indptr.dtype,), threads, args)
     bits = int(device.download(contradicted)[0])  # synchronizes
     rows, columns = (_largest(bits >> shift, size) for shift, size in zip((0, 16), csr.shape, strict=True))
     return rows, columns
@@ -68,9 +65,9 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
     allocate = device.empty if num_block_rows else device.xp.zeros
     indptr = allocate(num_block_rows * row_lanes + 1, csr.indptr.dtype)
     indices = device.empty(csr.nnz // (rows * columns), csr.indices.dtype)
-    args = (np.int64(num_block_rows), *map(np.int32, (rows, columns, row_lanes)), csr.indptr, csr.indices)
-    name = expression("block_parts", csr.indptr.dtype)
-    launch_threads(device, _SET_UP, name, num_block_rows * device.lanes, THREADS, (*args, indptr, indices))
+    sizes = (np.int64(num_block_rows), *map(np.int32, (rows, columns, row_lanes)))
+    args = (*sizes, csr.indptr, csr.indices, indptr, indices)
+    _SET_UP.launch(device, "block_parts", (csr.indptr.dtype,), num_block_rows * device.lanes, args)
     return indptr, indices
 
 
@@ -79,19 +76,16 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
     (rows, columns), slices, indptr = blocks.blocksize, blocks.slices, blocks.part_indptr
     out = device.empty(slices.num_positions * rows * columns, items.dtype)
     item = ITEM_TYPES[items.dtype.itemsize]
+    types = item, indptr.dtype
     size = np.int32(rows), np.int32(columns)
     copied = indptr, items.view(item), np.zeros(1, item)[0], out.view(item)
     limits = np.int64(blocks.num_parts), np.int64(slices.num_slices), np.int64(slices.long_length)
-    args = (*limits, *size, np.int32(blocks.row_lanes), slices.rows, slices.slice_offsets, *copied)
-    threads = slices.num_slices * device.lanes * rows
-    launch_threads(device, _SET_UP, expression("lay_out_blocks", item, indptr.dtype), threads, THREADS, args)
+    args: Any = (*limits, *size, np.int32(blocks.row_lanes), slices.rows, slices.slice_offsets, *copied)
+    _SET_UP.launch(device, "lay_out_blocks", types, slices.num_slices * device.lanes * rows, args)
     if slices.long_rows is not None:
-        chunks = np.int32(slices.long_rows.num_chunks), records(device, slices.long_rows)
-        name, threads = (
-            expression("lay_out_long_blocks", item, indptr.dtype),
-            slices.long_rows.num_chunks * device.lanes,
-        )
-        launch_threads(device, _SET_UP, name, threads, THREADS, (*chunks, *size, *copied))
+        num_chunks = slices.long_rows.num_chunks
+        args = (np.int32(num_chunks), records(device, slices.long_rows), *size, *copied)
+        _SET_UP.launch(device, "lay_out_long_blocks", types, num_chunks * device.lanes, args)
     return out
 
 
@@ -139,16 +133,14 @@ def multiply_blocks(
     sizes = np.int64(c.nnz), np.int32(inner), np.int32(columns)
     factors = (a.indptr, a.indices, a_data, b.indptr, b.indices, b_data)
     args: Any = (*sizes, of_blocks, *factors, c.indptr, c.indices, values)
-    name = expression("multiply_blocks", a_data.dtype, c.indices.dtype, rows)
-    launch_threads(device, _PRODUCTS, name, c.nnz * columns, _PRODUCT_THREADS, args)
+    _PRODUCTS.launch(device, "multiply_blocks", (a_data.dtype, c.indices.dtype, rows), c.nnz * columns, args)
     return values
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kinds = product(COMPUTE_DTYPES, INDEX_DTYPES, range(1, MAX_BLOCK + 1))
-    products = [(_PRODUCTS, expression("multiply_blocks", *kind)) for kind in kinds]
-    kernels = [expression(name, index) for name in ("full_blocks", "block_parts") for index in INDEX_DTYPES]
-    for item, index in product(ITEM_TYPES.values(), INDEX_DTYPES):
-        kernels += [expression(name, item, index) for name in ("lay_out_blocks", "lay_out_long_blocks")]
-    return products + [(_SET_UP, kernel) for kernel in kernels]
+    return [
+        *_PRODUCTS.variants("multiply_blocks", COMPUTE_DTYPES, INDEX_DTYPES, range(1, MAX_BLOCK + 1)),
+        *_SET_UP.variants("full_blocks block_parts", INDEX_DTYPES),
+        *_SET_UP.variants("lay_out_blocks lay_out_long_blocks", ITEM_TYPES.values(), INDEX_DTYPES),
+    ]

@@ -10,9 +10,8 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Columns, Csr
-from gsparse.kernels.gpu.expressions import NARROW, constant, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.layout import THREADS
+from gsparse.formats.launch import Launch
+from gsparse.kernels.gpu.launch import NARROW, Source, constant
 
 # Neighbouring threads have neighbouring rows of a row pattern, whatever the patterns of these rows are.
 SHARES_RUNS = False
@@ -22,24 +21,20 @@ SHARES_RUNS = False
 CSR_CODES = (np.dtype(np.uint16),)
 LOOKS_UP = True
 
-SOURCE = "setup_entries.cu"
+SOURCE = Source("setup_entries.cu", Launch().threads_per_block)
 # The largest number of blocks of kernels that report to one word: enough to fill any GPU, few enough that their atomics
 # do not queue.
-_MAX_BLOCKS = 1056
+_MOST_THREADS = 1056 * SOURCE.threads
 # Slots of the hash table of distinct keys, with one for the key 0, and the number of keys that the first download
 # brings to the host.
-_SLOTS, _FIRST_KEYS = constant(SOURCE, "GS_SLOTS") + 1, 256
-
-
-def _blocks(threads: int) -> int:
-    return min(-(-threads // THREADS), _MAX_BLOCKS)
+_SLOTS, _FIRST_KEYS = constant(SOURCE.file, "GS_SLOTS") + 1, 256
 
 
 def run_span(device: Device, columns: Array, num_cols: int) -> int:
     """Find the largest distance between two columns of one run. Synchronizes."""
     span = device.xp.zeros(1, np.uint64)
     args = (np.int64(columns.size), columns, span)
-    launch_blocks(device, SOURCE, expression("run_span", columns.dtype), _blocks(columns.size), THREADS, args)
+    SOURCE.launch(device, "run_span", (columns.dtype,), min(columns.size, _MOST_THREADS), args)
     return int(device.download(span)[0])  # synchronizes
 
 
@@ -48,8 +43,8 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
     dtype = np.dtype(dtype)
     codes = device.empty(columns.size, dtype)
     bases = device.empty(-(-columns.size // device.lanes), np.int32)
-    name = expression("encode_columns", columns.dtype, dtype)
-    launch_threads(device, SOURCE, name, columns.size, THREADS, (np.int64(columns.size), columns, bases, codes))
+    args = (np.int64(columns.size), columns, bases, codes)
+    SOURCE.launch(device, "encode_columns", (columns.dtype, dtype), columns.size, args)
     return Columns(codes, bases)
 
 
@@ -58,7 +53,7 @@ def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[
     # The hash table, the number of keys in it, and the list of (key, position).
     memory = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
     args = (np.int64(keys.size), keys, np.int32(limit), memory, memory[_SLOTS:], memory[_SLOTS + 1 :])
-    launch_blocks(device, SOURCE, expression("collect_keys", keys.dtype), _blocks(keys.size), THREADS, args)
+    SOURCE.launch(device, "collect_keys", (keys.dtype,), min(keys.size, _MOST_THREADS), args)
     words = device.download(memory[_SLOTS : _SLOTS + 1 + 2 * min(_FIRST_KEYS, limit)])  # synchronizes
     count = int(words[0])
     if count > limit:
@@ -73,9 +68,8 @@ def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
     """Look up each key in a sorted table."""
     codes = device.empty(keys.size, dtype)
-    name = expression("encode_keys", keys.dtype, np.dtype(dtype))
     args = (np.int64(keys.size), keys, np.int32(table.size), table, codes)
-    launch_threads(device, SOURCE, name, keys.size, THREADS, args)
+    SOURCE.launch(device, "encode_keys", (keys.dtype, codes.dtype), keys.size, args)
     return codes
 
 
@@ -83,7 +77,7 @@ def survives_halving(device: Device, data: Array) -> bool:
     """Test all values, and stop at the first that changes. Synchronizes."""
     differs, words = device.xp.zeros(1, np.int32), data.view(np.int64)
     args = (np.int64(words.size), words, differs)
-    launch_blocks(device, SOURCE, expression("survive", words.dtype), _blocks(words.size), THREADS, args)
+    SOURCE.launch(device, "survive", (words.dtype,), min(words.size, _MOST_THREADS), args)
     return not device.download(differs)[0]  # synchronizes
 
 
@@ -100,9 +94,8 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
     """Hash the offsets of each row, and its values if `values` is true."""
     keys = device.empty(csr.num_rows, np.uint64)
     words, data, word = _words(csr, values)
-    name = expression("row_keys", csr.indptr.dtype, word)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, keys)
-    launch_threads(device, SOURCE, name, csr.num_rows, THREADS, args)
+    SOURCE.launch(device, "row_keys", (csr.indptr.dtype, word), csr.num_rows, args)
     return keys
 
 
@@ -112,10 +105,9 @@ def rows_follow(
     """Compare each row with its representative. Synchronizes."""
     result = device.xp.zeros(1 + representatives.size, np.int32)
     words, data, word = _words(csr, values)
-    name = expression("rows_follow", csr.indptr.dtype, word, codes.dtype)
     rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)
     args = (*rows, np.int32(representatives.size), representatives, result)
-    launch_threads(device, SOURCE, name, csr.num_rows, THREADS, args)
+    SOURCE.launch(device, "rows_follow", (csr.indptr.dtype, word, codes.dtype), csr.num_rows, args)
     differs, lengths = np.split(device.download(result), [1])  # synchronizes
     return None if differs[0] else lengths
 
@@ -127,22 +119,21 @@ def gather_rows(
     offsets = device.empty(num_entries, np.int32)
     gathered = device.empty(num_entries, csr.data.dtype) if values else None
     words, data, word = _words(csr, values)
-    name = expression("gather_rows", csr.indptr.dtype, word)
     rows = (np.int32(representatives.size), representatives, indptr, csr.indptr, csr.indices, words, data)
     args = (*rows, offsets, None if gathered is None else gathered.view(word))
-    launch_threads(device, SOURCE, name, representatives.size * device.lanes, THREADS, args)
+    SOURCE.launch(device, "gather_rows", (csr.indptr.dtype, word), representatives.size * device.lanes, args)
     return offsets, gathered
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names = [expression("survive", np.dtype(np.int64))]
-    for index in INDEX_DTYPES:
-        names.append(expression("run_span", index))
-        names += [expression("encode_columns", index, code) for code in NARROW]
-        for word in map(np.dtype, (np.int32, np.int64)):
-            names += [expression(name, index, word) for name in ("row_keys", "gather_rows")]
-            names += [expression("rows_follow", index, word, code) for code in NARROW]
-    for key in map(np.dtype, (np.uint32, np.uint64)):
-        names += [expression("collect_keys", key), *(expression("encode_keys", key, code) for code in NARROW)]
-    return [(SOURCE, name) for name in names]
+    words, keys = (np.dtype(np.int32), np.dtype(np.int64)), (np.dtype(np.uint32), np.dtype(np.uint64))
+    return [
+        *SOURCE.variants("survive", words[1:]),
+        *SOURCE.variants("run_span", INDEX_DTYPES),
+        *SOURCE.variants("encode_columns", INDEX_DTYPES, NARROW),
+        *SOURCE.variants("row_keys gather_rows", INDEX_DTYPES, words),
+        *SOURCE.variants("rows_follow", INDEX_DTYPES, words, NARROW),
+        *SOURCE.variants("collect_keys", keys),
+        *SOURCE.variants("encode_keys", keys, NARROW),
+    ]

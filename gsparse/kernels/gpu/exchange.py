@@ -1,30 +1,25 @@
 """What ranks exchange: elements of vectors, and messages through memory of GPUs.
 
-The contract is in `gsparse.kernels.exchange`, the kernels in `src/halo.cu` and `src/mailboxes.cu`.
+The contract is in `gsparse.kernels.exchange`, the kernels in `src/exchange.cu`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.kernels import exchange
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.panels import address_of
+from gsparse.kernels.gpu.launch import FLOATS, Source, address_of, constant, expression
 from gsparse.kernels.steps import Call
 
-_HALO = "halo.cu"
-_HALO_THREADS = constant(_HALO, "GS_HALO_THREADS")
+_SOURCE = Source("exchange.cu", constant("exchange.cu", "GS_HALO_THREADS"))
 # The largest number of blocks of scatter_add_dots, and so of partial sums.
 _MAX_HALO_BLOCKS = 528
 
-_MAILBOXES = "mailboxes.cu"
-_MAILBOX_THREADS = constant(_MAILBOXES, "GS_MAILBOX_THREADS")
+_MAILBOX_THREADS = constant(_SOURCE.file, "GS_MAILBOX_THREADS")
 # Blocks of each message. More are hardly faster: to send 320 KB, 16 blocks take 7.2 µs, 64 take 5.1 and 128 take 4.9
 # (two H200s, NVLink).
 _MAX_BLOCKS = 64
@@ -33,27 +28,24 @@ _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
     """Launch one thread for each element."""
-    name, args = expression("gather", x.dtype, numbers.dtype), (np.int64(out.size), x, numbers, out)
-    launch_threads(device, _HALO, name, out.size, _HALO_THREADS, args)
+    _SOURCE.launch(device, "gather", (x.dtype, numbers.dtype), out.size, (np.int64(out.size), x, numbers, out))
 
 
 def num_scatter_dots(count: int) -> int:
     """Return the number of blocks, each of which leaves a partial sum."""
-    return max(1, min(-(-count // _HALO_THREADS), _MAX_HALO_BLOCKS))
+    return max(1, min(-(-count // _SOURCE.threads), _MAX_HALO_BLOCKS))
 
 
 def scatter_add(
     device: Device, values: Array, numbers: Array, y: Array, x: Array | None = None, dots: Array | None = None
 ) -> None:
     """Launch one thread for each element, or with `dots` a few blocks that leave a partial sum each."""
-    args = np.int64(values.size), values, numbers, y
+    args, types = (np.int64(values.size), values, numbers, y), (y.dtype, numbers.dtype)
     if dots is not None:
-        name = expression("scatter_add_dots", y.dtype, numbers.dtype)
-        launch_blocks(device, _HALO, name, num_scatter_dots(values.size), _HALO_THREADS, (*args, x, dots))
+        threads = num_scatter_dots(values.size) * _SOURCE.threads
+        _SOURCE.launch(device, "scatter_add_dots", types, threads, (*args, x, dots))
     else:
-        launch_threads(
-            device, _HALO, expression("scatter_add", y.dtype, numbers.dtype), values.size, _HALO_THREADS, args
-        )
+        _SOURCE.launch(device, "scatter_add", types, values.size, args)
 
 
 class Mailboxes(exchange.Mailboxes):
@@ -90,7 +82,7 @@ class Mailboxes(exchange.Mailboxes):
         letters = [(part.size, address_of(part), address_of(boxes[peer]), peer) for peer, part in words.items()]
         args = self.device.upload(np.array(letters, np.int64)), self._half, self._stamps, *args
         blocks = _num_blocks(max(part.size for part in words.values()))
-        launch = self.device.bind_kernel(_MAILBOXES, name, (blocks, len(words)), (_MAILBOX_THREADS,), args)
+        launch = self.device.bind_kernel(_SOURCE.file, name, (blocks, len(words)), (_MAILBOX_THREADS,), args)
 
         def call(_words: Mapping[int, Array] = words) -> None:  # keeps the arrays, whose addresses the kernel reads
             launch()
@@ -102,7 +94,7 @@ class Mailboxes(exchange.Mailboxes):
         ranks = np.int32(self.rank), np.int32(self.world_size), theirs, own, self._half
         args = np.int64(words.size), words, *ranks, self._stamps, self._finished_sums, self._flags_on_device
         name = expression("sum_over_ranks", values.dtype)
-        self.device.bind_kernel(_MAILBOXES, name, (_num_blocks(words.size),), (_MAILBOX_THREADS,), args)()
+        self.device.bind_kernel(_SOURCE.file, name, (_num_blocks(words.size),), (_MAILBOX_THREADS,), args)()
         return []
 
 
@@ -112,8 +104,9 @@ def _num_blocks(num_words: int) -> int:
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kernels = [(_HALO, expression("gather", *types)) for types in product(COMPUTE_DTYPES, INDEX_DTYPES)]
-    for types in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
-        kernels += [(_HALO, expression(name, *types)) for name in ("scatter_add", "scatter_add_dots")]
-    names = ["post_words", "collect_words", *(expression("sum_over_ranks", dtype) for dtype in _SUMMED)]
-    return kernels + [(_MAILBOXES, name) for name in names]
+    return [
+        *_SOURCE.variants("gather", COMPUTE_DTYPES, INDEX_DTYPES),
+        *_SOURCE.variants("scatter_add scatter_add_dots", FLOATS, INDEX_DTYPES),
+        *((_SOURCE.file, name) for name in ("post_words", "collect_words")),
+        *_SOURCE.variants("sum_over_ranks", _SUMMED),
+    ]

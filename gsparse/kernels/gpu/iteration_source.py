@@ -82,7 +82,7 @@ from functools import cache
 
 import numpy as np
 
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import expression
 from gsparse.kernels.gpu.statements import (
     ExpressionWriter,
     Remote,

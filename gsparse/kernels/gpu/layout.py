@@ -17,8 +17,7 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr, LaneSlices, LongRows, Slices, costs
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import NO_LIMIT, Launch
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
-from gsparse.kernels.gpu.launch import launch_blocks, launch_threads, records
+from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, expression, launch_blocks, records
 from gsparse.kernels.set_up import Survey
 
 # Rows sorted by one block.
@@ -29,8 +28,8 @@ SCALAR_LENGTH = costs.SCALAR_LENGTH
 # Entries of a chunk of a long row.
 CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 
-THREADS = Launch().threads_per_block
-SOURCE, _LANES = "setup_rows.cu", "setup_lanes.cu"
+_SOURCE = Source("setup_rows.cu", Launch().threads_per_block)
+_SURVEY = Source("setup_survey.cu", _SOURCE.threads)
 # The largest number of parts of the rows, one for each block: enough to fill any GPU, and few enough that a block can
 # add up the counts of those before it.
 _MAX_PARTS = 1024
@@ -43,10 +42,10 @@ _FACTS = (
     "max_column", "num_unsorted", "run_span", "contradicted",
 )  # fmt: skip
 _COUNTERS = ("slice_positions", "short_positions", "long_positions")
-# The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (block_sizes.cuh).
+# The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (setup_survey.cu).
 _ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
-_LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
-_NUM_COUNTS = constant(SOURCE, "GS_COUNTS")
+_LIMITS = tuple(constant(_SOURCE.file, "GS_FIRST_LIMIT") << i for i in range(constant(_SOURCE.file, "GS_LIMITS")))
+_NUM_COUNTS = constant(_SOURCE.file, "GS_COUNTS")
 
 _SORT_THREADS = 512
 
@@ -94,11 +93,11 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
     num_parts = -(-num_rows // part_rows)
     totals = device.xp.zeros(len(_FACTS) + _NUM_COUNTS, np.uint64)
     parts = device.empty(num_parts * _NUM_COUNTS, np.int64)
-    blocks = max(1, num_parts, min(-(-indices.size // (THREADS * _COLUMNS_PER_THREAD)), _MAX_BLOCKS))
+    blocks = max(1, num_parts, min(-(-indices.size // (_SURVEY.threads * _COLUMNS_PER_THREAD)), _MAX_BLOCKS))
     sizes = (np.int64(num_rows), np.int32(num_parts), np.int64(part_rows), np.int64(indices.size))
     limits = (np.int64(LONG_LENGTH), np.int32(spans))
     args = (*sizes, *limits, indptr, indices, totals, parts)
-    launch_blocks(device, "setup_survey.cu", expression("survey", indptr.dtype), blocks, THREADS, args)
+    _SURVEY.launch(device, "survey", (indptr.dtype,), blocks * _SURVEY.threads, args)
     words = device.download(totals).tolist()  # synchronizes
     counts = Counts(parts, words[len(_FACTS) :], part_rows, num_parts)
     facts = _read(words[: len(_FACTS)])
@@ -127,7 +126,7 @@ def _read(words: list[int]) -> dict[str, int]:
 
 def _place(device: Device, name: str, indptr: Array, counts: Counts, *args: Any) -> None:
     args = (np.int64(indptr.size - 1), np.int64(counts.part_rows), *args)
-    launch_blocks(device, SOURCE, expression(name, indptr.dtype), counts.num_parts, THREADS, args)
+    _SOURCE.launch(device, name, (indptr.dtype,), counts.num_parts * _SOURCE.threads, args)
 
 
 def long_rows(
@@ -164,9 +163,8 @@ def cut_slices(
         counter = "slice_positions" if long_length == NO_LIMIT else "short_positions"
         positions_of_parts, num_positions = (counts.stride, counts.of(counter)), counts.total(counter)
     offsets = (device.empty if num_slices else device.xp.zeros)(num_slices + 1, np.int64)
-    sizes = (np.int64(num_rows), np.int64(num_slices), np.int64(counts.part_rows), np.int64(long_length))
-    args = (*sizes, *positions_of_parts, rows, indptr, offsets, short_rows)
-    launch_blocks(device, SOURCE, expression("place_slices", indptr.dtype), counts.num_parts, THREADS, args)
+    args = (np.int64(num_slices), np.int64(long_length), *positions_of_parts, rows, indptr, offsets, short_rows)
+    _place(device, "place_slices", indptr, counts, *args)
     return rows if sort else short_rows, offsets, num_positions
 
 
@@ -180,7 +178,7 @@ def sort_rows(device: Device, indptr: Array, counts: Counts, long_length: int, n
     sizes = (np.int32(num_rows), np.int32(num_places), np.int64(long_length))
     args = (*sizes, indptr, np.int64(counts.part_rows), np.int32(counts.num_parts), rows, positions.view(np.uint64))
     name, blocks = expression("sort_rows", indptr.dtype), -(-num_rows // SORTING_SCOPE)
-    launch_blocks(device, SOURCE, name, blocks, _SORT_THREADS, args)
+    launch_blocks(device, _SOURCE.file, name, blocks, _SORT_THREADS, args)
     return rows, positions
 
 
@@ -192,9 +190,9 @@ def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding
     layout = (slices.rows, slices.slice_offsets, np.int64(device.lanes), np.int32(0))
     _lay_out(device, indptr, items, padding, out, (*sizes, *layout), num_places)
     if long_rows is not None:
-        name = expression("lay_out_long", _item_type(items), indptr.dtype)
         args = (np.int32(long_rows.num_chunks), records(device, long_rows), indptr, *_items(items, padding, out))
-        launch_threads(device, SOURCE, name, long_rows.num_chunks * device.lanes, THREADS, args)
+        types = _item_type(items), indptr.dtype
+        _SOURCE.launch(device, "lay_out_long", types, long_rows.num_chunks * device.lanes, args)
     return out
 
 
@@ -209,8 +207,8 @@ def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pit
 def _lay_out(
     device: Device, indptr: Array, items: Array, padding: Any, out: Array, layout: tuple[Any, ...], num_places: int
 ) -> None:
-    name = expression("lay_out", _item_type(items), indptr.dtype)
-    launch_threads(device, SOURCE, name, num_places, THREADS, (*layout, indptr, *_items(items, padding, out)))
+    args = (*layout, indptr, *_items(items, padding, out))
+    _SOURCE.launch(device, "lay_out", (_item_type(items), indptr.dtype), num_places, args)
 
 
 def _item_type(items: Array) -> np.dtype[Any]:
@@ -228,8 +226,7 @@ def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) 
     num_rows = csr.num_rows
     found = device.empty((4, num_rows), np.int64)
     args = np.int64(num_rows), np.int64(most_steps), csr.indptr, csr.indices, numbers, found
-    name = expression("lane_rows", csr.indptr.dtype)
-    launch_threads(device, _LANES, name, num_rows * device.lanes, THREADS, args)
+    _SOURCE.launch(device, "lane_rows", (csr.indptr.dtype,), num_rows * device.lanes, args)
     keys, lanes, frequent_steps, rare_steps = found
     return device.xp.argsort(keys, kind="stable"), lanes, frequent_steps, rare_steps
 
@@ -237,21 +234,19 @@ def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) 
 def lane_positions(device: Device, csr: Csr, slices: LaneSlices) -> Array:
     """Number the frequent and the rare columns of each row by a warp."""
     positions = device.empty(csr.nnz, np.int64)
-    name = expression("lane_positions", csr.indptr.dtype)
     layout = slices.numbers, slices.places, slices.lanes, slices.frequent_offsets, slices.rare_offsets
     sizes = np.int64(csr.num_rows), np.int64(slices.num_frequent_positions), np.int32(slices.group)
     args = *sizes, csr.indptr, csr.indices, *layout, positions
-    launch_threads(device, _LANES, name, csr.num_rows * device.lanes, THREADS, args)
+    _SOURCE.launch(device, "lane_positions", (csr.indptr.dtype,), csr.num_rows * device.lanes, args)
     return positions
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kernels: list[tuple[str, str]] = [(SOURCE, expression("list_chunks", np.dtype(np.int32)))]
-    for index in INDEX_DTYPES:
-        kernels.append(("setup_survey.cu", expression("survey", index)))
-        kernels += [(_LANES, expression(name, index)) for name in ("lane_positions", "lane_rows")]
-        kernels += [(SOURCE, expression(name, index)) for name in ("place_long_rows", "sort_rows", "place_slices")]
-        for item in ITEM_TYPES.values():
-            kernels += [(SOURCE, expression(name, item, index)) for name in ("lay_out", "lay_out_long")]
-    return kernels
+    rows = "lane_positions lane_rows place_long_rows sort_rows place_slices"
+    return [
+        *_SOURCE.variants("list_chunks", (np.dtype(np.int32),)),
+        *_SURVEY.variants("survey", INDEX_DTYPES),
+        *_SOURCE.variants(rows, INDEX_DTYPES),
+        *_SOURCE.variants("lay_out lay_out_long", ITEM_TYPES.values(), INDEX_DTYPES),
+    ]

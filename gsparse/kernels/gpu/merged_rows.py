@@ -8,7 +8,7 @@ too much memory, so the entries are counted first. Then the rows are merged agai
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.launch import Source, constant, expression, launch_threads
 
-_SOURCE = "sparse_products_merged.cu"
-_THREADS = constant(_SOURCE, "GS_PRODUCT_THREADS")
+_SOURCE = Source("sparse_products_merged.cu", constant("sparse_products_merged.cu", "GS_PRODUCT_THREADS"))
 # The most entries of a row of the result.
-MOST_SLOTS = constant(_SOURCE, "GS_MOST_SLOTS")
+MOST_SLOTS = constant(_SOURCE.file, "GS_MOST_SLOTS")
 # Bytes of shared memory that a launch may ask for.
 SHARED_BYTES = 48 << 10
 # (rows of B that a lane has, lanes of a row) for rows of A with up to 8, 16, 32 and 128 entries. Measured on an H200
@@ -68,8 +66,8 @@ class MergePlan:
     lanes: int
     add_lanes: int
     most: int
-    threads: int = _THREADS
-    add_threads: int = _THREADS
+    threads: int = _SOURCE.threads
+    add_threads: int = _SOURCE.threads
 
     @property
     def pitch(self) -> int:
@@ -106,12 +104,8 @@ class Slots:
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names = []
-    for index in INDEX_DTYPES:
-        names += [expression("spgemm_merge", index, *merge, slots) for merge, slots in product(_MERGES, (0, 1))]
-        adds = product(COMPUTE_DTYPES, _ADD_LANES, (0, 1))
-        names += [expression("spgemm_add_merged", dtype, index, lanes, structure) for dtype, lanes, structure in adds]
-    return [(_SOURCE, name) for name in names]
+    merges = _SOURCE.variants("spgemm_merge", INDEX_DTYPES, _MERGES, (0, 1))
+    return merges + _SOURCE.variants("spgemm_add_merged", COMPUTE_DTYPES, INDEX_DTYPES, _ADD_LANES, (0, 1))
 
 
 def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan | None:
@@ -164,7 +158,7 @@ def merge(
     args: Any = (np.int64(rows[0]), np.int64(count), np.int32(plan.pitch), *structure, sizes, places, flag)
     name = expression("spgemm_merge", index, plan.lists, plan.lanes, int(has_slots))
     shared = plan.threads // plan.lanes * plan.pitch if has_slots else 0
-    launch_threads(device, _SOURCE, name, count * plan.lanes, plan.threads, args, shared)
+    launch_threads(device, _SOURCE.file, name, count * plan.lanes, plan.threads, args, shared)
 
 
 def places_of(device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, int]) -> Array:
@@ -217,4 +211,4 @@ def _add(
     sizes = (np.int64(rows[0]), np.int64(count), np.int32(plan.pitch), np.int32(capacity))
     name = expression("spgemm_add_merged", c.dtype, index, plan.add_lanes, int(structure))
     args: Any = (*sizes, places.view(np.uint8), *arrays, *flags)
-    launch_threads(device, _SOURCE, name, count * plan.add_lanes, plan.add_threads, args, capacity * each)
+    launch_threads(device, _SOURCE.file, name, count * plan.add_lanes, plan.add_threads, args, capacity * each)

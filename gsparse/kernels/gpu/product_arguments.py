@@ -15,8 +15,7 @@ from gsparse.device.launching import Passed
 from gsparse.formats import Columns, Values
 from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 from gsparse.kernels.contract import Multiply
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
-from gsparse.kernels.gpu.launch import bind_product, launch_blocks
+from gsparse.kernels.gpu.launch import BLOCK_DOTS, NARROW, NO_DOTS, bind_product, expression, launch_blocks, plain_types
 
 # The arguments that each call of a product passes, in the kernels' order.
 SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)

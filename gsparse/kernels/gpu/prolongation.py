@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_tolerance
 from gsparse.kernels.gpu.aggregation import NODE_TYPES, WIDTHS, lanes_of
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.launch import FLOATS, Source, constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
-_SOURCE = "prolongation.cu"
-_THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
+_SOURCE = Source("prolongation.cu", constant("prolongation.cu", "GS_PROLONG_THREADS"))
 # Entries that a lane holds in registers, and the lanes that may share a node whose aggregates are looked for: the least
 # number that holds the longest row, if its length is known. Each aggregate takes all lanes of a node one step, whether
 # they hold entries or not, so eight lanes would take four times as long as two for a 7-point stencil.
-_HELD, _REACH_WIDTHS = constant(_SOURCE, "GS_HELD"), (2, *WIDTHS)
+_HELD, _REACH_WIDTHS = constant(_SOURCE.file, "GS_HELD"), (2, *WIDTHS)
 # Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
 # Mean number of rows of an aggregate, and of entries of a node in `expand_pattern`, up to which the smaller number of
@@ -32,18 +29,15 @@ _SMALL_AGGREGATES = 16
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    floats = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
-    names = [expression("orthonormalize", dtype, width) for dtype, width in product(floats, WIDTHS)]
     outs = [(np.dtype(np.int32), np.dtype(np.int32)), *((index, np.dtype(np.int64)) for index in INDEX_DTYPES)]
-    names += [expression("expand_pattern", *types, width) for types, width in product(outs, WIDTHS)]
-    for index in INDEX_DTYPES:
-        kinds = product(floats, _REACH_WIDTHS, (0, 1))
-        names += [expression("reach_aggregates", dtype, index, width, fills) for dtype, width, fills in kinds]
-        # With several candidates, one unknown per node is treated as a block, too.
-        types = dict.fromkeys([*NODE_TYPES, *((dtype, dtype, 1) for dtype in floats)])
-        rows = product(types, _ROW_WIDTHS)
-        names += [expression("smooth_rows", dtype, node, index, width, blocks) for (dtype, node, blocks), width in rows]
-    return [(_SOURCE, name) for name in names]
+    # With several candidates, one unknown per node is treated as a block, too.
+    types = dict.fromkeys([*NODE_TYPES, *((dtype, dtype, 1) for dtype in FLOATS)])
+    return [
+        *_SOURCE.variants("orthonormalize", FLOATS, WIDTHS),
+        *_SOURCE.variants("expand_pattern", outs, WIDTHS),
+        *_SOURCE.variants("reach_aggregates", FLOATS, INDEX_DTYPES, _REACH_WIDTHS, (0, 1)),
+        *_SOURCE.variants("smooth_rows", types, INDEX_DTYPES, _ROW_WIDTHS),
+    ]
 
 
 def orthonormal_candidates(
@@ -55,8 +49,7 @@ def orthonormal_candidates(
     width = WIDTHS[candidates.shape[0] > _SMALL_AGGREGATES * num_aggregates]
     options = (np.int64(num_aggregates), np.int32(block_size), np.int32(k))
     args: Any = (*options, np.float64(dependence_tolerance(candidates.dtype)), bounds, order, candidates, q, r)
-    name = expression("orthonormalize", candidates.dtype, width)
-    launch_threads(device, _SOURCE, name, num_aggregates * width, _THREADS, args)
+    _SOURCE.launch(device, "orthonormalize", (candidates.dtype, width), num_aggregates * width, args)
     return q, r
 
 
@@ -70,15 +63,15 @@ def prolongator_pattern(
     is_smoothed, sizes = device.empty(num_nodes, np.uint8), device.empty(num_nodes, index)
     matrix = (np.int64(num_nodes), np.int32(MOST_REACHED), np.float64(theta), scales)
     args: Any = (*matrix, nodes.indptr, nodes.indices, nodes.data, aggregates, is_smoothed)
-    name, threads = expression("reach_aggregates", nodes.dtype, index, width, 0), num_nodes * width
-    launch_threads(device, _SOURCE, name, threads, _THREADS, (*args, sizes, None, None))
+    types, threads = (nodes.dtype, index, width, 0), num_nodes * width
+    _SOURCE.launch(device, "reach_aggregates", types, threads, (*args, sizes, None, None))
     indptr, nnz = row_pointers(device, sizes)  # synchronizes
     pattern = NodePattern(indptr, device.empty(nnz, indptr.dtype), is_smoothed.view(np.bool_))
     if indptr.dtype != index:
         nodes = nodes.with_index_dtype(indptr.dtype)
         args = (*matrix, nodes.indptr, nodes.indices, nodes.data, aggregates, is_smoothed)
-    name = expression("reach_aggregates", nodes.dtype, indptr.dtype, width, 1)
-    launch_threads(device, _SOURCE, name, threads, _THREADS, (*args, None, indptr, pattern.indices))
+    types = (nodes.dtype, indptr.dtype, width, 1)
+    _SOURCE.launch(device, "reach_aggregates", types, threads, (*args, None, indptr, pattern.indices))
     return pattern
 
 
@@ -94,8 +87,7 @@ def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: in
     width = WIDTHS[nnz > _SMALL_AGGREGATES * num_nodes]
     options = (np.int64(num_nodes), np.int32(block_size), np.int32(k))
     args: Any = (*options, indptr, indices, out_indptr, out_indices)
-    name = expression("expand_pattern", indices.dtype, index, width)
-    launch_threads(device, _SOURCE, name, num_nodes * width, _THREADS, args)
+    _SOURCE.launch(device, "expand_pattern", (indices.dtype, index, width), num_nodes * width, args)
     return out_indptr, out_indices
 
 
@@ -118,11 +110,10 @@ def prolongator_values(
     num_entries = int(pattern.indices.size) * block_size * k
     values, mean = device.empty(num_entries, csr.dtype), num_entries / max(csr.num_rows, 1)
     width = _ROW_WIDTHS[sum(mean > length for length in _ROW_LENGTHS)]
-    is_block = int(block_size > 1 or k > 1)
+    types = (csr.dtype, nodes.dtype, int(block_size > 1 or k > 1), index, width)
     options = (np.int64(csr.num_rows), np.int32(block_size), np.int32(k), np.float64(theta), np.float64(omega), scales)
     matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
     reached = (pattern.indptr, pattern.indices, pattern.is_smoothed.view(np.uint8))
     args: Any = (*options, *matrices, *reached, aggregates, tentative, values)
-    name = expression("smooth_rows", csr.dtype, nodes.dtype, index, width, is_block)
-    launch_threads(device, _SOURCE, name, csr.num_rows * width, _THREADS, args)
+    _SOURCE.launch(device, "smooth_rows", types, csr.num_rows * width, args)
     return values

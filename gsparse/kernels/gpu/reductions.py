@@ -10,6 +10,7 @@ cut into pieces, the pieces are reduced, and the results of the pieces are runs 
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,10 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.kernels.algebra import EXTREMES, TERMS, TESTS
-from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
+from gsparse.kernels.gpu.launch import TILE_THREADS, Source, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 
-_SOURCE = "reductions.cu"
-_THREADS = 256
+_SOURCE = Source("reductions.cu", 256)
 # The most values of a run that one lane reads, one after the other. Longer runs are cut.
 _VALUES_PER_LANE = 128
 # Blocks that add up all values: several for each multiprocessor of a large GPU.
@@ -35,17 +34,18 @@ _INT64, _FLOAT64, _COMPLEX128 = (np.dtype(name) for name in ("int64", "float64",
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names = []
-    for index in INDEX_DTYPES:
-        for dtype in COMPUTE_DTYPES:
-            sums = {_sum_dtype(dtype, terms) for terms in TERMS if dtype != _INT64 or terms in ("value", "nonzero")}
-            names += [expression("sum_entries", dtype, index, out) for out in sorted(sums, key=str)]
-            if index == np.int32:
-                names += [expression("sum_values", dtype, out) for out in sorted(sums, key=str)]
-            extremes = ("extreme_entries", "extreme_positions", "extreme_columns")
-            names += [expression(name, dtype, index) for name in extremes]
-    names += [expression(name, dtype) for name in ("first_where", "count_where") for dtype in (*COMPUTE_DTYPES, _MASK)]
-    return [(_SOURCE, name) for name in names]
+    # The dtypes of values and of their sums.
+    sums = dict.fromkeys(
+        (dtype, _sum_dtype(dtype, terms))
+        for dtype, terms in product(COMPUTE_DTYPES, TERMS)
+        if dtype != _INT64 or terms in ("value", "nonzero")
+    )
+    return [
+        *_SOURCE.variants("sum_entries", [(dtype, index, out) for (dtype, out), index in product(sums, INDEX_DTYPES)]),
+        *_SOURCE.variants("sum_values", sums),
+        *_SOURCE.variants("extreme_entries extreme_positions extreme_columns", COMPUTE_DTYPES, INDEX_DTYPES),
+        *_SOURCE.variants("first_where count_where", (*COMPUTE_DTYPES, _MASK)),
+    ]
 
 
 def _sum_dtype(dtype: np.dtype[Any], terms: str) -> np.dtype[Any]:
@@ -60,8 +60,7 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
         return _sum_of_all(device, data, terms)
     for level in _levels(device, bounds, int(data.size), longest):
         sums = device.empty(level.size - 1, _sum_dtype(data.dtype, terms))
-        name = expression("sum_entries", data.dtype, level.dtype, sums.dtype)
-        _launch(device, name, level, data, (np.int32(TERMS[terms]),), (sums,))
+        _launch(device, "sum_entries", level, data, (np.int32(TERMS[terms]),), (sums,), sums.dtype)
         data, terms = sums, "value"
     return data
 
@@ -72,7 +71,7 @@ def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
     total, blocks = device.empty(1, dtype), min(num_tiles(size), _MOST_BLOCKS)
     _, arrivals, _ = tally(device, 0)
     args: Any = (np.int32(TERMS[terms]), np.int64(size), data, device.empty(blocks, dtype), arrivals, total)
-    launch_blocks(device, _SOURCE, expression("sum_values", data.dtype, dtype), blocks, TILE_THREADS, args)
+    _SOURCE.launch(device, "sum_values", (data.dtype, dtype), blocks * TILE_THREADS, args)
     return total
 
 
@@ -91,9 +90,10 @@ def count_where(device: Device, values: Array, *tests: str) -> int:
 def _tally_tests(device: Device, name: str, values: Array, tests: tuple[str, ...]) -> int:
     values = device.xp.ascontiguousarray(values)
     values = values.view(_MASK) if values.dtype == bool else values
-    blocks, bits = num_tiles(int(values.size)), sum(TESTS[test] for test in tests)
-    args: Any = (np.int32(bits), np.int64(values.size), values, *tally(device, blocks))
-    launch_blocks(device, _SOURCE, expression(name, values.dtype), blocks, TILE_THREADS, args)
+    bits, counts = sum(TESTS[test] for test in tests), tally(device, num_tiles(int(values.size)))
+    _SOURCE.launch_tiles(
+        device, name, (values.dtype,), values.size, (np.int32(bits), np.int64(values.size), values, *counts)
+    )
     return device.counts.read()[0]  # synchronizes
 
 
@@ -112,8 +112,7 @@ def extreme_entries(
         extremes = device.empty(level.size - 1, data.dtype)
         is_last = level is levels[-1]
         zeros = (np.int64(full if is_last else 0), bounds if is_last and bounds is not None else level)
-        name = expression("extreme_entries", data.dtype, level.dtype)
-        _launch(device, name, level, data, _search(extreme, unsigned), (*zeros, extremes))
+        _launch(device, "extreme_entries", level, data, _search(extreme, unsigned), (*zeros, extremes))
         data = extremes
     return data
 
@@ -126,8 +125,7 @@ def extreme_positions(
     values, positions = data, None
     for level in levels:
         best = device.empty(level.size - 1, np.int64)
-        name = expression("extreme_positions", data.dtype, level.dtype)
-        _launch(device, name, level, values, _search(extreme, unsigned), (best,))
+        _launch(device, "extreme_positions", level, values, _search(extreme, unsigned), (best,))
         # No piece is empty, but a run may be.
         positions = best if positions is None else device.xp.where(best < 0, best, positions[best])
         if level is not levels[-1]:
@@ -140,17 +138,16 @@ def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, un
     columns = device.empty(csr.num_rows, np.int64)
     sizes = (*_search(extreme, unsigned), np.int64(csr.num_rows), np.int64(csr.num_cols))
     args = (*sizes, csr.indptr, csr.indices, csr.data, positions, columns)
-    name = expression("extreme_columns", csr.dtype, csr.indptr.dtype)
-    launch_threads(device, _SOURCE, name, csr.num_rows, _THREADS, args)
+    _SOURCE.launch(device, "extreme_columns", (csr.dtype, csr.indptr.dtype), csr.num_rows, args)
     return columns
 
 
-def _launch(device: Device, name: str, bounds: Array, data: Array, before: tuple[Any, ...], after: Any) -> None:
+def _launch(device: Device, name: str, bounds: Array, data: Array, before: Any, after: Any, *types: Any) -> None:
     """Launch a kernel with a group of lanes for each run: a power of two, near the mean length of runs."""
     num_runs = int(bounds.size) - 1
     width = _lanes_per_run(device, num_runs, int(data.size))
     args = (*before, np.int32(width), np.int64(num_runs), np.int64(data.size), bounds, data, *after)
-    launch_threads(device, _SOURCE, name, num_runs * width, _THREADS, args)
+    _SOURCE.launch(device, name, (data.dtype, bounds.dtype, *types), num_runs * width, args)
 
 
 def _lanes_per_run(device: Device, num_runs: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Sweeps, projections and colours (kernels: `src/relaxation.cu`, `src/coloring.cu`).
+"""Sweeps, projections and colours (kernels: `src/relaxation.cu`).
 
 The contract is in `gsparse.kernels.relaxation`. A group with many rows is one launch. Consecutive small groups are one
 launch of one block.
@@ -7,24 +7,20 @@ launch of one block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.panels import MAX_GRID_Y
+from gsparse.kernels.gpu.launch import FLOATS, Source, check_columns, constant, expression
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
 
-_SOURCE, _COLORING = "relaxation.cu", "coloring.cu"
-_THREADS = constant(_SOURCE, "GS_SWEEP_THREADS")
-_COLOR_THREADS = constant(_COLORING, "GS_COLOR_THREADS")
+_SOURCE = Source("relaxation.cu", constant("relaxation.cu", "GS_COLOR_THREADS"))
+_THREADS = constant(_SOURCE.file, "GS_SWEEP_THREADS")
 # Launches between two looks at the number of rows that are not coloured yet. Ten to twenty launches colour a mesh.
 _ROUNDS = 8
 # Lanes that share a row, and the mean lengths up to which they do. Longer rows have a warp each.
@@ -34,15 +30,13 @@ _NARROW_PASSES = 2
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
+    """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     widths = (*_LANES, lanes)
-    names = []
-    for dtype, index in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
-        names.append(expression("begin_sweep", dtype, index))
-        kernels = product(("sweep_rows", "sweep_blocks", "project_rows"), widths)
-        names += [expression(name, dtype, index, width) for name, width in kernels]
-    coloring = [expression(name, index) for name in ("row_priorities", "color_rows") for index in INDEX_DTYPES]
-    return [*((_SOURCE, name) for name in names), *((_COLORING, name) for name in coloring)]
+    return [
+        *_SOURCE.variants("begin_sweep", FLOATS, INDEX_DTYPES),
+        *_SOURCE.variants("sweep_rows sweep_blocks project_rows", FLOATS, INDEX_DTYPES, widths),
+        *_SOURCE.variants("row_priorities color_rows", INDEX_DTYPES),
+    ]
 
 
 def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
@@ -51,14 +45,14 @@ def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
     others, has_others = csr if transposed is None else transposed, np.int32(transposed is not None)
     priorities, colors = device.empty(csr.num_rows, np.uint32), xp.full(csr.num_rows, -1, np.int32)
     args: Any = (size, csr.indptr, others.indptr, has_others, priorities)
-    launch_threads(device, _COLORING, expression("row_priorities", index), csr.num_rows, _COLOR_THREADS, args)
+    _SOURCE.launch(device, "row_priorities", (index,), csr.num_rows, args)
     graph = (csr.indptr, csr.indices, others.indptr, others.indices, has_others)
     is_done = not csr.num_rows
     while not is_done:
         num_left = xp.zeros(_ROUNDS, np.uint32)
         for count in range(_ROUNDS):
             args = (size, *graph, priorities, colors, num_left[count:])
-            launch_threads(device, _COLORING, expression("color_rows", index), csr.num_rows, _COLOR_THREADS, args)
+            _SOURCE.launch(device, "color_rows", (index,), csr.num_rows, args)
         is_done = int(num_left[-1]) == 0  # synchronizes
     return colors
 
@@ -88,8 +82,7 @@ class _Groups:
     """
 
     def __init__(self, device: Device, rows: Csr, levels: Levels, size: int, columns: int, backward: bool) -> None:
-        if columns > MAX_GRID_Y:
-            raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+        check_columns(columns)
         self.lanes = _choose_lanes(device, rows, size)
         self.slots = _THREADS // self.lanes // size
         self.device, self.rows = device, rows
@@ -101,7 +94,7 @@ class _Groups:
         """Bind the launches of a kernel, each for a range of groups; the first `skip` groups are left out."""
         kernel = expression(name, self.rows.dtype, self.rows.indices.dtype, self.lanes)
         return [
-            self.device.bind_product(_SOURCE, kernel, grid, (_THREADS,), (*groups, *args))
+            self.device.bind_product(_SOURCE.file, kernel, grid, (_THREADS,), (*groups, *args))
             for grid, groups in self._ranges(skip)
         ]
 
@@ -139,7 +132,7 @@ def bind_sweep(
         begin = expression("begin_sweep", rows.dtype, rows.indices.dtype)
         grid = (-(-rows.num_rows // _THREADS), columns)
         args = (*numbers, levels.order, weights, Passed.X, Passed.Y)
-        launches.insert(0, device.bind_product(_SOURCE, begin, grid, (_THREADS,), args))
+        launches.insert(0, device.bind_product(_SOURCE.file, begin, grid, (_THREADS,), args))
 
     def sweep(x: Array, b: Array) -> None:
         for launch in launches:

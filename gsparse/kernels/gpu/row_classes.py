@@ -1,7 +1,8 @@
 """Rows of a product of two sparse matrices in classes, each of which has a kernel.
 
 Products whose rows are all short, or about equally long, need no classes (`merged_rows.py`). The kernels that classify
-are `src/row_classes.cu`; those of wide rows are `src/sparse_products_wide.cu`.
+and those of wide rows are
+`src/row_classes.cu`.
 
 class    0            1 to 3                        4 to 6                            7
 rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
@@ -17,13 +18,11 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
+from gsparse.kernels.gpu.launch import TILE_THREADS, Source, constant, expression, launch_blocks, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_tiles
 
-_SOURCE = "row_classes.cu"
-_COUNT_THREADS = constant(_SOURCE, "GS_COUNT_THREADS")
-_CLASSES, FIRST_TABLE = constant(_SOURCE, "GS_ROW_CLASSES"), constant(_SOURCE, "GS_FIRST_TABLE")
+_SOURCE = Source("row_classes.cu", constant("row_classes.cu", "GS_COUNT_THREADS"))
+_CLASSES, FIRST_TABLE = constant(_SOURCE.file, "GS_ROW_CLASSES"), constant(_SOURCE.file, "GS_FIRST_TABLE")
 WIDE = _CLASSES - 1
 # The size up to which a row belongs to each class with a table. The size is the number of products where entries are
 # counted, and the number of entries where they are filled in. Of a matrix with few columns, rows are wide sooner: its
@@ -38,16 +37,15 @@ _SMALL_PART = 0.2
 # Lanes that count the products of a row, if A has up to _SHORT_ROWS entries per row, and if it has more.
 _PRODUCT_LANES, _SHORT_ROWS = (8, 32), 16
 
-_WIDE_ROWS = "sparse_products_wide.cu"
-_WIDE_THREADS = constant(_WIDE_ROWS, "GS_WIDE_THREADS")
+_WIDE_THREADS = constant(_SOURCE.file, "GS_WIDE_THREADS")
 # Columns of a window, and entries of a window of values of up to 8 bytes and of more.
-_COLUMNS = constant(_WIDE_ROWS, "GS_WINDOW_COLUMNS")
-_ENTRIES = constant(_WIDE_ROWS, "GS_WINDOW_ENTRIES"), constant(_WIDE_ROWS, "GS_WINDOW_ENTRIES") // 2
+_COLUMNS = constant(_SOURCE.file, "GS_WINDOW_COLUMNS")
+_ENTRIES = constant(_SOURCE.file, "GS_WINDOW_ENTRIES"), constant(_SOURCE.file, "GS_WINDOW_ENTRIES") // 2
 # Blocks that are launched without asking how many have a window: to wait for that number takes longer than to start
 # blocks that have nothing to do.
 _FEW_BLOCKS = 4096
 # The most lanes that go through a row of B together.
-_MAX_LANES = constant(_WIDE_ROWS, "GS_WIDE_LANES")
+_MAX_LANES = constant(_SOURCE.file, "GS_WIDE_LANES")
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,16 @@ def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
 
 def _find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
     """Leave the length of the longest row in an element of ``device.counts``."""
-    name, blocks = expression("longest_row", values.dtype, sizes), num_tiles(num_rows)
-    args: Any = (np.int64(num_rows), values, *tally(device, blocks, place))
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    args = (np.int64(num_rows), values, *tally(device, num_tiles(num_rows), place))
+    _SOURCE.launch_tiles(device, "longest_row", (values.dtype, sizes), num_rows, args)
 
 
 def num_products(device: Device, a: Csr, b: Csr) -> Array:
     """Return the number of products that make up each row of A·B, at most 2³¹ - 1."""
     index, lanes = a.indices.dtype, _PRODUCT_LANES[a.nnz > _SHORT_ROWS * a.num_rows]
     products = device.empty(a.num_rows, index)
-    args: Any = (np.int64(a.num_rows), a.indptr, a.indices, b.indptr, products)
-    name = expression("spgemm_products", index, lanes)
-    launch_threads(device, _SOURCE, name, a.num_rows * lanes, _COUNT_THREADS, args)
+    args = (np.int64(a.num_rows), a.indptr, a.indices, b.indptr, products)
+    _SOURCE.launch(device, "spgemm_products", (index, lanes), a.num_rows * lanes, args)
     return products
 
 
@@ -145,14 +141,14 @@ def classify(device: Device, sizes: Array, products: Array | None, limits: tuple
     if not num_rows:
         return Classes((), 0, counts[:0], device.xp.zeros(1, np.uint32))
     args: Any = (np.int64(num_rows), sizes, products, of_row, flag, counts, arrivals, totals)
-    launch_blocks(device, _SOURCE, expression("classify_rows", index, *limits), blocks, TILE_THREADS, args)
+    _SOURCE.launch_tiles(device, "classify_rows", (index, *limits), num_rows, args)
     *by_class, total = device.counts.read(_CLASSES + 1)  # synchronizes
     _join_small_classes(by_class)
     rows = None
     if max(by_class) < num_rows:
         rows = device.empty(num_rows, index)
         args = (np.int64(num_rows), of_row, counts, rows)
-        launch_blocks(device, _SOURCE, expression("group_rows", index), blocks, TILE_THREADS, args)
+        _SOURCE.launch_tiles(device, "group_rows", (index,), num_rows, args)
     classes, start = list[RowClass](), 0
     for number, count in enumerate(by_class):
         if count and number:
@@ -179,7 +175,7 @@ def count_wide(device: Device, group: RowClass, a: Csr, b: Csr, sizes: Array | N
     counts = device.empty(group.count * windows, np.int32)
     args: Any = (*_shape_of(group.rows, group.count, b), a.indptr, a.indices, b.indptr, b.indices, counts, sizes)
     name = expression("spgemm_count_wide", index)
-    launch_blocks(device, _WIDE_ROWS, name, group.count * windows, TILE_THREADS, args)
+    launch_blocks(device, _SOURCE.file, name, group.count * windows, TILE_THREADS, args)
     return counts
 
 
@@ -189,7 +185,7 @@ def fill_wide_columns(device: Device, rows: Array | None, num_rows: int, a: Csr,
     structure = (a.indptr, a.indices, b.indptr, b.indices, counts, c.indptr, c.indices)
     args: Any = (*_shape_of(rows, num_rows, b), *structure)
     name = expression("spgemm_columns_wide", c.indices.dtype)
-    launch_blocks(device, _WIDE_ROWS, name, num_rows * _num_windows(b), TILE_THREADS, args)
+    launch_blocks(device, _SOURCE.file, name, num_rows * _num_windows(b), TILE_THREADS, args)
 
 
 def fill_wide_values(
@@ -202,17 +198,15 @@ def fill_wide_values(
     index, size = c.indices.dtype, _ENTRIES[c.dtype.itemsize > 8]
     windows = device.empty(num_rows, index)
     args: Any = (np.int32(size), np.int64(num_rows), rows, c.indptr, windows)
-    launch_threads(device, _WIDE_ROWS, expression("count_windows", index), num_rows, TILE_THREADS, args)
+    _SOURCE.launch(device, "count_windows", (index,), num_rows, args)
     blocks = num_rows + c.nnz // size  # or fewer
     if blocks <= _FEW_BLOCKS:
         first_window = point_to_rows(device, windows, sum_tiles(device, windows, is_total_read=False), index)
     else:
         first_window, blocks = row_pointers(device, windows)  # synchronizes
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
-    name = expression("spgemm_values_wide", c.dtype, index)
-    launch_blocks(
-        device, _WIDE_ROWS, name, blocks, _WIDE_THREADS, (np.int64(num_rows), rows, first_window, *arrays, *flags)
-    )
+    args = (np.int64(num_rows), rows, first_window, *arrays, *flags)
+    launch_blocks(device, _SOURCE.file, expression("spgemm_values_wide", c.dtype, index), blocks, _WIDE_THREADS, args)
 
 
 def _num_windows(b: Csr) -> int:
@@ -227,14 +221,10 @@ def _shape_of(rows: Array | None, num_rows: int, b: Csr) -> tuple[Any, ...]:
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names = []
-    for index in INDEX_DTYPES:
-        names += [expression("spgemm_products", index, lanes) for lanes in _PRODUCT_LANES]
-        names += [expression("classify_rows", index, *limits) for limits in (*COUNT_LIMITS, *FILL_LIMITS)]
-        names += [expression("group_rows", index), *(expression("longest_row", index, sizes) for sizes in (0, 1))]
-    kernels = [(_SOURCE, name) for name in names]
-    names = []
-    for index in INDEX_DTYPES:
-        names += [expression(n, index) for n in ("spgemm_count_wide", "spgemm_columns_wide", "count_windows")]
-        names += [expression("spgemm_values_wide", dtype, index) for dtype in COMPUTE_DTYPES]
-    return kernels + [(_WIDE_ROWS, name) for name in names]
+    return [
+        *_SOURCE.variants("spgemm_products", INDEX_DTYPES, _PRODUCT_LANES),
+        *_SOURCE.variants("classify_rows", INDEX_DTYPES, (*COUNT_LIMITS, *FILL_LIMITS)),
+        *_SOURCE.variants("group_rows spgemm_count_wide spgemm_columns_wide count_windows", INDEX_DTYPES),
+        *_SOURCE.variants("longest_row", INDEX_DTYPES, (0, 1)),
+        *_SOURCE.variants("spgemm_values_wide", COMPUTE_DTYPES, INDEX_DTYPES),
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,21 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import TILE, TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
+from gsparse.kernels.gpu.launch import TILE, TILE_THREADS, Source, constant, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
 
-_SOURCE = "sparse_pairs.cu"
+_SOURCE = Source("sparse_pairs.cu", TILE_THREADS)
 # Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
-_NARROW_BYTES = constant(_SOURCE, "GS_NARROW_BYTES")
+_NARROW_BYTES = constant(_SOURCE.file, "GS_NARROW_BYTES")
 _TILES = TILE, TILE // 2
 _BOOLEAN = np.dtype(np.uint8)
 # Entries up to which matrices are merged at once, which also tells whether they have the same structure: to compare
 # their structures first would need another wait.
 _SMALL = 50_000
 # What a block that finds a difference between two structures adds to the count of values.
-_DIFFERS = constant(_SOURCE, "GS_DIFFERS")
+_DIFFERS = constant(_SOURCE.file, "GS_DIFFERS")
 # What a place with an entry in both matrices adds to the count of entries of the result.
-_BOTH = constant(_SOURCE, "GS_RESULTS") + 1
+_BOTH = constant(_SOURCE.file, "GS_RESULTS") + 1
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,9 @@ class _Merge:
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    pairs = product(COMPUTE_DTYPES, INDEX_DTYPES, ("count_pairs", "combine_pairs", "combine_alike"))
-    names = [expression(name, dtype, index, out) for dtype, index, name in pairs for out in (dtype, _BOOLEAN)]
-    names += [expression("find_places", index) for index in INDEX_DTYPES]
-    return [(_SOURCE, name) for name in names]
+    types = [(dtype, index, out) for dtype in COMPUTE_DTYPES for index in INDEX_DTYPES for out in (dtype, _BOOLEAN)]
+    pairs = _SOURCE.variants("count_pairs combine_pairs combine_alike", types)
+    return pairs + _SOURCE.variants("find_places", INDEX_DTYPES)
 
 
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
@@ -94,8 +91,7 @@ def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool
     results, blocks = device.empty(size, out), num_tiles(max(size, num_pointers))
     values = (_number(operation), _flip(unsigned), np.int64(size), np.int64(num_pointers))
     args = (*values, *pairs[0], *pairs[1], a.data, b.data, results, *tally(device, blocks))
-    name = expression("combine_alike", a.dtype, a.indices.dtype, out)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    _SOURCE.launch(device, "combine_alike", (a.dtype, a.indices.dtype, out), blocks * TILE_THREADS, args)
     return results
 
 
@@ -128,10 +124,9 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
         structure = (a.indptr, a.indices, b.indptr, b.indices, places)
         threads = (blocks + 1) * device.lanes
         places_args = (np.int32(tile), *sizes, *structure)
-        launch_threads(device, _SOURCE, expression("find_places", index), threads, TILE_THREADS, places_args)
-    name, both = expression("count_pairs", a.dtype, index, out), np.int64(_BOTH if counts_both else 0)
-    count_args = (*args, np.int32(is_small), both, *counts)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, count_args)
+        _SOURCE.launch(device, "find_places", (index,), threads, places_args)
+    count_args = (*args, np.int32(is_small), np.int64(_BOTH if counts_both else 0), *counts)
+    _SOURCE.launch(device, "count_pairs", (a.dtype, index, out), blocks * TILE_THREADS, count_args)
     return _Merge((a.dtype, index, out), blocks, args, counts[0])
 
 
@@ -140,7 +135,6 @@ def _merged(device: Device, operation: str, a: Csr, merge: _Merge, nnz: int) -> 
     _, index, out = merge.types
     indptr = device.empty(a.num_rows + 1, index) if merge.blocks else device.xp.zeros(1, index)
     c = Csr(a.shape, indptr, device.empty(nnz, index), device.empty(nnz, out), is_canonical=True)
-    name = expression("combine_pairs", *merge.types)
     args = (*merge.args, merge.offsets, indptr, c.indices, c.data)
-    launch_blocks(device, _SOURCE, name, merge.blocks, TILE_THREADS, args)
+    _SOURCE.launch(device, "combine_pairs", merge.types, merge.blocks * TILE_THREADS, args)
     return c.with_data(c.data.view(np.bool_)) if operation in COMPARISONS else c

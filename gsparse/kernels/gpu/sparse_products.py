@@ -8,7 +8,6 @@ each row are counted first, then filled in.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import KnownProduct
 from gsparse.kernels.gpu import merged_rows, row_classes
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.launch import Source, constant
 from gsparse.kernels.gpu.merged_rows import MOST_SLOTS, MergePlan, Slots, plan_merge, slots_limit
 from gsparse.kernels.gpu.row_classes import (
     COUNT_LIMITS,
@@ -36,13 +34,15 @@ from gsparse.kernels.gpu.row_classes import (
 )
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
-_SORTED, _TABLES = "sparse_products_sorted.cu", "sparse_products_tables.cu"
-_THREADS = constant("products.cuh", "GS_PRODUCT_THREADS")
+_SORTED, _TABLES = (
+    Source(file, constant(file, "GS_PRODUCT_THREADS"))
+    for file in ("sparse_products_sorted.cu", "sparse_products_tables.cu")
+)
 
 # Rows of up to 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
-_SORT_LANES, _REGISTERS = constant(_SORTED, "GS_SORT_LANES"), (2, 4, 8)
+_SORT_LANES, _REGISTERS = constant(_SORTED.file, "GS_SORT_LANES"), (2, 4, 8)
 # Sorted keys have 32 bits if there are at most this many columns, else 64: six bits are for the number of the product.
-_NARROW_COLUMNS = (1 << 32 - constant(_SORTED, "GS_NUMBER_BITS")) - 1
+_NARROW_COLUMNS = (1 << 32 - constant(_SORTED.file, "GS_NUMBER_BITS")) - 1
 # Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
 # would take longer.
 _ONE_CLASS_ROWS = 20_000
@@ -165,22 +165,17 @@ def _product_of_merged_rows(
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names, (narrow, wide) = (
-        [*merged_rows.instantiations(), *row_classes.instantiations()],
-        map(np.dtype, (np.uint32, np.uint64)),
-    )
-    for index in INDEX_DTYPES:
-        names += [(_TABLES, expression("spgemm_count", index, *table)) for table in _COUNT_TABLES]
-        sorts = list(product([wide] if index == np.int64 else [narrow, wide], _REGISTERS))
-        names += [(_SORTED, expression("spgemm_count_sorted", index, *sort)) for sort in sorts]
-        for types in product(COMPUTE_DTYPES, (index,)):
-            fills = product(_FILL_TABLES, (0, 1))
-            names += [(_TABLES, expression("spgemm_fill", *types, *table, structure)) for table, structure in fills]
-            fills = product(sorts, (0, 1))
-            names += [
-                (_SORTED, expression("spgemm_fill_sorted", *types, *sort, structure)) for sort, structure in fills
-            ]
-    return names
+    keys = np.dtype(np.uint32), np.dtype(np.uint64)
+    # Wide indices have wide keys.
+    indices_and_keys = [(INDEX_DTYPES[0], keys[0]), *((index, keys[1]) for index in INDEX_DTYPES)]
+    return [
+        *merged_rows.instantiations(),
+        *row_classes.instantiations(),
+        *_TABLES.variants("spgemm_count", INDEX_DTYPES, _COUNT_TABLES),
+        *_TABLES.variants("spgemm_fill", COMPUTE_DTYPES, INDEX_DTYPES, _FILL_TABLES, (0, 1)),
+        *_SORTED.variants("spgemm_count_sorted", indices_and_keys, _REGISTERS),
+        *_SORTED.variants("spgemm_fill_sorted", COMPUTE_DTYPES, indices_and_keys, _REGISTERS, (0, 1)),
+    ]
 
 
 def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
@@ -199,13 +194,13 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
         if c.number == WIDE:
             row_classes.count_wide(device, c, a, b, sizes)
             continue
+        args = (np.int64(c.count), c.rows, *structure)
         if c.number < FIRST_TABLE:
-            source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(b.num_cols, index)
-            name = expression("spgemm_count_sorted", index, key, _REGISTERS[c.number - 1])
+            types: Any = (index, _key_dtype(b.num_cols, index), _REGISTERS[c.number - 1])
+            _SORTED.launch(device, "spgemm_count_sorted", types, c.count * _SORT_LANES, args)
         else:
-            source, (lanes, slots) = _TABLES, _COUNT_TABLES[c.number - FIRST_TABLE]
-            name = expression("spgemm_count", index, lanes, slots)
-        launch_threads(device, source, name, c.count * lanes, _THREADS, (np.int64(c.count), c.rows, *structure))
+            types = (index, *_COUNT_TABLES[c.number - FIRST_TABLE])
+            _TABLES.launch(device, "spgemm_count", types, c.count * types[1], args)
     return sizes
 
 
@@ -229,11 +224,10 @@ def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: b
                 row_classes.fill_wide_columns(device, rows, group.count, a, b, c)
             row_classes.fill_wide_values(device, rows, group.count, a, b, c, flags)
             continue
-        if group.number < FIRST_TABLE:
-            source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(c.num_cols, index)
-            name = expression("spgemm_fill_sorted", a.dtype, index, key, _REGISTERS[group.number - 1], int(structure))
-        else:
-            source, (lanes, slots) = _TABLES, _FILL_TABLES[group.number - FIRST_TABLE]
-            name = expression("spgemm_fill", a.dtype, index, lanes, slots, int(structure))
         args = (np.int64(group.count), rows, *arrays, *flags)
-        launch_threads(device, source, name, group.count * lanes, _THREADS, args)
+        if group.number < FIRST_TABLE:
+            types: Any = (a.dtype, index, _key_dtype(c.num_cols, index), _REGISTERS[group.number - 1], int(structure))
+            _SORTED.launch(device, "spgemm_fill_sorted", types, group.count * _SORT_LANES, args)
+        else:
+            types = (a.dtype, index, *_FILL_TABLES[group.number - FIRST_TABLE], int(structure))
+            _TABLES.launch(device, "spgemm_fill", types, group.count * types[2], args)

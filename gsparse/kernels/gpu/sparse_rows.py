@@ -1,11 +1,10 @@
 """Entries and rows of a sparse matrix, selected, taken, scaled and added up, and lists of their numbers.
 
-The contract is in `gsparse.kernels.algebra`, the kernels in `src/sparse_rows.cu` and `src/indices.cu`.
+The contract is in `gsparse.kernels.algebra`, the kernels in `src/sparse_rows.cu`.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,30 +13,20 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import ITEM_TYPES, constant, expression
-from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
+from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, num_tiles, tally
 
-_SOURCE = "sparse_rows.cu"
-_THREADS = 256
+_SOURCE = Source("sparse_rows.cu", 256)
 # Lanes that share an unsorted row of `diagonal_entries`.
-_DIAGONAL_LANES = constant(_SOURCE, "GS_DIAGONAL_LANES")
+_DIAGONAL_LANES = constant(_SOURCE.file, "GS_DIAGONAL_LANES")
 # What is moved without being computed with: one dtype for each size.
 ITEMS = tuple(ITEM_TYPES.values())
 # Rules by which entries are selected, with the numbers that kernels know them by. All but "nonzero" are counted without
 # a look at the values.
-_RULES = {rule: constant(_SOURCE, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
+_RULES = {rule: constant(_SOURCE.file, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
 _BYTE = ITEMS[0]
 
-_INDICES = "indices.cu"
 # The byte of which -1 consists.
 _ALL_BITS = 0xFF
-
-
-def _countings(index: Any) -> list[tuple[Any, Any, int]]:
-    """List the template arguments of `count_selected`."""
-    nonzero = _RULES["nonzero"]
-    without_values = [(_BYTE, index, rule) for rule in _RULES.values() if rule != nonzero]
-    return [*without_values, *((item, index, nonzero) for item in ITEMS)]
 
 
 def _item(data: Array) -> np.dtype[Any]:
@@ -54,12 +43,8 @@ def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
     """Find the rows of the entries of each tile."""
     rows, num_rows = device.empty(nnz, indptr.dtype), int(indptr.size) - 1
     args = (np.int64(nnz), np.int64(num_rows), indptr, rows)
-    _launch_tiles(device, expression("row_numbers", indptr.dtype), nnz + num_rows, args)
+    _SOURCE.launch_tiles(device, "row_numbers", (indptr.dtype,), nnz + num_rows, args)
     return rows
-
-
-def _launch_tiles(device: Device, name: str, positions: int, args: Any) -> None:
-    launch_blocks(device, _SOURCE, name, num_tiles(positions), TILE_THREADS, args)
 
 
 # ------------------------------------------------------------------------------------------------------- selections
@@ -109,15 +94,15 @@ def _selected(
     counts = tally(device, num_tiles(positions))
     counted = item if rule == "nonzero" else _BYTE
     values = data if counted == item else None
-    name = expression("count_selected", counted, index, number)
-    _launch_tiles(device, name, positions, (*source[:4], values, *parameters, *counts))
+    args: Any = (*source[:4], values, *parameters, *counts)
+    _SOURCE.launch_tiles(device, "count_selected", (counted, index, number), positions, args)
     (nnz,) = device.counts.read()  # synchronizes
     if rule == "nonzero" and nnz == csr.nnz:
         return csr
     indptr, indices = device.empty(csr.num_rows + 1, index), device.empty(nnz, index)
     selected = Csr(csr.shape, indptr, indices, device.empty(nnz, csr.dtype), csr.is_canonical, csr.longest)
     args = (*source, counts[0], indptr, indices, as_items(selected.data))
-    _launch_tiles(device, expression("copy_selected", item, index, number), positions, args)
+    _SOURCE.launch_tiles(device, "copy_selected", (item, index, number), positions, args)
     return selected
 
 
@@ -177,8 +162,8 @@ def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_t
     counts = tally(device, num_tiles(num_rows))
     if not is_total_read:
         counts = (*counts[:2], device.empty(1, np.int64))
-    name = expression("sum_sizes", values.dtype, int(taken is not None))
-    _launch_tiles(device, name, num_rows, (np.int64(num_rows), taken, values, *counts))
+    args = (np.int64(num_rows), taken, values, *counts)
+    _SOURCE.launch_tiles(device, "sum_sizes", (values.dtype, int(taken is not None)), num_rows, args)
     return counts[0]
 
 
@@ -191,8 +176,8 @@ def point_to_rows(device: Device, values: Array, offsets: Array, dtype: Any, tak
     if not num_rows:
         return device.xp.zeros(1, dtype)
     indptr = device.empty(num_rows + 1, dtype)
-    name = expression("point_to_rows", values.dtype, indptr.dtype, int(taken is not None))
-    _launch_tiles(device, name, num_rows, (np.int64(num_rows), taken, values, offsets, indptr))
+    args, types = (np.int64(num_rows), taken, values, offsets, indptr), (values.dtype, indptr.dtype)
+    _SOURCE.launch_tiles(device, "point_to_rows", (*types, int(taken is not None)), num_rows, args)
     return indptr
 
 
@@ -200,15 +185,13 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
     """Shift the row pointers, then copy the entries between the first and the last one. Synchronizes."""
     index, indptr = csr.indptr.dtype, device.empty(count + 1, csr.indptr.dtype)
     args: Any = (np.int64(count), csr.indptr[start:], indptr, device.counts.array)
-    launch_threads(device, _SOURCE, expression("slice_pointers", index), count + 1, TILE_THREADS, args)
+    _SOURCE.launch(device, "slice_pointers", (index,), count + 1, args)
     first, end = device.counts.read(2)  # synchronizes
     nnz = end - first
     indices, data = device.empty(nnz, index), device.empty(nnz, csr.dtype)
     rows = Csr((count, csr.num_cols), indptr, indices, data, csr.is_canonical, csr.longest)
-    arrays = (csr.indices, as_items(csr.data), rows.indices, as_items(rows.data))
-    _launch_tiles(
-        device, expression("copy_entries", _item(csr.data), index), nnz, (np.int64(nnz), np.int64(first), *arrays)
-    )
+    args = (np.int64(nnz), np.int64(first), csr.indices, as_items(csr.data), rows.indices, as_items(rows.data))
+    _SOURCE.launch_tiles(device, "copy_entries", (_item(csr.data), index), nnz, args)
     return rows
 
 
@@ -223,7 +206,7 @@ def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
     result = Csr((num_rows, csr.num_cols), indptr, indices, data, longest=csr.longest)
     source = (taken, csr.indptr, csr.indices, as_items(csr.data))
     args = (np.int64(nnz), np.int64(num_rows), indptr, *source, result.indices, as_items(result.data))
-    _launch_tiles(device, expression("take_rows", item, index), nnz + num_rows, args)
+    _SOURCE.launch_tiles(device, "take_rows", (item, index), nnz + num_rows, args)
     return result
 
 
@@ -234,7 +217,7 @@ def scale_rows(device: Device, csr: Csr, factors: Array) -> Array:
     """Multiply each entry by the factor of its row."""
     products = device.empty(csr.nnz, csr.dtype)
     args = (np.int64(csr.nnz), np.int64(csr.num_rows), csr.indptr, csr.data, factors, products)
-    _launch_tiles(device, expression("scale_rows", csr.dtype, csr.indptr.dtype), csr.nnz + csr.num_rows, args)
+    _SOURCE.launch_tiles(device, "scale_rows", (csr.dtype, csr.indptr.dtype), csr.nnz + csr.num_rows, args)
     return products
 
 
@@ -242,7 +225,7 @@ def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
     """Multiply each entry by the factor of its column."""
     products = device.empty(csr.nnz, csr.dtype)
     args = (np.int64(csr.nnz), csr.indices, csr.data, factors, products)
-    _launch_tiles(device, expression("scale_columns", csr.dtype, csr.indptr.dtype), csr.nnz, args)
+    _SOURCE.launch_tiles(device, "scale_columns", (csr.dtype, csr.indptr.dtype), csr.nnz, args)
     return products
 
 
@@ -250,8 +233,7 @@ def sum_runs(device: Device, data: Array, starts: Array) -> Array:
     """Add each run up in order, with a thread for each run."""
     sums = device.empty(starts.size, data.dtype)
     args = (np.int64(starts.size), np.int64(data.size), starts, data, sums)
-    name = expression("sum_runs", data.dtype, starts.dtype)
-    launch_threads(device, _SOURCE, name, starts.size, _THREADS, args)
+    _SOURCE.launch(device, "sum_runs", (data.dtype, starts.dtype), starts.size, args)
     return sums
 
 
@@ -261,7 +243,7 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
     diagonal = device.empty(size, csr.dtype) if out is None else out
     args = (np.int64(size), np.int64(first), np.int64(offset), csr.indptr, csr.indices, csr.data, diagonal)
     kernel, lanes = ("sorted_diagonal_entries", 1) if csr.is_canonical else ("diagonal_entries", _DIAGONAL_LANES)
-    launch_threads(device, _SOURCE, expression(kernel, csr.dtype, csr.indptr.dtype), size * lanes, _THREADS, args)
+    _SOURCE.launch(device, kernel, (csr.dtype, csr.indptr.dtype), size * lanes, args)
     return diagonal
 
 
@@ -284,17 +266,16 @@ def _are_valid(device: Device, numbers: Array, size: int, checked: Array | None)
         return True
     if numbers.dtype not in INDEX_DTYPES or not numbers.flags.c_contiguous:
         numbers = device.xp.ascontiguousarray(numbers, np.int64)
-    blocks = num_tiles(count)
-    args: Any = (np.int64(count), np.int64(size), numbers, checked, *tally(device, blocks))
-    launch_blocks(device, _INDICES, expression("check_numbers", numbers.dtype), blocks, TILE_THREADS, args)
+    args: Any = (np.int64(count), np.int64(size), numbers, checked, *tally(device, num_tiles(count)))
+    _SOURCE.launch_tiles(device, "check_numbers", (numbers.dtype,), count, args)
     return device.counts.read() == [0]  # synchronizes
 
 
 def count_numbers(device: Device, numbers: Array, size: int) -> Array:
     """Add one for each number, in any order."""
     counts = device.xp.zeros(size, np.int64)
-    name, blocks = expression("count_numbers", numbers.dtype), num_tiles(int(numbers.size))
-    launch_blocks(device, _INDICES, name, blocks, TILE_THREADS, (np.int64(numbers.size), numbers, counts))
+    args = (np.int64(numbers.size), numbers, counts)
+    _SOURCE.launch_tiles(device, "count_numbers", (numbers.dtype,), numbers.size, args)
     return counts
 
 
@@ -304,32 +285,23 @@ def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | 
     device.fill_bytes(places, _ALL_BITS)
     if not count:
         return places
-    blocks = num_tiles(count)
-    args: Any = (np.int64(count), numbers, places, *tally(device, blocks))
-    launch_blocks(device, _INDICES, expression("place_numbers", places.dtype), blocks, TILE_THREADS, args)
+    args: Any = (np.int64(count), numbers, places, *tally(device, num_tiles(count)))
+    _SOURCE.launch_tiles(device, "place_numbers", (places.dtype,), count, args)
     return places if device.counts.read() == [0] else None  # synchronizes
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names = []
-    for index in INDEX_DTYPES:
-        names.append(expression("row_numbers", index))
-        names += [expression("count_selected", *kernel) for kernel in _countings(index)]
-        names += [expression("copy_selected", item, index, rule) for item, rule in product(ITEMS, _RULES.values())]
-        names += [expression(name, item, index) for name in ("take_rows", "copy_entries") for item in ITEMS]
-        names.append(expression("slice_pointers", index))
-        names += [expression("sum_sizes", index, is_taken) for is_taken in (0, 1)]
-        outs = {index, np.dtype(np.int64)}
-        names += [
-            expression("point_to_rows", index, out, taken) for out, taken in product(sorted(outs, key=str), (0, 1))
-        ]
-        others = ("sum_runs", "diagonal_entries", "sorted_diagonal_entries", "scale_rows", "scale_columns")
-        names += [expression(name, dtype, index) for name, dtype in product(others, COMPUTE_DTYPES)]
-    kernels = [(_SOURCE, name) for name in names]
-    names = [
-        expression(name, index)
-        for name in ("check_numbers", "count_numbers", "place_numbers")
-        for index in INDEX_DTYPES
+    nonzero, others = [_RULES["nonzero"]], [number for rule, number in _RULES.items() if rule != "nonzero"]
+    pointers = [(index, out) for index in INDEX_DTYPES for out in {index: 0, np.dtype(np.int64): 0}]
+    values = "sum_runs diagonal_entries sorted_diagonal_entries scale_rows scale_columns"
+    return [
+        *_SOURCE.variants("row_numbers slice_pointers check_numbers count_numbers place_numbers", INDEX_DTYPES),
+        *_SOURCE.variants("count_selected", ITEMS, INDEX_DTYPES, nonzero),
+        *_SOURCE.variants("count_selected", [_BYTE], INDEX_DTYPES, others),
+        *_SOURCE.variants("copy_selected", ITEMS, INDEX_DTYPES, _RULES.values()),
+        *_SOURCE.variants("take_rows copy_entries", ITEMS, INDEX_DTYPES),
+        *_SOURCE.variants("sum_sizes", INDEX_DTYPES, (0, 1)),
+        *_SOURCE.variants("point_to_rows", pointers, (0, 1)),
+        *_SOURCE.variants(values, COMPUTE_DTYPES, INDEX_DTYPES),
     ]
-    return kernels + [(_INDICES, name) for name in names]

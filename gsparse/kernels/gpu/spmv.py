@@ -19,8 +19,18 @@ from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, constant, expression
-from gsparse.kernels.gpu.launch import PerStream, bind_product, call_for_stream, check_grid, records
+from gsparse.kernels.gpu.launch import (
+    BLOCK_DOTS,
+    NARROW,
+    NO_DOTS,
+    PerStream,
+    bind_product,
+    call_for_stream,
+    check_grid,
+    constant,
+    expression,
+    records,
+)
 from gsparse.kernels.gpu.product_arguments import (
     SLOTS,
     ProductKernel,
@@ -66,7 +76,7 @@ _CACHED_BYTES = 50_000_000
 # What a multiprocessor needs for each block beside that.
 _RESERVED_BYTES = 1024
 _COLUMN_TYPES = np.dtype(np.uint16), np.dtype(np.int32)
-_GATHER_THREADS = constant("halo.cu", "GS_HALO_THREADS")
+_GATHER_THREADS = constant("exchange.cu", "GS_HALO_THREADS")
 
 
 def _bind_with_long_rows(
@@ -273,7 +283,7 @@ def _with_hubs(device: Device, matrix: RowLanes, dtype: np.dtype[Any]) -> Multip
         args = *sizes, *layout, *entries, elements, partials, arrivals, *SLOTS
         shared_bytes = num_hubs * dtype.itemsize
         return (
-            bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
+            bind_product(device, "exchange.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
             bind_product(device, _HUBS, name, blocks, _HUB_THREADS, args, dtype, shared_bytes),
         )
 

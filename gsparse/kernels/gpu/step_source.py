@@ -117,7 +117,7 @@ from itertools import count
 
 import numpy as np
 
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import expression
 from gsparse.kernels.gpu.statements import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 

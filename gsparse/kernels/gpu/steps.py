@@ -1,7 +1,7 @@
 """Steps and whole iterations of solvers, bound and launched (contract: `gsparse.kernels.steps`).
 
 `gsparse.kernels.gpu.step_source` writes the kernels of steps, and `gsparse.kernels.gpu.iteration_source` the kernel of
-an iteration. Numbers that look random are computed by `src/hashes.cu`.
+an iteration. Numbers that look random are computed by `src/steps.cu`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.formats.launch import Launch
-from gsparse.kernels.gpu.expressions import constant, expression
 from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
-from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.launch import FLOATS, Source, constant, expression
 from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, queue
 
@@ -45,7 +44,7 @@ _ROWS_PER_BLOCK = ((1024, 1024), (16384, 256), (math.inf, 512))
 _RESERVED_BYTES = 6 << 10
 _COLUMN_BYTES = 4
 
-_HASHES, _HASH_THREADS = "hashes.cu", Launch().threads_per_block
+_SOURCE = Source("steps.cu", Launch().threads_per_block)
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
@@ -142,7 +141,7 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
 def _bind_sum(device: Device, count: int, partials: Array, few: Array) -> Call:
     """Bind the kernel that reduces `count` partial sums of each right-hand side to `_FEW_SUMS`."""
     name, grid = expression("sum_partials", few.dtype), (_FEW_SUMS, few.size // _FEW_SUMS)
-    return device.bind_kernel("sums.cu", name, grid, (_THREADS,), (np.int64(count), partials, few))
+    return device.bind_kernel(_SOURCE.file, name, grid, (_THREADS,), (np.int64(count), partials, few))
 
 
 def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
@@ -216,12 +215,10 @@ def bind_iterations(
 
 def fill_hashes(device: Device, out: Array, offset: int) -> None:
     """Launch one thread for each number."""
-    args = np.int64(out.size), np.uint32(offset % 2**32), out
-    launch_threads(device, _HASHES, expression("fill_hashes", out.dtype), out.size, _HASH_THREADS, args)
+    _SOURCE.launch(device, "fill_hashes", (out.dtype,), out.size, (np.int64(out.size), np.uint32(offset % 2**32), out))
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kernels = [("sums.cu", expression("sum_partials", wide)) for wide in map(np.dtype, ("float64", "complex128"))]
-    hashed = (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
-    return kernels + [(_HASHES, expression("fill_hashes", dtype)) for dtype in hashed]
+    wide = np.dtype(np.float64), np.dtype(np.complex128)
+    return [*_SOURCE.variants("sum_partials", wide), *_SOURCE.variants("fill_hashes", FLOATS)]

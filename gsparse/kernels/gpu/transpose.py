@@ -1,12 +1,11 @@
 """The transpose of a matrix in one of three ways, symmetry, and the order of integer keys.
 
 The contract is in `gsparse.kernels.algebra`. The kernels are `src/transpose.cu`, which describes the three ways,
-`src/setup_entries.cu` and `src/sort.cu`.
+and `src/setup_entries.cu`.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,15 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import TILE_THREADS, launch_blocks, launch_threads, num_tiles, tally
-from gsparse.kernels.gpu.layout import THREADS
+from gsparse.kernels.gpu.encode import SOURCE as ENTRIES
+from gsparse.kernels.gpu.launch import Source, constant, expression, launch_blocks, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, prefix_sums, row_numbers, sum_tiles
 
-_SOURCE = "transpose.cu"
-_THREADS = 256
+_SOURCE = Source("transpose.cu", 256)
 # The most entries, and the most columns, of a matrix that one block transposes, the threads of the block, and the most
 # bits of a digit.
-_SMALL, _SMALL_THREADS = constant(_SOURCE, "GS_SMALL"), constant(_SOURCE, "GS_SMALL_THREADS")
-_SMALL_BITS = constant(_SOURCE, "GS_SMALL_BITS")
+_SMALL, _SMALL_THREADS = constant(_SOURCE.file, "GS_SMALL"), constant(_SOURCE.file, "GS_SMALL_THREADS")
+_SMALL_BITS = constant(_SOURCE.file, "GS_SMALL_BITS")
 # Entries from which on columns are counted: for fewer, to wait for the counts takes longer than to sort.
 _FEW_ENTRIES = 100_000
 # The most numbers of its column that an entry reads on average, where columns are counted; the entries of a matrix with
@@ -35,10 +32,8 @@ _FEW_ENTRIES = 100_000
 # measures both.
 _MOST_NUMBERS = 128
 
-_SORT = "sort.cu"
-_SORT_THREADS = 256
 # Bits of a digit, and digits.
-_DIGIT_BITS, _DIGITS = constant(_SORT, "GS_DIGIT_BITS"), constant(_SORT, "GS_DIGITS")
+_DIGIT_BITS, _DIGITS = constant(_SOURCE.file, "GS_DIGIT_BITS"), constant(_SOURCE.file, "GS_DIGITS")
 # Tiles up to which one block adds up the counts of all tiles, which saves two launches.
 _FEW_TILES = 32
 
@@ -72,7 +67,7 @@ def _transpose_small(device: Device, csr: Csr) -> Csr:
     data, new_data = as_items(csr.data), as_items(transposed.data)
     sizes = (np.int32(csr.nnz), np.int64(csr.num_rows), np.int32(csr.num_cols), np.int32(steps), np.int32(width))
     args = (*sizes, csr.indptr, csr.indices, data, transposed.indptr, transposed.indices, new_data)
-    launch_blocks(device, _SOURCE, expression("transpose_small", data.dtype, index), 1, _SMALL_THREADS, args)
+    launch_blocks(device, _SOURCE.file, expression("transpose_small", data.dtype, index), 1, _SMALL_THREADS, args)
     return transposed
 
 
@@ -80,11 +75,10 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     """Count the entries of each column. Sort the entries if columns turn out to be long. Synchronizes."""
     index, num_cols = csr.indices.dtype, csr.num_cols
     counts, ranks = device.xp.zeros(num_cols, np.int32), device.empty(csr.nnz, np.int32)
-    _launch_entries(device, csr, expression("count_columns", index), (csr.indices, counts, ranks))
+    _SOURCE.launch(device, "count_columns", (index,), csr.nnz, (np.int64(csr.nnz), csr.indices, counts, ranks))
     offsets = sum_tiles(device, counts)
-    blocks = num_tiles(num_cols)
-    args: Any = (np.int64(num_cols), counts, *tally(device, blocks, 1))
-    launch_blocks(device, _SOURCE, expression("sum_squares", counts.dtype), blocks, TILE_THREADS, args)
+    args: Any = (np.int64(num_cols), counts, *tally(device, num_tiles(num_cols), 1))
+    _SOURCE.launch_tiles(device, "sum_squares", (counts.dtype,), num_cols, args)
     _, num_read = device.counts.read(2)  # synchronizes
     indptr = point_to_rows(device, counts, offsets, index)
     if num_read > _MOST_NUMBERS * csr.nnz:
@@ -95,14 +89,12 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     rows, placed = device.empty(csr.nnz, index), device.empty(csr.nnz, as_items(csr.data).dtype)
     data, sizes = as_items(csr.data), (np.int64(csr.nnz), np.int64(csr.num_rows))
     args = (*sizes, csr.indptr, csr.indices, data, ranks, indptr, rows, numbers, placed)
-    name, blocks = expression("place_by_rank", data.dtype, index), num_tiles(csr.nnz + csr.num_rows)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    _SOURCE.launch_tiles(device, "place_by_rank", (data.dtype, index), csr.nnz + csr.num_rows, args)
     del ranks
     transposed = _empty_transpose(device, csr, indptr)
     sizes = (np.int64(csr.nnz), np.int64(num_cols))
     args = (*sizes, indptr, rows, numbers, placed, transposed.indices, as_items(transposed.data))
-    name, blocks = expression("order_entries", data.dtype, index), num_tiles(csr.nnz + num_cols)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    _SOURCE.launch_tiles(device, "order_entries", (data.dtype, index), csr.nnz + num_cols, args)
     return transposed
 
 
@@ -110,14 +102,9 @@ def _transpose_in_order(device: Device, csr: Csr, indptr: Array, order: Array) -
     """Return the transpose, whose entry p is entry ``order[p]`` of the matrix."""
     rows, transposed = row_numbers(device, csr.indptr, csr.nnz), _empty_transpose(device, csr, indptr)
     data, new_data = as_items(csr.data), as_items(transposed.data)
-    name = expression("place_entries", data.dtype, rows.dtype, order.dtype)
-    _launch_entries(device, csr, name, (order, rows, data, transposed.indices, new_data))
+    args = (np.int64(csr.nnz), order, rows, data, transposed.indices, new_data)
+    _SOURCE.launch(device, "place_entries", (data.dtype, rows.dtype, order.dtype), csr.nnz, args)
     return transposed
-
-
-def _launch_entries(device: Device, csr: Csr, name: str, args: tuple[Array, ...]) -> None:
-    """Launch a kernel with a thread for each entry."""
-    launch_threads(device, _SOURCE, name, csr.nnz, _THREADS, (np.int64(csr.nnz), *args))
 
 
 def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
@@ -135,7 +122,7 @@ def sorted_keys(device: Device, keys: Array, bound: int, numbers: Array | None =
         digit = (np.int32(shift), np.int32((1 << min(width, bits - shift)) - 1), np.int64(size), keys)
         sorted_keys, sorted_numbers = device.empty(size, keys.dtype), device.empty(size, number)
         args: Any = (*digit, numbers, _places_of_digits(device, digit, tiles), sorted_keys, sorted_numbers)
-        launch_blocks(device, _SORT, expression("place_digits", keys.dtype, number), tiles, TILE_THREADS, args)
+        _SOURCE.launch_tiles(device, "place_digits", (keys.dtype, number), size, args)
         keys, numbers = sorted_keys, sorted_numbers
     return device.empty(0, number) if numbers is None else numbers, keys
 
@@ -145,7 +132,7 @@ def _places_of_digits(device: Device, digit: tuple[Any, ...], tiles: int) -> Arr
     counts, keys = device.empty(_DIGITS * tiles, np.int32), digit[-1]
     places, arrivals, _ = tally(device, _DIGITS * tiles if tiles <= _FEW_TILES else 0)
     args = (*digit, counts, arrivals, places if tiles <= _FEW_TILES else None)
-    launch_blocks(device, _SORT, expression("count_digits", keys.dtype), tiles, TILE_THREADS, args)
+    _SOURCE.launch_tiles(device, "count_digits", (keys.dtype,), keys.size, args)
     return places if tiles <= _FEW_TILES else prefix_sums(device, counts, is_total_read=False)
 
 
@@ -159,7 +146,7 @@ def find_bounds(device: Device, keys: Array, bound: int) -> Array:
     """Return the number of keys less than each of 0 to `bound`; the keys are sorted."""
     bounds = device.empty(bound + 1, keys.dtype)
     args: Any = (np.int64(keys.size), np.int64(bound), keys, bounds)
-    launch_threads(device, _SORT, expression("find_bounds", keys.dtype), bound + 1, _SORT_THREADS, args)
+    _SOURCE.launch(device, "find_bounds", (keys.dtype,), bound + 1, args)
     return bounds
 
 
@@ -167,25 +154,18 @@ def is_symmetric(device: Device, csr: Csr, hermitian: bool, tolerance: float = 0
     """Look up the mirror image of each entry by binary search. Synchronizes."""
     differs = device.xp.zeros(1, np.int32)
     data = csr.data if csr.dtype in COMPUTE_DTYPES else csr.data.astype(np.int64)
-    name = expression("mirrored", csr.indptr.dtype, data.dtype)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, data, np.int32(hermitian), np.float64(tolerance), differs)
-    launch_threads(device, "setup_entries.cu", name, csr.num_rows, THREADS, args)
+    ENTRIES.launch(device, "mirrored", (csr.indptr.dtype, data.dtype), csr.num_rows, args)
     return not device.download(differs)[0]  # synchronizes
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    names = [expression("sum_squares", np.dtype(np.int32))]
-    for index in INDEX_DTYPES:
-        names.append(expression("count_columns", index))
-        moving = ("transpose_small", "place_by_rank", "order_entries")
-        names += [expression(name, item, index) for name, item in product(moving, ITEMS)]
-        names += [expression("place_entries", item, index, number) for item, number in product(ITEMS, INDEX_DTYPES)]
-    kernels = [(_SOURCE, name) for name in names]
-    names = []
-    for index in INDEX_DTYPES:
-        names += [expression(name, index) for name in ("count_digits", "find_bounds")]
-        names += [expression("place_digits", index, number) for number in INDEX_DTYPES]
-    kernels += [(_SORT, name) for name in names]
-    mirrored = product(INDEX_DTYPES, COMPUTE_DTYPES)
-    return kernels + [("setup_entries.cu", expression("mirrored", *types)) for types in mirrored]
+    return [
+        *_SOURCE.variants("sum_squares", (np.dtype(np.int32),)),
+        *_SOURCE.variants("count_columns count_digits find_bounds", INDEX_DTYPES),
+        *_SOURCE.variants("transpose_small place_by_rank order_entries", ITEMS, INDEX_DTYPES),
+        *_SOURCE.variants("place_entries", ITEMS, INDEX_DTYPES, INDEX_DTYPES),
+        *_SOURCE.variants("place_digits", INDEX_DTYPES, INDEX_DTYPES),
+        *ENTRIES.variants("mirrored", INDEX_DTYPES, COMPUTE_DTYPES),
+    ]

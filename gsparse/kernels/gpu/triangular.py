@@ -1,26 +1,33 @@
-"""Triangular factors in levels, by rows and by dense blocks (contract: `gsparse.kernels.contract`).
+"""Triangular factors in levels, by rows and by dense blocks, and diagonal blocks.
 
-The kernels are `src/triangular.cu` and `src/triangular_blocks.cu`.
+The contract is in `gsparse.kernels.contract`. The kernels are `src/triangular.cu` and `src/triangular_blocks.cu`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
-from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.gpu.expressions import constant, expression
-from gsparse.kernels.gpu.launch import launch_threads
-from gsparse.kernels.gpu.panels import MAX_GRID_Y
+from gsparse.kernels.gpu.launch import (
+    FLOATS,
+    Source,
+    check_columns,
+    check_grid,
+    constant,
+    expression,
+    launch_nothing,
+    launch_threads,
+)
 from gsparse.kernels.gpu.sparse_rows import count_numbers
 from gsparse.kernels.gpu.transpose import stable_order
+from gsparse.kernels.relaxation import FROM_ZERO
+from gsparse.kernels.steps import Call
 
 # Triangular solves need levels, because threads work on the rows of a level at once.
 NEEDS_LEVELS = True
@@ -38,7 +45,8 @@ _NARROW_LEVEL = 2 * _NARROW_THREADS
 # which its row depends. The factors of a 7-point stencil on 40³ points have 118 levels.
 _LAUNCHES = 8
 
-_SOURCE = "triangular_blocks.cu"
+_SOURCE = Source("triangular.cu", _WIDE_THREADS)
+_BLOCKS = Source("triangular_blocks.cu", constant("triangular_blocks.cu", "GS_DIAGONAL_THREADS"))
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
@@ -50,7 +58,7 @@ def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
         num_raised = xp.zeros(_LAUNCHES, np.uint32)
         for launch in range(_LAUNCHES):
             args = (np.int64(count), csr.indptr, csr.indices, levels, num_raised[launch:])
-            launch_threads(device, "triangular.cu", name, count, _NARROW_THREADS, args)
+            launch_threads(device, _SOURCE.file, name, count, _NARROW_THREADS, args)
         is_done = int(num_raised[-1]) == 0  # synchronizes
     num_levels = int(levels.max()) + 1 if count else 0  # synchronizes
     counts = device.download(count_numbers(device, levels, num_levels))  # synchronizes
@@ -97,8 +105,7 @@ def bind_solve(
     ShapeError
         If there are more right-hand sides than a grid has blocks along y.
     """
-    if columns > MAX_GRID_Y:
-        raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+    check_columns(columns)
     launches = []
     for first, last, blocks, threads in level_launches(levels, lanes):
         every = (np.int32(first), np.int32(last), *args, Passed.X, Passed.Y)
@@ -114,7 +121,7 @@ def bind_solve(
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
     """Factorize in place, all rows of a level at once."""
     assert levels is not None
-    kernel = device.kernel("triangular.cu", expression("ilu0_levels", csr.dtype, csr.indices.dtype))
+    kernel = device.kernel(_SOURCE.file, expression("ilu0_levels", csr.dtype, csr.indices.dtype))
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
     for first, last, blocks, threads in level_launches(levels):
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
@@ -126,8 +133,7 @@ def sweep_ilu0(
     """Launch a thread for each entry."""
     columns = (transposed.indptr, transposed.indices, transposed.data)
     args = (np.int64(csr.nnz), csr.indptr, csr.indices, csr.data, rows, diagonal, *columns, factors, out)
-    name = expression("sweep_ilu0", csr.dtype, csr.indices.dtype)
-    launch_threads(device, "triangular.cu", name, csr.nnz, _WIDE_THREADS, args)
+    _SOURCE.launch(device, "sweep_ilu0", (csr.dtype, csr.indices.dtype), csr.nnz, args)
 
 
 def triangular_solver(
@@ -139,12 +145,10 @@ def triangular_solver(
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
     types = csr.dtype, csr.indices.dtype
     if columns < _MANY_COLUMNS:
-        return bind_solve(device, "triangular.cu", expression("solve_levels", *types), levels, 1, columns, matrix)
-    scratch = device.empty(csr.num_rows * columns, csr.dtype)
+        return bind_solve(device, _SOURCE.file, expression("solve_levels", *types), levels, 1, columns, matrix)
+    args = (*matrix, np.int64(columns), device.empty(csr.num_rows * columns, csr.dtype))
     name, groups = expression("solve_levels_of_columns", *types), -(-columns // _TEAM_COLUMNS)
-    return bind_solve(
-        device, "triangular.cu", name, levels, _TEAM_COLUMNS, groups, (*matrix, np.int64(columns), scratch)
-    )
+    return bind_solve(device, _SOURCE.file, name, levels, _TEAM_COLUMNS, groups, args)
 
 
 def in_order(device: Device, csr: Csr, order: Array) -> Csr:
@@ -166,7 +170,7 @@ def factorize_block_ilu0(
     size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
     width = 1 << (size - 1).bit_length()
     factors, is_regular = device.empty(blocks.data.shape, dtype), device.empty(blocks.num_rows, np.uint8)
-    kernel = device.kernel(_SOURCE, expression("block_ilu0_levels", dtype, blocks.indices.dtype))
+    kernel = device.kernel(_BLOCKS.file, expression("block_ilu0_levels", dtype, blocks.indices.dtype))
     sizes = np.int32(size), np.int32(width), np.float64(largest_error)
     pattern = device.upload(levels.bounds), levels.order, blocks.indptr, blocks.indices, diagonal
     for first, last, grid, threads in level_launches(levels, width):
@@ -186,14 +190,41 @@ def block_triangular_solver(
     name = expression("solve_block_levels", dtype, blocks.indices.dtype)
     bounds = device.upload(levels.bounds)
     matrix = np.int32(size), bounds, levels.order, rows.indptr, rows.indices, values, np.int64(num_rows)
-    return bind_solve(device, _SOURCE, name, levels, size, columns, matrix)
+    return bind_solve(device, _BLOCKS.file, name, levels, size, columns, matrix)
+
+
+def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
+    """Invert all blocks with one launch; a group of lanes owns a block."""
+    num_blocks, width = -(-csr.num_rows // size), 1 << (size - 1).bit_length()
+    inverses, is_regular = device.empty((num_blocks, size, size), csr.dtype), device.empty(num_blocks, np.uint8)
+    sizes = np.int64(csr.num_rows), np.int32(size), np.int32(width), np.int32(fills_rows), np.float64(largest_error)
+    args = (*sizes, csr.indptr, csr.indices, csr.data, inverses, is_regular)
+    _BLOCKS.launch(device, "invert_blocks", (csr.dtype, csr.indices.dtype), num_blocks * width, args)
+    return inverses, is_regular
+
+
+def bind_block_step(
+    device: Device, weights: Array, omega: float, b: Array, x: Array, r: Array, columns: int, start: str, copies: bool
+) -> Call:
+    """Bind one launch, whose blocks of threads own whole blocks of rows."""
+    check_columns(columns)
+    size, dtype, num_rows = int(weights.shape[1]), weights.dtype, int(x.size) // columns
+    if not num_rows:
+        return launch_nothing
+    rows_per_block = max(_BLOCKS.threads // size, 1) * size
+    grid = -(-num_rows // rows_per_block), columns
+    check_grid("relax_blocks", grid[0])
+    sizes = np.int64(num_rows), np.int32(size), np.int32(rows_per_block), dtype.type(omega)
+    args = (*sizes, np.int32(start != FROM_ZERO), np.int32(copies), weights, b, x, r)
+    return device.bind_kernel(_BLOCKS.file, expression("relax_blocks", dtype), grid, (_BLOCKS.threads,), args)
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    kernels = [("triangular.cu", expression("raise_levels", index)) for index in INDEX_DTYPES]
-    by_rows = ("ilu0_levels", "sweep_ilu0", "solve_levels", "solve_levels_of_columns")
-    for types in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
-        kernels += [("triangular.cu", expression(name, *types)) for name in by_rows]
-        kernels += [(_SOURCE, expression(name, *types)) for name in ("block_ilu0_levels", "solve_block_levels")]
-    return kernels
+    blocks = "block_ilu0_levels solve_block_levels invert_blocks"
+    return [
+        *_SOURCE.variants("raise_levels", INDEX_DTYPES),
+        *_SOURCE.variants("ilu0_levels sweep_ilu0 solve_levels solve_levels_of_columns", FLOATS, INDEX_DTYPES),
+        *_BLOCKS.variants(blocks, FLOATS, INDEX_DTYPES),
+        *_BLOCKS.variants("relax_blocks", FLOATS),
+    ]

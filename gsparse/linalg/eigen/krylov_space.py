@@ -177,9 +177,7 @@ class KrylovSpace:
         self._buffer = device.empty((self.capacity + 1) * width, space.dtype)
         self.state = SolveState(device, PROGRAM, space.dtype, 1, 1, space.ranks)
         options = {"hermitian": self.hermitian, "measures": space.multiply_mass is not None}
-        self.decomposition = kernels_of(device).decomposition.Decomposition(
-            device, self.state, self.vectors, self.u, **options
-        )
+        self.decomposition = kernels_of(device).basis.Decomposition(device, self.state, self.vectors, self.u, **options)
         self._products: dict[Any, tuple[list[Call], Any]] = {}
         self._calls: dict[Any, list[Call]] = {}
         self._runs: dict[Any, int] = {}

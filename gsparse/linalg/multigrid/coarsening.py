@@ -19,8 +19,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePattern
-from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.set_up import BlockPattern
 from gsparse.linalg.multigrid.options import Phases, Strength
 from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay

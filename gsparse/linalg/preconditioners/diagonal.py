@@ -47,7 +47,7 @@ class BlockStep:
         """Bind a step to its vectors, see `bind_block_step` of `gsparse.kernels.relaxation`."""
         device = self._passes.device
         vectors = b, x, r, self._passes.columns
-        call: Call = kernels_of(device).diagonal_blocks.bind_block_step(
+        call: Call = kernels_of(device).triangular.bind_block_step(
             device, self._columns, omega, *vectors, start, copies
         )
         return call
@@ -67,7 +67,7 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     if size < 1:
         raise ValueError(f"{name}: block_size must be at least 1, got {size}")
     if size <= MAX_INVERSE:
-        inverses, is_good = kernels_of(device).diagonal_blocks.invert_blocks(
+        inverses, is_good = kernels_of(device).triangular.invert_blocks(
             device, csr, size, matrix.FILLS_EMPTY_ROWS, MAX_ERROR
         )
     else:

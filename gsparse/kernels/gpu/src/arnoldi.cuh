@@ -47,6 +47,16 @@ template <class T> struct SmallProblems {
   }
 };
 
+// The parameters of a kernel that are the fields of SmallProblems<T>, and the variable `problems` that holds them.
+#define GS_PROBLEM_PARAMETERS                                                                                          \
+  int m, int flexible, double epsilon, typename Wide<T>::type *sums, typename Wide<T>::type *memory,                   \
+      long long problem_size, T *coefficients, typename Wide<T>::type *cells, int num_cells, double *history,          \
+      int capacity, int cycle_end, int norm, int residual, int inner_tolerance, int limit
+#define GS_PROBLEMS                                                                                                    \
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,       \
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,           \
+                                     inner_tolerance,  limit}
+
 // The small problem of this block's right-hand side, blockIdx.y.
 template <class T> struct SmallProblem {
   typedef typename Wide<T>::type C;

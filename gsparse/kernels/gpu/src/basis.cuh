@@ -1,4 +1,4 @@
-// basis.cuh - passes over the vectors of a Krylov basis, for GMRES (basis.cu) and for eigenvalues (decomposition.cu).
+// basis.cuh - passes over the vectors of a Krylov basis, for GMRES and for eigenvalues (basis.cu).
 //
 // Basis vectors lie one after the other. A pass reads the basis once for all that it does with it:
 //

@@ -1,7 +1,7 @@
 // block_products.cu - the values of the product of two sparse matrices that consist of full dense blocks, C = A·B.
 //
 // A has blocks of ROWS x inner elements, B of inner x columns, and C of ROWS x columns. The places of the blocks are known
-// (gsparse.kernels.algebra.BlockPattern), so columns are compared once for each pair of blocks and not for each pair of
+// (gsparse.kernels.set_up.BlockPattern), so columns are compared once for each pair of blocks and not for each pair of
 // elements. A thread has a column of a block of C, whose elements it sums up in registers:
 //
 //      block row i of A         [2]      [5]      [9]        the thread has column s of block (i, 7) of C
@@ -15,8 +15,7 @@
 // common inner block column, B's block, which comes from the cache where block rows of A share it; the columns of B that a
 // binary search looks at. Writes: C once.
 // Source: F. G. Gustavson, ACM Trans. Math. Softw. 4(3), 1978, by blocks.
-#include "scalar.cuh"
-#include "search.cuh"
+#include "order.cuh"
 
 // Threads of a block, and the elements of a column of B's block that a thread loads at the same time.
 enum { GS_BLOCK_PRODUCT_THREADS = 128, GS_BLOCK_PRODUCT_LOADS = 3 };

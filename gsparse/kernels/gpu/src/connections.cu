@@ -6,7 +6,6 @@
 // order is that of the numbers, are combined by atomic operations.
 // Source: P. Vanek, J. Mandel and M. Brezina, "Algebraic multigrid by smoothed aggregation for second and fourth order
 // elliptic problems", Computing 56, 1996.
-#include "search.cuh"
 #include "weights.cuh"
 
 // Threads of a block.
@@ -104,7 +103,7 @@ template <class C> __device__ __forceinline__ void gs_find_bound(double others, 
 // Compute the scale of each node, which is the greatest weight of its row off the diagonal (`measure` 0) or that of the
 // diagonal (1), and the totals over all rows (GS_DROPPED and the following). `node_data` is `data` itself if BLOCKS is 0,
 // else the weights from merge_blocks.
-template <class T, class N, class Index, int WIDTH, int BLOCKS>
+template <class T, class N, int BLOCKS, class Index, int WIDTH>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
 examine_rows(long long num_nodes, int block_size, int measure, double theta, const Index *__restrict__ indptr,
              const Index *__restrict__ indices, const T *__restrict__ data, const Index *__restrict__ node_indptr,

@@ -29,7 +29,6 @@
 // J. Sci. Comput. 34(4), 2012 (independent sets of distance two); G. E. Blelloch, J. T. Fineman and J. Shun, "Greedy
 // sequential maximal independent set and matching are parallel on average", SPAA 2012 (dependences of the greedy
 // method).
-#include "search.cuh"
 #include "weights.cuh"
 
 // Threads of a block, and of a block that makes generations.

@@ -1,5 +1,6 @@
-// order.cuh - which of two values is equal to, or less than, the other. Complex numbers compare as in SciPy: by the
-// real parts, then by the imaginary parts. `flip` turns the order of unsigned integers into that of signed ones.
+// order.cuh - which of two values is equal to, or less than, the other, and binary search in sorted integers. Complex
+// numbers compare as in SciPy: by the real parts, then by the imaginary parts. `flip` turns the order of unsigned
+// integers into that of signed ones.
 #pragma once
 #include "scalar.cuh"
 
@@ -14,4 +15,16 @@ template <class R> __device__ __forceinline__ bool gs_less(R a, R b, long long) 
 __device__ __forceinline__ bool gs_less(long long a, long long b, long long flip) { return (a ^ flip) < (b ^ flip); }
 template <class R> __device__ __forceinline__ bool gs_less(Complex<R> a, Complex<R> b, long long) {
   return gs_equal(a.re, b.re) ? gs_exact(a.im) < gs_exact(b.im) : gs_exact(a.re) < gs_exact(b.re);
+}
+
+// The first position in [from, to) whose column is at least `column`; `to` if there is none.
+template <class Index, class Position, class Column>
+__device__ __forceinline__ Position gs_lower_bound(const Index *__restrict__ indices, Position from, Position to,
+                                                   Column column) {
+  while (from < to) {
+    const Position middle = from + (to - from) / 2;
+    if (indices[middle] < column) from = middle + 1;
+    else to = middle;
+  }
+  return from;
 }

@@ -6,7 +6,7 @@
 //
 //   sorted rows   with up to 64 products: sparse_products_sorted.cu
 //   tables        rows whose entries fit into a table in shared memory: sparse_products_tables.cu
-//   wide rows     rows that no table holds: sparse_products_wide.cu
+//   wide rows     rows that no table holds: row_classes.cu
 //
 // This header says how their kernels go through the products that make up a row of C.
 //
@@ -20,7 +20,6 @@
 //      step of 4 lanes 0  0  0    0  1    1
 #pragma once
 #include "order.cuh"
-#include "search.cuh"
 
 // Threads of a block.
 enum { GS_PRODUCT_THREADS = 128 };
@@ -73,6 +72,18 @@ template <int GROUP, class V> __device__ __forceinline__ V gs_inclusive_sum(V v,
 template <class Index, int GROUP> struct Numbers { typedef long long type; };
 template <> struct Numbers<int, 8> { typedef int type; };
 template <> struct Numbers<int, 32> { typedef int type; };
+
+// The parameters of a kernel that are the structure of A and B, the same with their values, and these with C and the flags
+// (ZeroFlag).
+#define GS_STRUCTURES                                                                                                  \
+  const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,         \
+      const Index *__restrict__ b_indices
+#define GS_FACTORS                                                                                                     \
+  const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices, const T *__restrict__ a_data,               \
+      const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices, const T *__restrict__ b_data
+#define GS_PRODUCT                                                                                                     \
+  GS_FACTORS, const Index *__restrict__ c_indptr, Index *__restrict__ c_indices, T *__restrict__ c_data,               \
+      unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag
 
 // The structure of A and B.
 template <class Index> struct Structures {

@@ -11,7 +11,6 @@
 //
 // Sums have a fixed order.
 // Source: P. Vanek, J. Mandel and M. Brezina, Computing 56, 1996.
-#include "search.cuh"
 #include "weights.cuh"
 
 // Threads of a block; aggregates of a row that a lane holds; and a number that is greater than those of all aggregates.
@@ -157,7 +156,7 @@ expand_pattern(long long num_nodes, int block_size, int k, const Index *__restri
 // ---------------------------------------------------------------------------- the values
 
 // The values of P, a group of lanes for each row. Node values N are those of the matrix itself if BLOCKS is 0.
-template <class T, class N, class Index, int WIDTH, int BLOCKS>
+template <class T, class N, int BLOCKS, class Index, int WIDTH>
 GS_KERNEL_OF(GS_PROLONG_THREADS)
 smooth_rows(long long num_rows, int block_size, int columns, double theta, double omega,
             const double *__restrict__ scales, const Index *__restrict__ indptr, const Index *__restrict__ indices,

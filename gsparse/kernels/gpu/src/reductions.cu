@@ -70,7 +70,6 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_values(int terms, long long size, const T *__r
                                          Out *__restrict__ partials, unsigned *__restrict__ arrivals,
                                          Out *__restrict__ total) {
   GS_SHARED(Out, shared, GS_MAX_WARPS);
-  GS_SHARED(int, is_last, 1);
   Out sum = Scalar<Out>::zero();
   for (long long tile = blockIdx.x; tile * GS_TILE < size; tile += gridDim.x) {
 #pragma unroll
@@ -80,12 +79,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_values(int terms, long long size, const T *__r
     }
   }
   sum = gs_block_sum(sum, shared);
-  if (threadIdx.x == 0) {
-    partials[blockIdx.x] = sum;
-    is_last[0] = gs_arrive(arrivals) == gridDim.x - 1;
-  }
-  __syncthreads();
-  if (!is_last[0]) return;
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (!gs_is_last_block(arrivals)) return;
   sum = Scalar<Out>::zero();
   for (unsigned b = threadIdx.x; b < gridDim.x; b += GS_TILE_THREADS) sum = gs_add(sum, gs_fresh(partials + b));
   sum = gs_block_sum(sum, shared);
@@ -123,11 +118,9 @@ GS_KERNEL_OF(GS_TILE_THREADS) first_where(int tests, long long size, const T *__
                                           long long *__restrict__ total) {
   GS_SHARED(long long, shared, GS_TILE_WARPS);
   long long rest = 0, most;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (k < size && rest == 0 && gs_passes(data[k], tests)) rest = size - k;
-  }
+  gs_visit_tile(size, [&](long long k) {
+    if (rest == 0 && gs_passes(data[k], tests)) rest = size - k;
+  });
   gs_scan<Maximum>(rest, shared, &most);
   gs_leave_maximum(most, Tally{offsets, arrivals, total});
 }
@@ -137,15 +130,9 @@ template <class T>
 GS_KERNEL_OF(GS_TILE_THREADS) count_where(int tests, long long size, const T *__restrict__ data,
                                           long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
                                           long long *__restrict__ total) {
-  GS_SHARED(int, sums, GS_TILE_WARPS);
-  int passing = 0, all;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    passing += k < size && gs_passes(data[k], tests);
-  }
-  gs_scan<Sum>(passing, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  int passing = 0;
+  gs_visit_tile(size, [&](long long k) { passing += gs_passes(data[k], tests); });
+  gs_leave_counts(passing, Tally{offsets, arrivals, total});
 }
 
 // ---------------------------------------------------------------------------- extremes

@@ -5,7 +5,6 @@
 // positions and keys are read coalesced. Only collect_keys uses shared memory.
 #include "entries.cuh"
 #include "order.cuh"
-#include "search.cuh"
 
 typedef unsigned long long Count;
 

@@ -14,7 +14,6 @@
 //
 // As in sparse_rows.cu, a launch counts the entries of each tile's result, and another one merges again and writes
 // them. Reads: A and B, twice. Writes: the result.
-#include "search.cuh"
 #include "tiles.cuh"
 
 // Positions of a thread, and of a tile: half as many if a value and a column have more than GS_NARROW_BYTES bytes.

@@ -34,9 +34,7 @@ template <class Index> struct Greatest { static const Index value = Index(~(1ull
 // row of the launch comes first. They are staged in shared memory, in blockDim.x / LANES * pitch bytes. `has_zeros`, if
 // not null, becomes 0 for the kernels that follow.
 template <class Index, int LISTS, int LANES, int SLOTS>
-GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_merge(long long first_row, long long num_rows, int pitch,
-                                              const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
-                                              const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices,
+GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_merge(long long first_row, long long num_rows, int pitch, GS_STRUCTURES,
                                               Index *__restrict__ sizes, unsigned *__restrict__ slots,
                                               unsigned *__restrict__ has_zeros) {
   GS_DYN_SHARED(unsigned, staged);
@@ -157,14 +155,7 @@ __device__ __forceinline__ void gs_add_row(long long begin, int length, Structur
 // them if STRUCTURE is 1. If the rows of a block have more entries than that, the block adds in C itself.
 template <class T, class Index, int LANES, int STRUCTURE>
 GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_add_merged(long long first_row, long long num_rows, int pitch, int capacity,
-                                                   const unsigned char *__restrict__ slots,
-                                                   const Index *__restrict__ a_indptr,
-                                                   const Index *__restrict__ a_indices, const T *__restrict__ a_data,
-                                                   const Index *__restrict__ b_indptr,
-                                                   const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                                   const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
-                                                   T *__restrict__ c_data, unsigned *__restrict__ has_zeros,
-                                                   long long *__restrict__ host_flag) {
+                                                   const unsigned char *__restrict__ slots, GS_PRODUCT) {
   GS_DYN_SHARED(T, staged_sums);
   Index *const staged_columns = reinterpret_cast<Index *>(staged_sums + capacity);
   const int num_groups = blockDim.x / LANES;

@@ -108,11 +108,7 @@ template <class Key, int REGISTERS> __device__ __forceinline__ void gs_mark_firs
 
 // The number of entries of each row.
 template <class Index, class Key, int REGISTERS>
-GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const Index *__restrict__ rows,
-                                                         const Index *__restrict__ a_indptr,
-                                                         const Index *__restrict__ a_indices,
-                                                         const Index *__restrict__ b_indptr,
-                                                         const Index *__restrict__ b_indices,
+GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const Index *__restrict__ rows, GS_STRUCTURES,
                                                          Index *__restrict__ sizes) {
   GS_SHARED(int, ends, GS_PRODUCT_THREADS);
   GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
@@ -133,13 +129,7 @@ GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const 
 
 // Columns and sums of short rows of C; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, only the sums are written.
 template <class T, class Index, class Key, int REGISTERS, int STRUCTURE>
-GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_fill_sorted(long long count, const Index *__restrict__ rows,
-                                                    const Index *__restrict__ a_indptr,
-                                                    const Index *__restrict__ a_indices, const T *__restrict__ a_data,
-                                                    const Index *__restrict__ b_indptr,
-                                                    const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                                    const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
-                                                    T *__restrict__ c_data, unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
+GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_fill_sorted(long long count, const Index *__restrict__ rows, GS_PRODUCT) {
   const int MOST = REGISTERS * GS_SORT_LANES, NUM_GROUPS = GS_PRODUCT_THREADS / GS_SORT_LANES;
   GS_SHARED(int, ends, GS_PRODUCT_THREADS);
   GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);

@@ -44,9 +44,7 @@ template <int SLOTS, class Key> __device__ __forceinline__ int gs_claim(Key *key
 
 // The number of distinct columns of the rows of C that a table holds.
 template <class Index, int GROUP, int SLOTS>
-GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_count(long long count, const Index *__restrict__ rows,
-                                              const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
-                                              const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices,
+GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_count(long long count, const Index *__restrict__ rows, GS_STRUCTURES,
                                               Index *__restrict__ sizes) {
   typedef typename TableKey<Index>::type Key;
   typedef typename Numbers<Index, GROUP>::type Number;
@@ -152,14 +150,7 @@ __device__ __forceinline__ void gs_order_table(int size, const Key *keys, Key *c
 // Columns and sums of the rows of C that a table holds; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0,
 // the columns are in C, and only the sums are written.
 template <class T, class Index, int GROUP, int SLOTS, int STRUCTURE>
-GS_KERNEL_FOR(GS_PRODUCT_THREADS, 6) spgemm_fill(long long count, const Index *__restrict__ rows,
-                                                 const Index *__restrict__ a_indptr,
-                                                 const Index *__restrict__ a_indices, const T *__restrict__ a_data,
-                                                 const Index *__restrict__ b_indptr,
-                                                 const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                                 const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
-                                                 T *__restrict__ c_data, unsigned *__restrict__ has_zeros,
-                                                 long long *__restrict__ host_flag) {
+GS_KERNEL_FOR(GS_PRODUCT_THREADS, 6) spgemm_fill(long long count, const Index *__restrict__ rows, GS_PRODUCT) {
   typedef typename TableKey<Index>::type Key;
   typedef typename Numbers<Index, GROUP>::type Number;
   typedef Lanes<GROUP> Group;

@@ -1,10 +1,9 @@
-// sparse_rows.cu - entries and rows of one sparse matrix: counted, copied, scaled and added up. The work is shared out
-// in tiles of entries and row ends (tiles.cuh).
+// sparse_rows.cu - entries and rows of one sparse matrix: counted, copied, scaled and added up; and lists of
+// their numbers. The work is shared out in tiles of entries and row ends (tiles.cuh).
 //
 // A selection takes two launches with the same tiles. The first one counts what is selected in each tile, and its last
 // block turns the counts into the place of each tile's first entry (gs_leave_count). The host reads their sum and
 // allocates the result. The second launch looks again and copies.
-#include "search.cuh"
 #include "tiles.cuh"
 
 template <class Index>
@@ -63,17 +62,15 @@ GS_KERNEL_OF(GS_TILE_THREADS) count_selected(long long nnz, long long num_rows, 
                                              int is_upper, long long *__restrict__ offsets,
                                              unsigned *__restrict__ arrivals, long long *__restrict__ total) {
   GS_SHARED(int, rows, RULE == GS_TRIANGLE ? GS_TILE : 1);
-  GS_SHARED(int, sums, GS_TILE_WARPS);
   const Selection<Item, Index> selection = {indices, data, marks, places, mask, offset, is_upper};
   const Tile tile = gs_find_tile(indptr, num_rows, nnz);
   if (RULE == GS_TRIANGLE) gs_find_rows(indptr, tile, rows);
-  int count = 0, all;
+  int count = 0;
   gs_visit_entries(tile, [&](int e) {
     const long long row = RULE == GS_TRIANGLE ? tile.first_row + rows[e] : 0;
     count += gs_selects<RULE>(selection, tile.first_entry + e, row);
   });
-  gs_scan<Sum>(count, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  gs_leave_counts(count, Tally{offsets, arrivals, total});
 }
 
 // The selected entries, and the row pointers of the result. A bit tells whether an entry is selected, so that the
@@ -148,16 +145,10 @@ template <class Index, int TAKEN>
 GS_KERNEL_OF(GS_TILE_THREADS) sum_sizes(long long num_rows, const long long *__restrict__ taken,
                                         const Index *__restrict__ values, long long *__restrict__ offsets,
                                         unsigned *__restrict__ arrivals, long long *__restrict__ total) {
-  GS_SHARED(long long, sums, GS_TILE_WARPS);
   const Sizes<Index, TAKEN> sizes = {taken, values};
-  long long sum = 0, all;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long row = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (row < num_rows) sum += sizes.of(row);
-  }
-  gs_scan<Sum>(sum, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  long long sum = 0;
+  gs_visit_tile(num_rows, [&](long long row) { sum += sizes.of(row); });
+  gs_leave_counts(sum, Tally{offsets, arrivals, total});
 }
 
 // Row pointers: indptr[row + 1] is the sum of the sizes up to that of the row. The threads have consecutive rows, a
@@ -251,12 +242,7 @@ template <class T, class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) scale_columns(long long nnz, const Index *__restrict__ indices,
                                             const T *__restrict__ data, const T *__restrict__ factors,
                                             T *__restrict__ products) {
-  const long long first = static_cast<long long>(blockIdx.x) * GS_TILE;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long k = first + i * GS_TILE_THREADS + threadIdx.x;
-    if (k < nnz) products[k] = gs_fma(data[k], factors[indices[k]], Scalar<T>::zero());
-  }
+  gs_visit_tile(nnz, [&](long long k) { products[k] = gs_fma(data[k], factors[indices[k]], Scalar<T>::zero()); });
 }
 
 // The sum of each run of consecutive entries: run r begins at starts[r], and the last one ends at nnz.
@@ -298,4 +284,51 @@ GS_KERNEL sorted_diagonal_entries(long long size, long long first_row, long long
   if (i >= size) return;
   const Index end = indptr[row + 1], k = gs_lower_bound(indices, indptr[row], end, row + offset);
   diagonal[i] = k < end && indices[k] == row + offset ? data[k] : Scalar<T>::zero();
+}
+
+// ---------------------------------------------------------------------------- lists of numbers
+//
+// Row or column numbers by which a user selects: checked, and turned into places. A thread has a number; neighbouring threads have neighbouring ones. Blocks leave counts of what is wrong (tiles.cuh).
+
+// checked[i] = numbers[i], or numbers[i] + size for a negative one, which is counted from the end. If `checked` is
+// null, negative numbers are out of range. *total becomes how many numbers are out of range.
+template <class Number>
+GS_KERNEL_OF(GS_TILE_THREADS) check_numbers(long long count, long long size, const Number *__restrict__ numbers,
+                                            long long *__restrict__ checked, long long *__restrict__ offsets,
+                                            unsigned *__restrict__ arrivals, long long *__restrict__ total) {
+  int wrong = 0;
+  gs_visit_tile(count, [&](long long k) {
+    const long long number = numbers[k];
+    wrong += number < (checked ? -size : 0) || number >= size;
+    if (checked) checked[k] = number < 0 ? number + size : number;
+  });
+  gs_leave_counts(wrong, Tally{offsets, arrivals, total});
+}
+
+// counts[n] = how many of the numbers are n, where `counts` is 0 before. Only integers are added, so that the order of the
+// threads does not matter.
+template <class Number>
+GS_KERNEL_OF(GS_TILE_THREADS) count_numbers(long long count, const Number *__restrict__ numbers,
+                                            long long *__restrict__ counts) {
+  typedef unsigned long long Unsigned;
+  gs_visit_tile(count, [&](long long k) { atomicAdd(reinterpret_cast<Unsigned *>(counts) + numbers[k], Unsigned(1)); });
+}
+
+__device__ __forceinline__ int gs_claim_place(int *place, int number) { return atomicCAS(place, -1, number); }
+__device__ __forceinline__ long long gs_claim_place(long long *place, long long number) {
+  typedef unsigned long long Unsigned;
+  return static_cast<long long>(atomicCAS(reinterpret_cast<Unsigned *>(place), Unsigned(-1), Unsigned(number)));
+}
+
+// places[numbers[i]] = i, where `places` is -1 before. *total becomes how many numbers are there more than once; then
+// the places are of no use.
+template <class Index>
+GS_KERNEL_OF(GS_TILE_THREADS) place_numbers(long long count, const long long *__restrict__ numbers,
+                                            Index *__restrict__ places, long long *__restrict__ offsets,
+                                            unsigned *__restrict__ arrivals, long long *__restrict__ total) {
+  int repeated = 0;
+  gs_visit_tile(count, [&](long long k) {
+    repeated += gs_claim_place(places + numbers[k], Index(k)) != Index(-1);
+  });
+  gs_leave_counts(repeated, Tally{offsets, arrivals, total});
 }

@@ -11,7 +11,7 @@
 #pragma once
 #include "long_rows.cuh"
 
-// The number of threads in a block (gsparse.kernels.gpu.panels).
+// The number of threads in a block (gsparse.kernels.gpu.spmm).
 enum { GS_SPMM_THREADS = 256 };
 
 // The dense matrix X, with any strides.

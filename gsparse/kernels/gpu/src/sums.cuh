@@ -12,7 +12,7 @@ template <class R> struct Wide<Complex<R>> { typedef Complex<double> type; };
 
 // Warps of the largest block.
 enum { GS_MAX_WARPS = GS_MAX_THREADS / GS_WARP };
-// Threads of a block of a solver pass (step_source.py) and of sums.cu.
+// Threads of a block of a solver pass (step_source.py) and of steps.cu.
 enum { GS_PASS_THREADS = 256 };
 
 // Return the sum over the block's threads, which is valid in the first thread. All threads must take part. `shared` has

@@ -61,17 +61,21 @@ struct Tally {
   long long *total;
 };
 
+// Whether this block is the last one of the launch to arrive, which then sees what the others wrote before. All threads
+// of the block take part.
+__device__ __forceinline__ bool gs_is_last_block(unsigned *arrivals) {
+  GS_SHARED(int, is_last, 1);
+  if (threadIdx.x == 0) is_last[0] = gs_arrive(arrivals) == gridDim.x - 1;
+  __syncthreads();
+  return is_last[0];
+}
+
 // Leaves the count of this block, which its first thread has. The last block of the launch to arrive replaces each
 // count by the sum of those of the blocks before, and writes the sum of all. All threads of the block take part.
 __device__ __forceinline__ void gs_leave_count(long long count, Tally tally) {
   GS_SHARED(long long, sums, GS_TILE_WARPS);
-  GS_SHARED(int, is_last, 1);
-  if (threadIdx.x == 0) {
-    tally.offsets[blockIdx.x] = count;
-    is_last[0] = gs_arrive(tally.arrivals) == gridDim.x - 1;
-  }
-  __syncthreads();
-  if (!is_last[0]) return;
+  if (threadIdx.x == 0) tally.offsets[blockIdx.x] = count;
+  if (!gs_is_last_block(tally.arrivals)) return;
   const long long blocks = gridDim.x, share = (blocks + GS_TILE_THREADS - 1) / GS_TILE_THREADS;
   const long long begin = threadIdx.x * share < blocks ? threadIdx.x * share : blocks;
   const long long end = begin + share < blocks ? begin + share : blocks;
@@ -90,16 +94,19 @@ __device__ __forceinline__ void gs_leave_count(long long count, Tally tally) {
   }
 }
 
-// The same for the greatest count: *total becomes the maximum over all blocks, and the counts are of no use afterwards.
+// Leaves the sum of the counts of the block's threads.
+template <class V> __device__ __forceinline__ void gs_leave_counts(V count, Tally tally) {
+  GS_SHARED(V, sums, GS_TILE_WARPS);
+  V all;
+  gs_scan<Sum>(count, sums, &all);
+  gs_leave_count(all, tally);
+}
+
+// The same for the greatest count of a block: *total becomes the maximum over all blocks, and the counts are of no use afterwards.
 __device__ __forceinline__ void gs_leave_maximum(long long count, Tally tally) {
   GS_SHARED(long long, greatest, GS_TILE_WARPS);
-  GS_SHARED(int, is_last, 1);
-  if (threadIdx.x == 0) {
-    tally.offsets[blockIdx.x] = count;
-    is_last[0] = gs_arrive(tally.arrivals) == gridDim.x - 1;
-  }
-  __syncthreads();
-  if (!is_last[0]) return;
+  if (threadIdx.x == 0) tally.offsets[blockIdx.x] = count;
+  if (!gs_is_last_block(tally.arrivals)) return;
   long long most = 0, total;
   for (long long b = threadIdx.x; b < gridDim.x; b += GS_TILE_THREADS) most = Maximum::of(most, gs_fresh(tally.offsets + b));
   gs_scan<Maximum>(most, greatest, &total);
@@ -170,6 +177,16 @@ __device__ __forceinline__ void gs_find_rows(const Index *__restrict__ indptr, T
     mine[i] = highest;
   }
   __syncthreads();
+}
+
+// Calls visit(k) for each position k of this block's tile of a list of `size` elements: neighbouring threads have
+// neighbouring positions.
+template <class Visit> __device__ __forceinline__ void gs_visit_tile(long long size, Visit visit) {
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (k < size) visit(k);
+  }
 }
 
 // Calls visit(e) for each entry e of the tile: neighbouring threads have neighbouring entries.

@@ -3,6 +3,7 @@
 // A weight is a magnitude that is rounded to 17 bits. Sums of a few of them are exact, and each operation that makes
 // one is rounded on its own (gs_product), so that weights are the same on every device.
 #pragma once
+#include "order.cuh"
 #include "steps.cuh"
 
 typedef unsigned long long Mask;

@@ -1,10 +1,11 @@
-// mailboxes.cu - messages that ranks write into each other's memory (gsparse/kernels/exchange.py has the drawing).
+// exchange.cu - what ranks exchange: messages that they write into each other's memory (gsparse/kernels/exchange.py has
+// the drawing), and the entries of vectors that other ranks need.
 //
-// Each thread accesses pairs of words, 16 bytes at once, and neighbouring threads access neighbouring pairs
+// Each thread of the messages accesses pairs of words, 16 bytes at once, and neighbouring threads access neighbouring pairs
 // (coalesced). Every word has a stamp, so readers need no flag, and writers no fence, which takes longer than the
 // transfer of a small message. The kernels that read wait for words of other ranks. Once the host sets the flag
 // GS_IS_STOPPED, they stop waiting.
-#include "scalar.cuh"
+#include "sums.cuh"
 
 // Elements of `flags`: the host sets the first to 1 to end all waits. A kernel stores in the second the sender of a
 // message of unexpected size, plus 1.
@@ -127,4 +128,48 @@ sum_over_ranks(long long count, unsigned *values, int rank, int num_ranks, Word 
     if (2 * i + 1 < count) values[2 * i + 1] = total.halves[1];
   }
   gs_finish_messages(stamps, num_ranks, finished_blocks);
+}
+
+// ---------------------------------------------------------------------------- entries of vectors
+//
+// Pack the entries of a vector that other ranks need, and add what arrives from them.
+//
+// A thread owns one exchanged entry, in scatter_add_dots every step-th one. It reads or writes neighbouring elements of
+// the packed array (coalesced), and the element of the vector that `numbers` names. Only scatter_add_dots uses shared
+// memory: one value for each warp (sums.cuh).
+
+// out[i] = x[numbers[i]].
+template <class T, class Index>
+GS_KERNEL gather(long long count, const T *__restrict__ x, const Index *__restrict__ numbers, T *__restrict__ out) {
+  const long long i = gs_thread();
+  if (i < count) out[i] = x[numbers[i]];
+}
+
+// y[numbers[i]] += values[i], for distinct numbers.
+template <class T, class Index>
+GS_KERNEL scatter_add(long long count, const T *__restrict__ values, const Index *__restrict__ numbers,
+                      T *__restrict__ y) {
+  const long long i = gs_thread();
+  if (i < count) y[numbers[i]] = gs_add(y[numbers[i]], values[i]);
+}
+
+enum { GS_HALO_THREADS = 256 };
+
+// The same. Each block also writes its partial sum of conj(x[numbers[i]]) * values[i] to `dots`.
+template <class T, class Index>
+GS_KERNEL_OF(GS_HALO_THREADS)
+scatter_add_dots(long long count, const T *__restrict__ values, const Index *__restrict__ numbers, T *__restrict__ y,
+                 const T *__restrict__ x, typename Wide<T>::type *__restrict__ dots) {
+  typedef typename Wide<T>::type C;
+  GS_SHARED(C, shared, GS_MAX_WARPS);
+  C dot = Scalar<C>::zero();
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = gs_thread(); i < count; i += step) {
+    const Index number = numbers[i];
+    const T value = values[i];
+    y[number] = gs_add(y[number], value);
+    dot = gs_fma(Scalar<C>::conjugate(Widen<C>::from(x[number])), Widen<C>::from(value), dot);
+  }
+  dot = gs_block_sum(dot, shared);
+  if (threadIdx.x == 0) dots[blockIdx.x] = dot;
 }

@@ -46,7 +46,6 @@ FOR_CG: dict[str, Callable[[Any], Any]] = {
     "ic0, levels": lambda A: ic0(A, solve="levels"),
     "ic0, jacobi": lambda A: ic0(A, solve="jacobi"),
     "ic0, blocks": lambda A: ic0(A, block_size=2),
-    "ic0, fixed point": lambda A: ic0(A, factor_sweeps=3),
 }
 FOR_ANY: dict[str, Callable[[Any], Any]] = {
     "block_jacobi": lambda A: block_jacobi(A, 5),
@@ -57,7 +56,6 @@ FOR_ANY: dict[str, Callable[[Any], Any]] = {
     "ilu0, levels": lambda A: ilu0(A, solve="levels"),
     "ilu0, jacobi": lambda A: ilu0(A, solve="jacobi"),
     "ilu0, blocks": lambda A: ilu0(A, block_size=3),
-    "ilu0, fixed point": lambda A: ilu0(A, factor_sweeps=2),
 }
 
 
@@ -170,42 +168,6 @@ def test_ilu0_is_the_incomplete_factorization(device: Device, dtype: str) -> Non
     L, U = reference_ilu0(S)
     close((L @ U)[S.toarray() != 0], S.toarray()[S.toarray() != 0])
     close(dense(ilu0(matrix(device, S), solve="levels")), np.linalg.inv(L @ U))
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_enough_sweeps_of_the_fixed_point_iteration_give_the_exact_factors_to_the_bit(
-    device: Device, dtype: Any
-) -> None:
-    S = convection(7, dtype)
-    A, b = matrix(device, S), right_hand_side(S)
-    exact = host(ilu0(A, solve="levels") @ b)
-    np.testing.assert_array_equal(host(ilu0(A, solve="levels", factor_sweeps=26) @ b), exact)  # there are 13 levels
-    errors = [
-        np.linalg.norm(host(ilu0(A, solve="levels", factor_sweeps=sweeps) @ b) - exact) / np.linalg.norm(exact)
-        for sweeps in (1, 2, 4)
-    ]
-    assert errors[0] > 3 * errors[1] > 9 * errors[2]
-
-
-def test_a_sweep_of_the_fixed_point_iteration_is_that_of_chow_and_patel(device: Device) -> None:
-    A = GENERAL.toarray()
-    L, U = np.tril(A, -1) / A.diagonal() + np.eye(49), np.triu(A)
-    new_L, new_U = np.eye(49), np.zeros((49, 49))
-    for i, j in zip(*GENERAL.nonzero(), strict=True):
-        rest = A[i, j] - L[i, : min(i, j)] @ U[: min(i, j), j]
-        if i > j:
-            new_L[i, j] = rest / U[j, j]
-        else:
-            new_U[i, j] = rest
-    M = ilu0(matrix(device, GENERAL), solve="levels", factor_sweeps=1)
-    close(dense(M), np.linalg.inv(new_L @ new_U))
-
-
-def test_factor_sweeps_of_blocks_are_refused() -> None:
-    for options in ({"factor_sweeps": 0}, {"factor_sweeps": 2, "block_size": 2}):
-        with pytest.raises(ValueError, match="factor_sweeps must be at least 1 and needs block_size=1"):
-            ilu0(SPD, **options)
 
 
 @pytest.mark.parametrize("sweeps", [1, 2, 3])
@@ -395,9 +357,8 @@ def test_a_zero_on_the_diagonal_is_refused(device: Device, make: Any) -> None:
 @pytest.mark.parametrize("dtype", [float, complex])
 def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device, dtype: type) -> None:
     S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]], dtype))
-    for sweeps in (None, 3):
-        with pytest.raises(FactorizationError, match=r"the pivot in row 1 is zero or not finite: try ilu0\(A, shift="):
-            ilu0(matrix(device, S), factor_sweeps=sweeps)
+    with pytest.raises(FactorizationError, match=r"the pivot in row 1 is zero or not finite: try ilu0\(A, shift="):
+        ilu0(matrix(device, S))
     assert np.all(np.isfinite(dense(ilu0(matrix(device, S), shift=0.01))))
     empty = sp.csr_array(np.array([[0.0, 1], [1, 0]]))
     with pytest.raises(FactorizationError, match="the pivot in row 0 is zero"):

@@ -1,8 +1,7 @@
 """Triangular factors, by rows and by dense blocks; the contract is in `gsparse.kernels.contract`.
 
 The calling thread computes all rows in order: most levels have too few rows to divide among threads. Jacobi sweeps,
-which approximate such a solve (`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All
-threads also share the entries of a sweep that computes factors (`sweep_ilu0`).
+which approximate such a solve (`gsparse.linalg.preconditioners.triangular`), are products, which all threads share.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.diagonal_blocks import invert
 from gsparse.kernels.cpu.instructions import divide
 from gsparse.kernels.cpu.jit import jitted
@@ -75,45 +73,6 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
                     target += 1
                 if target < end and indices[target] == indices[u]:
                     data[target] -= data[k] * data[u]
-
-
-def sweep_ilu0(
-    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
-) -> None:
-    """Compute new factors from approximate ones, with the entries divided among the threads."""
-    columns = (transposed.indptr, transposed.indices, transposed.data)
-    cost = 8 * csr.nnz  # the entries of a row and of a column that an entry reads, roughly
-    run_parts(_sweep_ilu0, cost, csr.indptr, csr.indices, csr.data, rows, diagonal, columns, factors, out)
-
-
-@compiled
-def _sweep_ilu0(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    rows: Array,
-    diagonal: Array,
-    transposed: tuple[Array, Array, Array],
-    factors: Array,
-    out: Array,
-) -> None:
-    column_pointers, column_rows, numbers = transposed
-    for e in range(part * data.size // num_parts, (part + 1) * data.size // num_parts):
-        row, column, total = rows[e], indices[e], data[e]
-        p, q, end, last = indptr[row], column_pointers[column], indptr[row + 1], column_pointers[column + 1]
-        least = min(row, column)
-        while p < end and q < last and indices[p] < least and column_rows[q] < least:
-            if indices[p] == column_rows[q]:
-                total -= factors[p] * factors[numbers[q]]
-                p += 1
-                q += 1
-            elif indices[p] < column_rows[q]:
-                p += 1
-            else:
-                q += 1
-        out[e] = divide(total, factors[diagonal[column]]) if column < row else total
 
 
 def triangular_solver(

@@ -120,16 +120,6 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
 
 
-def sweep_ilu0(
-    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
-) -> None:
-    """Launch a thread for each entry."""
-    columns = (transposed.indptr, transposed.indices, transposed.data)
-    args = (np.int64(csr.nnz), csr.indptr, csr.indices, csr.data, rows, diagonal, *columns, factors, out)
-    name = expression("sweep_ilu0", csr.dtype, csr.indices.dtype)
-    launch_threads(device, "triangular.cu", name, csr.nnz, _WIDE_THREADS, args)
-
-
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
@@ -192,7 +182,7 @@ def block_triangular_solver(
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     kernels = [("triangular.cu", expression("raise_levels", index)) for index in INDEX_DTYPES]
-    by_rows = ("ilu0_levels", "sweep_ilu0", "solve_levels", "solve_levels_of_columns")
+    by_rows = ("ilu0_levels", "solve_levels", "solve_levels_of_columns")
     for types in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
         kernels += [("triangular.cu", expression(name, *types)) for name in by_rows]
         kernels += [(_SOURCE, expression(name, *types)) for name in ("block_ilu0_levels", "solve_block_levels")]

@@ -17,8 +17,7 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.plan import Trial
 from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties
-from gsparse.linalg.direct.factorization import Factorization
-from gsparse.linalg.direct.libraries import choose_library
+from gsparse.linalg.direct.factorization import Factorization, choose_library
 from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import MatrixOperator

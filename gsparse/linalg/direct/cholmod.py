@@ -12,8 +12,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError, NotPositiveDefiniteError
-from gsparse.linalg.direct.factors import FactorOptions, MatrixKind, Transposition
-from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, MatrixKind, Transposition
 from gsparse.linalg.direct.superlu import HostFactors, host_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 

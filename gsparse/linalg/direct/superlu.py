@@ -14,8 +14,7 @@ from scipy.sparse.linalg import splu
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
-from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind, Transposition
-from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host

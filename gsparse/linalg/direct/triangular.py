@@ -17,10 +17,9 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.direct.factors import Transposition
 from gsparse.linalg.operators import Apply, solve_dtype
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.factors import IncompleteFactors
 from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
+from gsparse.linalg.preconditioners.triangular import IncompleteFactors, UnitTriangularMatrix
 
 # Right-hand sides that are solved at the same time. The buffers hold five vectors for each of them.
 _MAX_COLUMNS = 128

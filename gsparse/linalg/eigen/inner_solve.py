@@ -34,8 +34,7 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, GsparseError, SingularMatrixError
-from gsparse.linalg.direct.factorization import Factorization
-from gsparse.linalg.direct.libraries import choose_library
+from gsparse.linalg.direct.factorization import Factorization, choose_library
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.gmres import gmres
 from gsparse.linalg.krylov.minres import minres

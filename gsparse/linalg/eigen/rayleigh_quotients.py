@@ -25,7 +25,7 @@ def products(krylov: KrylovSpace, apply: Apply, vectors: Array) -> Array:
 def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
     """Return the norms of left - value·right for each row. Synchronizes."""
     space = krylov.space
-    factors = space.device.upload(np.ascontiguousarray(values).astype(space.dtype))[:, None]
+    factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
     squares = (abs(left - factors * right) ** 2).sum(axis=1)
     norms: Host = np.sqrt(space.download(space.sum_over_ranks(squares)))
     return norms

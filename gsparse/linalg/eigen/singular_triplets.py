@@ -29,8 +29,9 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.eigsh import matrix_cost
 from gsparse.linalg.eigen.filters import FilterRule, as_dense, wide
 from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
+from gsparse.linalg.eigen.lanczos import Lanczos
 from gsparse.linalg.eigen.problem import no_convergence
+from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
 from gsparse.linalg.krylov.units import scaled_operator

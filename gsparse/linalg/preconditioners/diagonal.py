@@ -85,13 +85,6 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     return result
 
 
-def num_block_entries(blocks: Array, size: int) -> int:
-    """Return the number of elements of diagonal blocks that lie in a matrix with `size` rows."""
-    count, rows, _ = blocks.shape
-    last = size - (count - 1) * rows
-    return (count - 1) * rows**2 + last**2 if count else 0
-
-
 def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
     """Return the diagonal blocks. Rows past the end are rows of the identity, and so are empty ones where allowed."""
     xp, csr, count = matrix.device.xp, matrix.csr, -(-matrix.size // size)
@@ -189,7 +182,7 @@ class DiagonalPreconditioner(Preconditioner):
     """Multiplies each element of a vector by an element of the diagonal."""
 
     def __init__(self, device: Device, diagonal: Array) -> None:
-        super().__init__(device, int(diagonal.size), diagonal.dtype, "diagonal", int(diagonal.size))
+        super().__init__(device, int(diagonal.size), diagonal.dtype, "diagonal")
         self._diagonal = diagonal
 
     @property
@@ -210,7 +203,6 @@ class JacobiPreconditioner(MatrixPreconditioner):
 
     def _set_values(self, matrix: SquareMatrix) -> None:
         self._diagonal = matrix.inverse_diagonal(self._kind)
-        self._num_entries = matrix.size
 
     @property
     def scaling(self) -> Array:
@@ -229,7 +221,6 @@ class BlockDiagonalPreconditioner(MatrixPreconditioner):
 
     def _set_values(self, matrix: SquareMatrix) -> None:
         self._inverses = inverse_blocks(matrix, self._size, self._kind)
-        self._num_entries = num_block_entries(self._inverses, matrix.size)
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         step = BlockStep(passes, self._inverses, adjoint)
@@ -250,9 +241,7 @@ class ProductPreconditioner(Preconditioner):
 
     def __init__(self, *factors: tuple[Operator, bool], kind: str) -> None:
         operator = factors[0][0]
-        matrices = {id(f.matrix): f.matrix for f, _ in factors if isinstance(f, MatrixOperator)}
-        num_entries = sum(int(m.nnz) for m in matrices.values()) if matrices else None
-        super().__init__(operator.home(), operator.shape[0], operator.dtype, kind, num_entries)
+        super().__init__(operator.home(), operator.shape[0], operator.dtype, kind)
         self._factors, self.is_resident = factors, all(factor.is_resident for factor, _ in factors)
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:

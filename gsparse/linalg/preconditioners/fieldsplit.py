@@ -86,7 +86,6 @@ class FieldPreconditioner(MatrixPreconditioner):
         self._blocks = {place: MatrixOperator(block) for place, block in blocks.items() if place in needed}
         self._targets, self._signs = targets, [1 if self._form == "diagonal" else sign for sign in signs]
         self.is_resident = all(solve.is_resident for solve in self._solves)
-        self._num_entries = matrix.csr.nnz
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
         """Return the diagonal blocks, and the others unless they are empty. Synchronizes."""

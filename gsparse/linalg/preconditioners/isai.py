@@ -119,7 +119,6 @@ class ApproximateInverse(MatrixPreconditioner):
         )
         factors = ((self._inverse, False), (self._inverse, True))
         self._multiply = ProductPreconditioner(*factors[: 1 + self._spd], kind="isai")
-        self._num_entries = inverse.nnz
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         return self._multiply._prepare(passes, adjoint)

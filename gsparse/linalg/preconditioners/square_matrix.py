@@ -237,6 +237,11 @@ class SquareMatrix:
             )
         if csr.dtype != known.dtype:
             raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or {name}(A)")
+        self.check_places(known, name)
+
+    def check_places(self, known: Csr, name: str) -> None:
+        """Raise a StructureError unless the entries are at the places of known ones. Synchronizes."""
+        csr, device = self.csr, self.device
         is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
             one is two or kernels_of(device).reductions.first_where(device, one == two, "zero") is None  # synchronizes
             for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))

@@ -288,6 +288,6 @@ def test_nan_is_reported_before_missing_symmetry(real_device: Device) -> None:
 def test_symmetry_is_not_checked_after_a_few_iterations_without_full_output(
     real_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    monkeypatch.setattr("gsparse.linalg.krylov.outcome.not_hermitian", None)
     with pytest.warns(ConvergenceWarning):
         assert cg(matrix(real_device, NONSYMMETRIC), right_hand_side(S), maxiter=2)[1] == 2

@@ -86,7 +86,7 @@ def test_minres_is_no_success_if_only_a_symmetric_matrix_would_have_passed_the_t
 def test_a_symmetric_matrix_is_not_checked_where_the_test_of_minres_holds(
     real_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    monkeypatch.setattr("gsparse.linalg.krylov.outcome.not_hermitian", None)
     assert gla.minres(GpuSparseMatrix(S, device=real_device), right_hand_side(S), rtol=1e-6)[1] == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.interchange import parse_dense
-from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.cholmod import CHOLMOD
 from gsparse.linalg.direct.cudss import CUDSS
@@ -24,6 +24,7 @@ from gsparse.linalg.direct.factors import (
     includes,
     is_symmetric,
     parse_kind,
+    solved,
 )
 from gsparse.linalg.direct.superlu import SUPERLU
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
@@ -245,22 +246,7 @@ class Factorization(Operator):
         if trans not in _TRANSPOSITIONS:
             raise ValueError(f"trans must be 'N', 'T' or 'H', got {trans!r}")
         right = parse_dense(b)
-        if right.ndim not in (1, 2) or right.shape[0] != self.shape[0]:
-            raise ShapeError(
-                f"b must have shape ({self.shape[0]},) or ({self.shape[0]}, k), because A has {self.shape[0]} rows, "
-                f"got {right.shape}"
-            )
-        if right.gpu is not None and right.gpu is not self.device:  # on GPUs only
-            raise DeviceError(f"the factors live on {self.device.name}, b on {right.gpu.name}: bring one to the other")
-        dtype = solve_dtype(right, self)
-        columns = math.prod(right.shape[1:])
-        with self.device.active(), self.device.memory_guard():
-            if right.array.size:
-                x = self._solved(right.flat(self.device, dtype, columns), columns, trans)
-            else:
-                x = self.device.empty(0, dtype)
-            x = right.copy_back(self.device, x.reshape(*right.shape[:0:-1], self.shape[0]))
-        return right.returned(x.T)
+        return solved(right, self.device, self.shape[0], solve_dtype(right, self), partial(self._solved, trans=trans))
 
     __call__ = solve
 
@@ -294,9 +280,9 @@ class Factorization(Operator):
         factors = self._usable()
         if b.dtype.kind == "c" and self.dtype.kind != "c":
             parts = xp.concatenate([b.real, b.imag]).astype(self.dtype, copy=False)
-            solved = factors.solve(parts, 2 * columns, trans)
+            solution = factors.solve(parts, 2 * columns, trans)
             x = xp.empty_like(b)
-            x.real, x.imag = solved[: b.size], solved[b.size :]
+            x.real, x.imag = solution[: b.size], solution[b.size :]
             return x
         return factors.solve(b.astype(self.dtype, copy=False), columns, trans).astype(b.dtype, copy=False)
 

@@ -13,11 +13,18 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.krylov_space import random_vector
-from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, no_convergence, seed_of, start_vector
+from gsparse.linalg.eigen.problem import (
+    Eigenproblem,
+    EigenResult,
+    exponent_of_product,
+    is_small,
+    no_convergence,
+    seed_of,
+    start_vector,
+)
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import SingularShiftError, Solve, Transform
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
-from gsparse.linalg.krylov.units import scaled_operator
+from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.sparse.reductions import sums_of_squares
 
@@ -225,7 +232,7 @@ class Call:
 
 
 def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Options, int]:
-    """Scale a problem whose squares may overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes.
+    """Scale a problem whose squares may overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes.
 
     Returns
     -------

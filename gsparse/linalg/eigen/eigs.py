@@ -22,7 +22,7 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.rayleigh_quotients import products, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.registry import register

@@ -25,7 +25,7 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.rayleigh_quotients import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, products, residual_norms
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator

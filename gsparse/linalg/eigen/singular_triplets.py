@@ -30,11 +30,10 @@ from gsparse.linalg.eigen.eigsh import matrix_cost
 from gsparse.linalg.eigen.filters import FilterRule, as_dense, wide
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos
-from gsparse.linalg.eigen.problem import no_convergence
+from gsparse.linalg.eigen.problem import exponent_of_product, no_convergence
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
-from gsparse.linalg.krylov.units import scaled_operator
+from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 
 Host = npt.NDArray[Any]
@@ -96,7 +95,7 @@ class Options:
 
 
 def scaled(system: System) -> System:
-    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes."""
+    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes."""
     device, dtype, columns = system.device, system.dtype, system.columns
     forward, _ = system.products()
 

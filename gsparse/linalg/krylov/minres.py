@@ -29,14 +29,16 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import refute_by_backward_errors, returned, with_true_residual
-from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.symmetry import (
+from gsparse.linalg.krylov.outcome import (
     hermitian_maxiter_advice,
     is_worth_a_check,
     not_hermitian,
+    refute_by_backward_errors,
+    returned,
     with_symmetry_advice,
+    with_true_residual,
 )
+from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, ConvergenceMonitor, SolveResult
 

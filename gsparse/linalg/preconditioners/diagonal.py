@@ -12,7 +12,7 @@ from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import MatrixOperator, Operator
+from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
@@ -225,40 +225,6 @@ class BlockDiagonalPreconditioner(MatrixPreconditioner):
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         step = BlockStep(passes, self._inverses, adjoint)
         return lambda x, y: [step.bind(1.0, x, y, y, start=FROM_ZERO)]
-
-
-class ProductPreconditioner(Preconditioner):
-    """A product of operators, some of which may be adjoint.
-
-    Parameters
-    ----------
-    *factors : (Operator, bool)
-        The factors, square matrices or preconditioners of one size, in the order of their application, and whether to
-        use the adjoint of each. The product has the dtype and the device of the first one.
-    kind : str
-        See `Preconditioner`.
-    """
-
-    def __init__(self, *factors: tuple[Operator, bool], kind: str) -> None:
-        operator = factors[0][0]
-        super().__init__(operator.home(), operator.shape[0], operator.dtype, kind)
-        self._factors, self.is_resident = factors, all(factor.is_resident for factor, _ in factors)
-
-    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        factors = [(f, not is_adjoint) for f, is_adjoint in reversed(self._factors)] if adjoint else self._factors
-        products = [
-            f.bind(passes.device, passes.dtype, passes.columns, adjoint=is_adjoint) for f, is_adjoint in factors
-        ]
-        intermediate = [passes.vector(self.shape[0]) for _ in products[1:]]
-
-        def build(x: Array, y: Array) -> list[Call]:
-            vectors = [x, *intermediate, y]
-            return [
-                partial(product, source, target)
-                for product, source, target in zip(products, vectors[:-1], vectors[1:], strict=True)
-            ]
-
-        return build
 
 
 @register("preconditioner")

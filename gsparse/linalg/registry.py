@@ -112,7 +112,7 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
                 return function(A, *args, **kwargs)
 
         if kind == "solver":
-            call = checked(call, accepted, attributes.get("vectors", ()))
+            call = checked(call, accepted)
         elif kind == "preconditioner":
             call = with_checked_integers(call, accepted)
         METHODS[function.__name__] = Method(function.__name__, kind, call, accepted, **attributes)

@@ -33,7 +33,7 @@ _OTHER_NAMES = {
 }
 
 
-def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int] = ()) -> F:
+def checked(solver: F, accepted: Signature | None = None) -> F:
     """Return a solver that checks its tolerances and limits first, and accepts a right-hand side without columns.
 
     Parameters
@@ -42,8 +42,6 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
         Its first two arguments are the matrix and the right-hand side.
     accepted : Signature, optional
         The arguments that it accepts, if it passes its options on to another function.
-    vectors : sequence of int
-        Positions of vectors in the tuple that the solver returns, other than x at its beginning.
     """
     parameters = (accepted or signature(solver)).parameters
 
@@ -52,7 +50,7 @@ def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int]
         arguments = _by_name(parameters, args, kwargs)
         _check(solver.__name__, parameters, arguments)
         if _has_no_columns(arguments.get("b")):
-            return _solve_no_columns(solver, vectors, arguments, len(args))
+            return _solve_no_columns(solver, arguments, len(args))
         return solver(*args, **kwargs)
 
     return cast(F, call)
@@ -118,37 +116,29 @@ def _has_no_columns(b: Any) -> bool:
     return shape is not None and len(shape) == 2 and shape[1] == 0
 
 
-def _solve_no_columns(
-    solver: Callable[..., Any], vectors: Sequence[int], arguments: dict[str, Any], num_positional: int
-) -> Any:
-    """Solve for one column of zeros instead of no columns, and return the result without that column.
+def _solve_no_columns(solver: Callable[..., Any], arguments: dict[str, Any], num_positional: int) -> Any:
+    """Solve for two columns of zeros instead of no columns, and return the result without these columns.
 
     In this way, all other arguments are checked, and the result has the dtype and the library of any other solve.
     """
     b = parse_dense(arguments["b"])
-    column = b.returned(b.array.sum(axis=1, dtype=b.dtype))
-    options = {**arguments, "b": column}
+    options = {**arguments, "b": b.returned(b.array.sum(axis=1, keepdims=True, dtype=b.dtype).repeat(2, axis=1))}
     if _has_no_columns(options.get("x0")):
         options["x0"] = None
     positional = [options.pop(name) for name in list(arguments)[:num_positional]]
     result = solver(*positional, **options)
-    if isinstance(result, SolveResult):
-        x, statistics = result.x, result.statistics
-    else:
-        x, *statistics = result
-    x = _without_columns(x)
-    rest = [_without_columns(v) if i in vectors else np.array([v])[:0] for i, v in enumerate(statistics, 1)]
-    if isinstance(result, SolveResult):
-        return dataclasses.replace(
-            result,
-            x=x,
-            residuals=np.empty((len(result.residuals), 0)),
-            relative_residual=np.empty(0),
-            normal_residuals=np.empty((len(result.normal_residuals), 0)),
-            statistics=tuple(rest),
-        )
-    return (x, statistics[0]) if len(statistics) == 1 else (x, *rest)  # `info` is one number for all columns
+    if not isinstance(result, SolveResult):
+        return tuple(map(_without_columns, result))
+    return dataclasses.replace(
+        result,
+        x=_without_columns(result.x),
+        residuals=np.empty((len(result.residuals), 0)),
+        relative_residual=np.empty(0),
+        normal_residuals=np.empty((len(result.normal_residuals), 0)),
+        statistics=tuple(map(_without_columns, result.statistics)),
+    )
 
 
-def _without_columns(x: Any) -> Any:
-    return x.reshape(-1, 1)[:, :0]
+def _without_columns(values: Any) -> Any:
+    """Return an array with no columns; `info` is one number for all columns."""
+    return values[..., :0] if np.ndim(values) else values

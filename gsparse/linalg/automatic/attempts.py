@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.plan import Trial
 from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties
@@ -18,7 +19,7 @@ from gsparse.linalg.direct.factorization import Factorization, choose_library
 from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.norms import norm
 from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix, reciprocals
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -154,15 +155,17 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
     For a saddle point [[D, Bᴴ], [B, 0]], this approximates the Schur complement. It is positive definite, as minres
     needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
     """
-    with SquareMatrix.of(A, "absolute_diagonal") as matrix:
-        xp, magnitude = matrix.device.xp, matrix.device.xp.abs(matrix.diagonal)
-        is_zero = magnitude == 0
-        inverse = xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, magnitude))
+
+    def invert(matrix: SquareMatrix) -> Array:
+        xp = matrix.device.xp
+        inverse = reciprocals(xp, magnitude := xp.abs(matrix.diagonal))
         squares = matrix.csr.with_data(xp.abs(matrix.csr.data) ** 2)
         schur, dtype = xp.empty_like(inverse), np.dtype(inverse.dtype)
         matrix.operator_of(squares, products=1).bind(matrix.device, dtype)(inverse, schur)
-        inverse = xp.where(is_zero, xp.where(schur == 0, 1, 1 / xp.where(schur == 0, 1, schur)), inverse)
-        return DiagonalPreconditioner(matrix.device, inverse.astype(matrix.dtype, copy=False))
+        return xp.where(magnitude == 0, reciprocals(xp, schur, 1), inverse).astype(matrix.dtype, copy=False)
+
+    with SquareMatrix.of(A, "absolute_diagonal") as matrix:
+        return DiagonalPreconditioner(matrix, "absolute_diagonal", invert)
 
 
 # Cycle length of GMRES. Its basis takes as many vectors.

@@ -299,6 +299,12 @@ def canonical_entries(matrix: DeviceMatrix) -> Csr:
     return csr.with_data(device.xp.conj(csr.data)) if conjugated else csr
 
 
+def reciprocals(xp: Any, values: Array, otherwise: float = 0) -> Array:
+    """Return the reciprocals of values, and another number where a value is zero."""
+    is_zero = values == 0
+    return xp.where(is_zero, otherwise, 1 / xp.where(is_zero, 1, values))
+
+
 def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
     """Solve many small dense systems. Return the solutions, and a mask of the systems that are not singular."""
     if not systems.size:

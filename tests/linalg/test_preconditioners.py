@@ -27,7 +27,17 @@ from gsparse.linalg import (
     jacobi,
     sor,
 )
-from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
+from tests.linalg.problems import (
+    Count,
+    close,
+    convection,
+    dense,
+    laplacian,
+    matrix,
+    positive,
+    residual,
+    right_hand_side,
+)
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device
 
@@ -57,21 +67,6 @@ FOR_ANY: dict[str, Callable[[Any], Any]] = {
     "ilu0, jacobi": lambda A: ilu0(A, solve="jacobi"),
     "ilu0, blocks": lambda A: ilu0(A, block_size=3),
 }
-
-
-def positive(n: int, dtype: Any) -> Any:
-    """Return a Hermitian, positive definite operator."""
-    return sp.csr_array(laplacian(n, dtype) + 0.5 * sp.eye_array(n * n, dtype=dtype), dtype=dtype)
-
-
-def dense(M: Any, name: str = "matvec") -> Any:
-    """Return an operator as a dense matrix, column by column."""
-    product, eye = getattr(M, name), np.eye(M.shape[0], dtype=M.dtype)
-    return np.stack([host(product(column)) for column in eye], axis=1)
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, abs(expected).max()))
 
 
 # -------------------------------------------------------------------------------------------------- definitions

@@ -41,7 +41,8 @@ def with_true_residual(result: SolveResult, system: LinearSystem) -> SolveResult
 
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
     """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
-    relative = norms / system.scales()
+    with np.errstate(invalid="ignore"):  # b may hold inf
+        relative = norms / system.scales()
     return float(relative[0]) if len(system.shape) == 1 else relative
 
 

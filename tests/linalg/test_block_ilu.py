@@ -112,12 +112,6 @@ def test_wide_levels_are_factorized_by_many_thread_blocks(device: Device) -> Non
     close(host(M.rmatvec(S.T @ x)), x)
 
 
-def test_products_have_the_same_bits_in_each_run(device: Device) -> None:
-    S, x = random_matrix(40, "complex64"), np.random.default_rng(3).standard_normal(40).astype(np.complex64)
-    first, second = (host(ilu0(matrix(device, S), block_size=3) @ x) for _ in range(2))
-    assert first.tobytes() == second.tobytes()
-
-
 def test_blocks_with_a_zero_diagonal_are_inverted_with_pivots(device: Device) -> None:
     block = np.array([[0.0, 2], [1, 0]])
     S = sp.csr_array(sp.kron(sp.diags_array([1.0, 4, 1], offsets=[-1, 0, 1], shape=(9, 9)), block))
@@ -147,12 +141,6 @@ def test_ic0_in_blocks_is_ilu0_of_a_hermitian_matrix(device: Device, dtype: str)
     S = hermitian(32, dtype)
     for options in ({"solve": "levels"}, {"solve": "jacobi", "sweeps": 11}):
         assert_inverse(ic0(matrix(device, S), block_size=3, **options), reference(S, 3))
-
-
-def test_ic0_in_blocks_refuses_an_indefinite_block(device: Device) -> None:
-    S = sp.csr_array(sp.block_diag([np.eye(2), np.array([[1.0, 2], [2, 1]])]))
-    with pytest.raises(FactorizationError, match=r"ic0: the diagonal block of node 1 \(rows 2 to 3\) is not positive"):
-        ic0(matrix(device, S), block_size=2)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])

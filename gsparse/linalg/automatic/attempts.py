@@ -121,13 +121,12 @@ def _solve_augmented(S: sp.csr_array, b: npt.NDArray[Any], device: Any) -> npt.N
     """
     rows, columns = S.shape
     scale = float(np.median(abs(S.data))) if S.nnz else 1.0
-    if rows >= columns:
-        system = sp.block_array([[scale * sp.eye_array(rows), S], [S.conj().T, None]], format="csr")
-        right = np.concatenate([b, np.zeros((columns, b.shape[1]), b.dtype)])
-        return _solve_square(GpuSparseMatrix(system, device=device), right)[rows:]
-    system = sp.block_array([[scale * sp.eye_array(columns), S.conj().T], [S, None]], format="csr")
-    right = np.concatenate([np.zeros((columns, b.shape[1]), b.dtype), b])
-    return _solve_square(GpuSparseMatrix(system, device=device), right)[:columns]
+    is_tall, zeros = rows >= columns, np.zeros((columns, b.shape[1]), b.dtype)
+    tall = S if is_tall else S.conj().T
+    system = sp.block_array([[scale * sp.eye_array(tall.shape[0]), tall], [tall.conj().T, None]], format="csr")
+    right = np.concatenate([b, zeros] if is_tall else [zeros, b])
+    x = _solve_square(GpuSparseMatrix(system, device=device), right)
+    return x[rows:] if is_tall else x[:columns]
 
 
 def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
@@ -239,8 +238,10 @@ def _iterate(
         A, scale = _scale_columns(problem)
     elif candidate.preconditioner and properties is not None:
         options["M"] = make_preconditioner(candidate.preconditioner, A, properties)
-    if candidate.method == "cg" and properties is not None and _is_wider(problem.system.dtype, properties.dtype):
-        options["inner_dtype"] = np.float32
+    if candidate.method == "cg" and properties is not None:
+        # Vectors that are more precise than the values of the matrix.
+        is_wider = np.finfo(problem.system.dtype).eps < np.finfo(properties.dtype).eps
+        options |= {"inner_dtype": np.float32} if is_wider else {}
     limit, iterations, rtol = candidate.maxiter if maxiter is None else maxiter, 0, problem.rtol
     result: SolveResult | None = None
     for _ in range(_MAX_RUNS):
@@ -261,11 +262,6 @@ def _iterate(
         rtol *= min(_SAFETY * missing, _SAFETY)
     assert result is not None
     return _outcome(problem, result.reason if result.info else "residual still too large"), result, iterations
-
-
-def _is_wider(dtype: np.dtype[Any], matrix_dtype: np.dtype[Any]) -> bool:
-    """Return whether vectors of `dtype` are more precise than the values of the matrix."""
-    return bool(np.finfo(dtype).eps < np.finfo(matrix_dtype).eps)
 
 
 def _run(

@@ -10,7 +10,7 @@ import scipy.linalg
 
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
-from gsparse.linalg.eigen.filters import as_dense, dense_pairs, rows_of, wide
+from gsparse.linalg.eigen.filters import dense_pairs, products, rows_of, wide
 from gsparse.linalg.eigen.krylov_schur import KrylovSchur
 from gsparse.linalg.eigen.problem import (
     GENERAL,
@@ -22,7 +22,7 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import residual_norms
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.registry import register
@@ -186,8 +186,7 @@ def _eig(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
 
 def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     device, dtype = problem.device, wide(problem.dtype)
-    M = None if problem.M is None else as_dense(problem.M, device, dtype)
-    values, vectors = dense_pairs(as_dense(problem.A, device, dtype), M)
+    values, vectors = dense_pairs(*dense_arrays(problem, dtype))
     nu = _transformed(values, options)
     order = general_order(nu, wanted.which, problem.dtype.kind != "c")[: wanted.k]
     out = np.dtype(np.result_type(problem.dtype, np.complex64))
@@ -229,7 +228,7 @@ def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tupl
 
 def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
     """Return Xᴴ·A·X, where X has vectors as rows. Synchronizes."""
-    space, AX = method.space, products(method.krylov, product, X)
+    space, AX = method.space, products(method.space.device, product, X)
     return space.download(space.sum_over_ranks(space.device.xp.conj(X) @ AX.T))
 
 
@@ -257,7 +256,7 @@ def _vectors(
     X *= scales
     if options.OPinv is not None or not len(values):
         return X, np.full(len(values), np.nan)
-    left, right = combine(products(method.krylov, method.transform.product, basis)) * scales, X
+    left, right = combine(products(space.device, method.transform.product, basis)) * scales, X
     if problem.M is not None:
-        right = combine(products(method.krylov, problem.M.bind(space.device, space.dtype), basis)) * scales
+        right = combine(products(space.device, problem.M.bind(space.device, space.dtype), basis)) * scales
     return X, residual_norms(method.krylov, left, values, right)

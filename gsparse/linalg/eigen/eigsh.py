@@ -12,7 +12,7 @@ import scipy.linalg
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
 from gsparse.linalg.eigen.eigs import eigs
-from gsparse.linalg.eigen.filters import FilterRule, as_dense, hermitian_pairs, rows_of, wide
+from gsparse.linalg.eigen.filters import FilterRule, hermitian_pairs, products, rows_of, wide
 from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.problem import (
     GENERAL,
@@ -25,7 +25,7 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, residual_norms
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator
@@ -200,12 +200,12 @@ def _eigh(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
 
 def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     dtype, device = wide(problem.dtype), problem.device
-    M = None if problem.M is None else as_dense(problem.M, device, dtype)
+    A, M = dense_arrays(problem, dtype)
     if options.sigma is None:
-        nu, vectors = hermitian_pairs(as_dense(problem.A, device, dtype), M)
-        values = nu
+        values, vectors = hermitian_pairs(A, M)
+        nu = values
     else:
-        A, sigma = as_dense(problem.A, device, dtype), np.real(options.sigma)
+        sigma = np.real(options.sigma)
         if options.mode == "buckling":
             inverses, vectors = hermitian_pairs(np.eye(len(A), dtype=dtype) if M is None else M, A)
             nu = 1 / (1 - sigma * inverses)  # λ/(λ-σ) for λ = 1/inverse, which may be infinite
@@ -277,7 +277,7 @@ def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted)
     gram = v.conj().T @ problem.M.matmat(v)
     v = np.linalg.solve(np.linalg.cholesky((gram + gram.conj().T) / 2), v.conj().T).conj().T
     order = np.argsort(w, kind="stable") if problem.dtype.kind != "c" else np.arange(len(w))
-    rows = problem.device.upload(np.ascontiguousarray(v[:, order].T).astype(problem.dtype))
+    rows = rows_of(v[:, order], problem.dtype, problem.device)
     values, vectors = problem.deliver(w[order].astype(np.finfo(problem.dtype).dtype), rows)
     return replace(result, eigenvalues=values, eigenvectors=vectors, residuals=result.residuals[order])
 
@@ -327,6 +327,6 @@ def _residuals(problem: Eigenproblem, options: Options, lanczos: Lanczos, values
     if options.OPinv is not None or not len(values):
         return np.full(len(values), np.nan)
     krylov, X = lanczos.krylov, lanczos.krylov.vectors[: len(values)]
-    AX = products(krylov, lanczos.transform.product, X)
-    MX = X if problem.M is None else products(krylov, problem.M.bind(problem.device, problem.dtype), X)
+    AX = products(problem.device, lanczos.transform.product, X)
+    MX = X if problem.M is None else products(problem.device, problem.M.bind(problem.device, problem.dtype), X)
     return residual_norms(krylov, AX, values, MX)

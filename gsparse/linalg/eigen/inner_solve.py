@@ -201,7 +201,8 @@ def _methods(
     if rows <= _FEW_ROWS:
         yield "factors", _factorized_solve(matrix, device, dtype)
     yield from _iterations(K, diagonal, rtol, hermitian, with_entries=True)
-    if _FEW_ROWS < rows <= _most_factored_rows(device):
+    on_host = choose_library(None, device, "general")[0].runs_on_host
+    if _FEW_ROWS < rows <= (_MAX_FACTORED_ROWS if on_host else _MAX_ROWS_ON_GPU):
         with suppress(DeviceMemoryError):
             yield "factors", _factorized_solve(matrix, device, dtype)
     if hermitian:
@@ -273,10 +274,6 @@ def _singular_as(name: str) -> Iterator[None]:
         yield
     except (SingularMatrixError, scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
         raise RuntimeError(f"{name} is singular: choose another sigma, or pass one ({error})") from error
-
-
-def _most_factored_rows(device: Device) -> int:
-    return _MAX_FACTORED_ROWS if choose_library(None, device, "general")[0].runs_on_host else _MAX_ROWS_ON_GPU
 
 
 def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:

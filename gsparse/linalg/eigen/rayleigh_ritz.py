@@ -16,6 +16,7 @@ from scipy.linalg import eigh
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.filters import products
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Space
 from gsparse.linalg.eigen.problem import exponent_of_product
 from gsparse.linalg.krylov.units import needed_exponent, times_power
@@ -185,14 +186,6 @@ def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
     return lambda V: device.upload(np.asarray(function(device.download(V))))
 
 
-def products(krylov: KrylovSpace, apply: Apply, vectors: Array) -> Array:
-    """Return the products of an operator with each row."""
-    result = krylov.space.device.empty(vectors.shape, vectors.dtype)
-    for x, y in zip(vectors, result, strict=True):
-        apply(x, y)
-    return result
-
-
 def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
     """Return the norms of left - value·right for each row. Synchronizes."""
     space = krylov.space
@@ -210,7 +203,7 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
     """
     space, xp = krylov.space, krylov.space.device.xp
     X = krylov.vectors[:count]
-    AX = products(krylov, apply, X)
+    AX = products(space.device, apply, X)
     gram = space.download(space.sum_over_ranks(xp.conj(X @ xp.conj(AX).T)))
     values, combinations = np.linalg.eigh((gram + gram.conj().T) / 2)
     if space.ranks is not None:  # the signs of eigenvectors may differ between hosts

@@ -82,7 +82,8 @@ def choose_units(
         square_of_A, *squares_of_b = add_over_ranks(device, A.ranks, np.array([square_of_A, *squares])).tolist()
         squares = np.array(squares_of_b)
     size_of_A = max(square_of_A**0.5, *known, 0.0)
-    scales_A = not _is_inside(size_of_A, _RANGE_OF_A, narrowest) and (size_of_A > 0 or _has_entries(A))
+    has_entries = bool(A.matrices) or isinstance(A, DenseOperator)
+    scales_A = not _is_inside(size_of_A, _RANGE_OF_A, narrowest) and (size_of_A > 0 or has_entries)
     scales_b = [not _is_inside(square**0.5, _RANGE, b.dtype) for square in squares.tolist()]
     if not scales_A and not any(scales_b):
         return ONES, np.sqrt(squares)
@@ -214,11 +215,6 @@ def _is_inside(norm: float, ranges: dict[int, int], dtype: np.dtype[Any]) -> boo
 
 def _bytes_of_real(dtype: np.dtype[Any]) -> int:
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-
-
-def _has_entries(A: Operator) -> bool:
-    """Return whether the entries of an operator can be read."""
-    return bool(A.matrices) or isinstance(A, DenseOperator)
 
 
 def _sum_of_entries(device: Device, A: Operator) -> float:

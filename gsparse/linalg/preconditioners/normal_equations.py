@@ -135,14 +135,10 @@ def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> Ord
 def _weights(matrix: SquareMatrix, csr: Csr, omega: float) -> Array:
     """Return ω over the sum of squares of each row of G."""
     xp, device = matrix.device.xp, matrix.device
-    sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", _longest(matrix, csr))
+    longest = int(xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
+    sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", longest)
     weights: Array = xp.where(sums == 0, 0, omega / xp.where(sums == 0, 1, sums)).astype(matrix.dtype)
     return weights
-
-
-def _longest(matrix: SquareMatrix, csr: Csr) -> int:
-    """Return the length of the longest row. Synchronizes."""
-    return int(matrix.device.xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
 
 
 def jacobi_ne(matrix: SquareMatrix, sweeps: int, omega: float | None = None) -> OperatorRelaxation:

@@ -46,8 +46,8 @@ from gsparse.linalg import (
 )
 from gsparse.linalg.multigrid.smoothers import chebyshev
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.factors import RowStructure
 from gsparse.linalg.preconditioners.gauss_seidel import make_gauss_seidel
+from gsparse.linalg.preconditioners.ilu import RowStructure
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 ORDERINGS = ("natural", "wavefront", "multicolor")

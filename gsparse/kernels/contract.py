@@ -175,31 +175,6 @@ class TriangularKernels(Protocol):
         """
         ...
 
-    def sweep_ilu0(
-        self, device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
-    ) -> None:
-        """Compute new incomplete factors from approximate ones, all entries at once: a step of fixed-point iteration.
-
-        For entry (i, j) of the matrix, let s be a_ij minus the products l_ik·u_kj of the entries k < min(i, j), which
-        are subtracted one after the other in the order of k. Then the new u_ij is s for i ≤ j, and the new l_ij is
-        s / u_jj for i > j. The iteration ends, after at most twice as many steps as there are levels, with the bits of
-        `factorize_ilu0`.
-
-        Parameters
-        ----------
-        csr : Csr
-            A square matrix with a full diagonal, whose columns rise within each row.
-        rows : array, shape (nnz,)
-            The row of each entry.
-        diagonal : array, shape (num_rows,)
-            The position of each row's diagonal entry.
-        transposed : Csr
-            The transpose, with the position of each entry in `csr` as its value (of the index dtype).
-        factors, out : array, shape (nnz,)
-            L and U on the pattern of `csr`, as `factorize_ilu0` leaves them. Different arrays.
-        """
-        ...
-
     def triangular_solver(
         self, device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:

@@ -12,7 +12,6 @@ from gsparse.linalg.eigen.problem import EigenResult
 from gsparse.linalg.eigen.svds import svds
 from gsparse.linalg.functions.expm_multiply import expm_multiply
 from gsparse.linalg.functions.onenormest import onenormest
-from gsparse.linalg.functions.spectral_radius import spectral_radius
 from gsparse.linalg.krylov.bicgstab import bicgstab
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.chebyshev import chebyshev
@@ -23,7 +22,7 @@ from gsparse.linalg.krylov.minres import minres
 from gsparse.linalg.multigrid.amg import amg
 from gsparse.linalg.multigrid.options import rigid_body_modes
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
-from gsparse.linalg.norms import norm
+from gsparse.linalg.norms import norm, spectral_radius
 from gsparse.linalg.preconditioners.base import MatrixPreconditioner
 from gsparse.linalg.preconditioners.diagonal import block_jacobi, jacobi
 from gsparse.linalg.preconditioners.fieldsplit import fieldsplit

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
+from gsparse.linalg.krylov.units import DerivedOperator
 from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
@@ -20,15 +21,12 @@ from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 
-class AdjointOperator(Operator):
+class AdjointOperator(DerivedOperator):
     """The adjoint of an operator."""
 
     def __init__(self, operator: Operator) -> None:
-        self._operator, self.shape, self.dtype = operator, operator.shape[::-1], operator.dtype
-        self.is_resident = operator.is_resident
-
-    def home(self) -> Device:
-        return self._operator.home()
+        super().__init__(operator)
+        self.shape = operator.shape[::-1]
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         return self._operator.bind(device, dtype, columns, adjoint=not adjoint)
@@ -125,7 +123,8 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         self.matrix, self.M = matrix, M
         self.last: SolveResult | None = None
         self.rtol = _RTOL[8 if dtype.name in ("float64", "complex128") else 4] if rtol is None else rtol
-        self._is_hermitian, is_positive = _symmetry(matrix)
+        with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
+            self._is_hermitian, is_positive = square.is_hermitian(), square.has_positive_diagonal()
         if method == "auto":
             candidates = (_DEFINITE if is_positive else _HERMITIAN) if self._is_hermitian else _GENERAL
             self._methods = [(_find_solver(name), {**bounds, **options}) for name, bounds in candidates]
@@ -218,9 +217,3 @@ def _find_solver(method: str) -> Callable[..., Any]:
     if method not in _METHODS:
         raise ValueError(f"method must be auto, a function or one of {', '.join(_METHODS)}, got {method!r}")
     return find_method(method, "solver").function
-
-
-def _symmetry(matrix: DeviceMatrix) -> tuple[bool, bool]:
-    """Return whether a matrix is Hermitian, and whether its diagonal is positive. Synchronizes."""
-    with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
-        return square.is_hermitian(), square.has_positive_diagonal()

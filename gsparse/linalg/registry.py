@@ -1,17 +1,23 @@
 """The methods of `gsparse.linalg` by name: each solver and each preconditioner registers itself once.
 
 Distributed matrices, the command line and `accelerated` use this registry to list methods or to find one by its name.
+The registered functions check their arguments first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
+from operator import index
 from typing import Any, Literal, TypeVar, cast
 
-from gsparse.linalg.solver_arguments import checked, with_checked_integers
+import numpy as np
+
+from gsparse.device.interchange import parse_dense
+from gsparse.linalg.result import SolveResult
 from gsparse.profiling import recording
 
 Kind = Literal["solver", "preconditioner", "eigensolver"]
@@ -112,7 +118,7 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
                 return function(A, *args, **kwargs)
 
         if kind == "solver":
-            call = checked(call, accepted, attributes.get("vectors", ()))
+            call = checked(call, accepted)
         elif kind == "preconditioner":
             call = with_checked_integers(call, accepted)
         METHODS[function.__name__] = Method(function.__name__, kind, call, accepted, **attributes)
@@ -150,3 +156,128 @@ def names_of(kind: Kind, **attributes: Any) -> tuple[str, ...]:
         for method in METHODS.values()
         if method.kind == kind and all(getattr(method, name) == value for name, value in attributes.items())
     )
+
+
+# Numbers of iterations, and real numbers that must not be negative, by the names that solvers give them.
+_COUNTS = {"maxiter": 0, "iter_lim": 0, "restart": 1}
+_TOLERANCES = ("rtol", "atol", "btol", "conlim")
+# Names that users expect from other functions, and those that a solver may have in their place.
+_OTHER_NAMES = {
+    "tol": ("rtol", "atol", "btol"),
+    "rtol": ("atol", "btol"),
+    "maxiter": ("iter_lim",),
+    "iter_lim": ("maxiter",),
+    "damping": ("damp",),
+    "alpha": ("damp",),
+}
+
+
+def checked(solver: F, accepted: Signature | None = None) -> F:
+    """Return a solver that checks its tolerances and limits first, and accepts a right-hand side without columns.
+
+    Parameters
+    ----------
+    solver : callable
+        Its first two arguments are the matrix and the right-hand side.
+    accepted : Signature, optional
+        The arguments that it accepts, if it passes its options on to another function.
+    """
+    parameters = (accepted or signature(solver)).parameters
+
+    @wraps(solver)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = _by_name(parameters, args, kwargs)
+        _check(solver.__name__, parameters, arguments)
+        if _has_no_columns(arguments.get("b")):
+            return _solve_no_columns(solver, arguments, len(args))
+        return solver(*args, **kwargs)
+
+    return cast(F, call)
+
+
+def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, Any]) -> None:
+    """Refuse limits and tolerances that no solver can honour; `None` stands for a default."""
+    for argument, value in arguments.items():
+        names = [other for other in _OTHER_NAMES.get(argument, ()) if other in parameters]
+        if names and argument not in parameters:
+            raise TypeError(f"{name}() takes no argument {argument!r}, as in SciPy: use {' and '.join(names)} instead")
+        if _is_left_out(parameters, argument, value):
+            continue
+        if argument in _COUNTS:
+            _check_count(argument, value, _COUNTS[argument])
+        elif argument in _TOLERANCES and not (isinstance(value, float | int | np.number) and _is_at_least_0(value)):
+            raise ValueError(f"{argument} must be a real, non-negative number, got {value!r}")
+
+
+def with_checked_integers(function: F, accepted: Signature) -> F:
+    """Return a function that first refuses values other than integers where its annotations say ``int``."""
+    parameters = accepted.parameters
+    integers = {name for name, parameter in parameters.items() if parameter.annotation in ("int", "int | None")}
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name, value in _by_name(parameters, args, kwargs).items():
+            if name in integers and not _is_left_out(parameters, name, value):
+                _parse_integer(name, value)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
+
+
+def _by_name(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(parameters, args, strict=False)), **kwargs}
+
+
+def _is_left_out(parameters: Mapping[str, Parameter], argument: str, value: Any) -> bool:
+    """Return whether an argument is None, and None is its default."""
+    return value is None and argument in parameters and parameters[argument].default is None
+
+
+def _parse_integer(argument: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be an integer, got {value!r}: convert it with int()") from None
+
+
+def _check_count(argument: str, value: Any, least: int) -> None:
+    if _parse_integer(argument, value) < least:
+        raise ValueError(f"{argument} must be at least {least}, got {value!r}")
+
+
+def _is_at_least_0(value: Any) -> bool:
+    return not isinstance(value, np.complexfloating) and bool(value >= 0)
+
+
+def _has_no_columns(b: Any) -> bool:
+    """Return whether a right-hand side has the shape (n, 0)."""
+    shape = getattr(b, "shape", None)
+    return shape is not None and len(shape) == 2 and shape[1] == 0
+
+
+def _solve_no_columns(solver: Callable[..., Any], arguments: dict[str, Any], num_positional: int) -> Any:
+    """Solve for two columns of zeros instead of no columns, and return the result without these columns.
+
+    In this way, all other arguments are checked, and the result has the dtype and the library of any other solve.
+    """
+    b = parse_dense(arguments["b"])
+    options = {**arguments, "b": b.returned(b.array.sum(axis=1, keepdims=True, dtype=b.dtype).repeat(2, axis=1))}
+    if _has_no_columns(options.get("x0")):
+        options["x0"] = None
+    positional = [options.pop(name) for name in list(arguments)[:num_positional]]
+    result = solver(*positional, **options)
+    if not isinstance(result, SolveResult):
+        return tuple(map(_without_columns, result))
+    return dataclasses.replace(
+        result,
+        x=_without_columns(result.x),
+        residuals=np.empty((len(result.residuals), 0)),
+        relative_residual=np.empty(0),
+        normal_residuals=np.empty((len(result.normal_residuals), 0)),
+        statistics=tuple(map(_without_columns, result.statistics)),
+    )
+
+
+def _without_columns(values: Any) -> Any:
+    """Return an array with no columns; `info` is one number for all columns."""
+    return values[..., :0] if np.ndim(values) else values

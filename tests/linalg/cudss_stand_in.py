@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
+from functools import partial, update_wrapper
 from itertools import count
 from typing import Any
 
@@ -21,72 +22,19 @@ import scipy.sparse.linalg as la
 __all__ = ["StandIn"]
 
 
-class Phase(IntEnum):
-    ANALYSIS = 3
-    FACTORIZATION = 4
-    REFACTORIZATION = 8
-    SOLVE = 1008
-
-
-class ConfigParam(IntEnum):
-    MATCHING_ALG = 3
-    SOLVE_MODE = 4
-    IR_N_STEPS = 5
-    HOST_NTHREADS = 14
-    DETERMINISTIC_MODE = 24
-
-
-class DataParam(IntEnum):
-    INFO = 0
-    LU_NNZ = 1
-    NPIVOTS = 2
-    INERTIA = 3
-    DIAG = 8
-    MEMORY_ESTIMATES = 13
-    SCALE_ROW = 15
-    SCALE_COL = 16
-
-
-class MatchingAlg(IntEnum):
-    NONE = 0
-    MAX_DIAG_PRODUCT = 5
-
-
-class DataType(IntEnum):
-    R_32F = 0
-    R_64F = 1
-    C_32F = 4
-    C_64F = 5
-    R_32I = 10
-    R_64I = 24
-
-
-class MatrixType(IntEnum):
-    GENERAL = 0
-    SYMMETRIC = 1
-    HERMITIAN = 2
-    SPD = 3
-    HPD = 4
-
-
-class MatrixViewType(IntEnum):
-    FULL = 0
-
-
-class IndexBase(IntEnum):
-    ZERO = 0
-
-
-class Layout(IntEnum):
-    COL_MAJOR = 0
-
-
-class Status(IntEnum):
-    ALLOC_FAILED = 2
-    INVALID_VALUE = 3
-    NOT_SUPPORTED = 4
-    EXECUTION_FAILED = 5
-    INTERNAL_ERROR = 6
+Phase = IntEnum("Phase", {"ANALYSIS": 3, "FACTORIZATION": 4, "REFACTORIZATION": 8, "SOLVE": 1008})
+_CONFIG = {"MATCHING_ALG": 3, "SOLVE_MODE": 4, "IR_N_STEPS": 5, "HOST_NTHREADS": 14, "DETERMINISTIC_MODE": 24}
+ConfigParam = IntEnum("ConfigParam", _CONFIG)
+_DATA = {"INFO": 0, "LU_NNZ": 1, "NPIVOTS": 2, "INERTIA": 3, "DIAG": 8, "MEMORY_ESTIMATES": 13}
+DataParam = IntEnum("DataParam", {**_DATA, "SCALE_ROW": 15, "SCALE_COL": 16})
+MatchingAlg = IntEnum("MatchingAlg", {"NONE": 0, "MAX_DIAG_PRODUCT": 5})
+DataType = IntEnum("DataType", {"R_32F": 0, "R_64F": 1, "C_32F": 4, "C_64F": 5, "R_32I": 10, "R_64I": 24})
+MatrixType = IntEnum("MatrixType", {"GENERAL": 0, "SYMMETRIC": 1, "HERMITIAN": 2, "SPD": 3, "HPD": 4})
+MatrixViewType = IntEnum("MatrixViewType", {"FULL": 0})
+IndexBase = IntEnum("IndexBase", {"ZERO": 0})
+Layout = IntEnum("Layout", {"COL_MAJOR": 0})
+_ERRORS = {"ALLOC_FAILED": 2, "INVALID_VALUE": 3, "NOT_SUPPORTED": 4, "EXECUTION_FAILED": 5, "INTERNAL_ERROR": 6}
+Status = IntEnum("Status", _ERRORS)
 
 
 class cuDSSError(Exception):
@@ -95,14 +43,7 @@ class cuDSSError(Exception):
         super().__init__(f"{Status(status).name} ({status})")
 
 
-_DTYPES = {
-    DataType.R_32F: "float32",
-    DataType.R_64F: "float64",
-    DataType.C_32F: "complex64",
-    DataType.C_64F: "complex128",
-    DataType.R_32I: "int32",
-    DataType.R_64I: "int64",
-}
+_DTYPES = dict(zip(DataType, ("float32", "float64", "complex64", "complex128", "int32", "int64"), strict=True))
 # A parameter of cuDSS 1.0 that the bindings do not name.
 _FORCE_NONSYMMETRIC_MATCHING = 27
 # A pivot that is smaller than this, relative to the largest entry of the matrix, is replaced.
@@ -148,10 +89,17 @@ class StandIn:
         self.live: dict[int, dict[str, Any]] = {}
         self._handles = count(1000)
 
-    def _enter(self, name: str, *args: Any) -> None:
+    def __getattribute__(self, name: str) -> Any:
+        """Record each call of a function of the bindings."""
+        found = super().__getattribute__(name)
+        is_data = name.startswith("_") or name == "number" or isinstance(found, type) or not callable(found)
+        return found if is_data else update_wrapper(partial(self._call, name, found), found)
+
+    def _call(self, name: str, function: Any, *args: Any) -> Any:
         assert all(type(a) in (int, str) or isinstance(a, IntEnum) for a in args), f"{name} takes integers: {args}"
         self.calls.append((name, *args))
         self._fail_if_wanted(name)
+        return function(*args)
 
     def _fail_if_wanted(self, name: str) -> None:
         if self.failing.get(name):
@@ -184,47 +132,37 @@ class StandIn:
         return self.version[property_type]
 
     def create(self) -> int:
-        self._enter("create")
         return self._make("handle", stream=None, layer=None)
 
     def destroy(self, handle: int) -> None:
-        self._enter("destroy", handle)
         assert all(value.get("handle") != handle for value in self.live.values()), "data outlives its handle"
         self._destroy(handle, "handle")
 
     def config_create(self) -> int:
-        self._enter("config_create")
         return self._make("config", values={})
 
     def config_destroy(self, config: int) -> None:
-        self._enter("config_destroy", config)
         self._destroy(config, "config")
 
     def data_create(self, handle: int) -> int:
-        self._enter("data_create", handle)
         self._find(handle, "handle")
         return self._make("data", handle=handle, analysed=False, factors=None)
 
     def data_destroy(self, handle: int, data: int) -> None:
-        self._enter("data_destroy", handle, data)
         self._find(handle, "handle")
         self._destroy(data, "data")
 
     def set_stream(self, handle: int, stream: int) -> None:
-        self._enter("set_stream", handle, stream)
         self._find(handle, "handle")["stream"] = stream
 
     def set_threading_layer(self, handle: int, file_name: str) -> None:
         assert isinstance(file_name, str)
-        self._enter("set_threading_layer", handle, file_name)
         self._find(handle, "handle")["layer"] = file_name
 
     def set_async_workspace_allocator(self, handle: int, pool: int) -> bool:
-        self._enter("set_async_workspace_allocator", handle, pool)
         return True
 
     def config_set(self, config: int, parameter: int, address: int, num_bytes: int) -> None:
-        self._enter("config_set", config, parameter, address, num_bytes)
         assert num_bytes == 4
         if parameter == _FORCE_NONSYMMETRIC_MATCHING and self.version < (1,):
             raise cuDSSError(Status.INTERNAL_ERROR)
@@ -234,26 +172,9 @@ class StandIn:
 
     # ---------------------------------------------------------------------------------------------------- matrices
 
-    def matrix_create_csr(
-        self,
-        nrows: int,
-        ncols: int,
-        nnz: int,
-        row_start: int,
-        row_end: int,
-        col_indices: int,
-        values: int,
-        offset_type: int,
-        index_type: int,
-        value_type: int,
-        mtype: int,
-        mview: int,
-        index_base: int,
-    ) -> int:
-        args = (nrows, ncols, nnz, row_start, row_end, col_indices, values)
-        self._enter(
-            "matrix_create_csr", *args, offset_type, index_type, value_type, mtype, mview, index_base
-        )  # fmt: skip
+    def matrix_create_csr(self, *args: int) -> int:
+        nrows, ncols, nnz, row_start, row_end, col_indices, values = args[:7]
+        offset_type, index_type, value_type, mtype, mview, index_base = args[7:]
         assert (nrows, row_end, mview, index_base) == (ncols, 0, MatrixViewType.FULL, IndexBase.ZERO)
         assert offset_type == index_type
         assert index_type in (DataType.R_32I, DataType.R_64I)
@@ -267,24 +188,20 @@ class StandIn:
         )  # fmt: skip
 
     def matrix_create_dn(self, nrows: int, ncols: int, ld: int, values: int, value_type: int, layout: int) -> int:
-        self._enter("matrix_create_dn", nrows, ncols, ld, values, value_type, layout)
         assert ld >= nrows
         assert layout == Layout.COL_MAJOR
         return self._make("dense", n=nrows, columns=ncols, values=values, dtype=np.dtype(_DTYPES[DataType(value_type)]))
 
     def matrix_set_values(self, matrix: int, values: int) -> None:
-        self._enter("matrix_set_values", matrix, values)
         self._find(matrix, "dense")["values"] = values
 
     def matrix_destroy(self, matrix: int) -> None:
-        self._enter("matrix_destroy", matrix)
         assert self.live[matrix]["kind"] in ("csr", "dense")
         del self.live[matrix]
 
     # ------------------------------------------------------------------------------------------------------ phases
 
     def execute(self, handle: int, phase: int, config: int, data: int, matrix: int, solution: int, rhs: int) -> None:
-        self._enter("execute", handle, phase, config, data, matrix, solution, rhs)
         assert self._find(handle, "handle")["stream"] is not None, "no stream was set"
         name = Phase(phase).name
         self._fail_if_wanted(name)
@@ -351,29 +268,29 @@ class StandIn:
 
     def data_get(self, handle: int, data: int, parameter: int, address: int, num_bytes: int, size_written: int) -> None:
         name = DataParam(parameter).name
-        self._enter("data_get", handle, data, parameter, address, num_bytes, size_written)
         self._fail_if_wanted(name)
         state = self._find(data, "data")
-        if name == "MEMORY_ESTIMATES":
-            value = np.arange(16, dtype=np.int64) * 10**9
-        elif name == "INFO":
-            value = np.array([state["info"]], np.int32)
-        elif name == "LU_NNZ":
-            value = np.array([state["factors"].nnz], np.int64)
-        elif name == "NPIVOTS":
-            value = np.array([state["npivots"]], state["matrix"]["index"])
-        elif name == "INERTIA":
-            if state["matrix"]["mtype"] not in (MatrixType.SYMMETRIC, MatrixType.HERMITIAN):
+        matrix = state.get("matrix", {})
+        index, mtype = matrix.get("index"), matrix.get("mtype")
+        if name == "INERTIA":
+            if mtype not in (MatrixType.SYMMETRIC, MatrixType.HERMITIAN):
                 raise cuDSSError(Status.NOT_SUPPORTED)
             eigenvalues = np.linalg.eigvalsh(state["dense"])
-            value = np.array([(eigenvalues > 0).sum(), (eigenvalues < 0).sum()], state["matrix"]["index"])
-        elif name in ("SCALE_ROW", "SCALE_COL"):
-            value = state["scales"] if name == "SCALE_COL" else np.ones_like(state["scales"])
-        else:
+            value = np.array([(eigenvalues > 0).sum(), (eigenvalues < 0).sum()], index)
+        elif name == "DIAG":
             pivots = state["factors"].U.diagonal()
-            is_cholesky = state["matrix"]["mtype"] in (MatrixType.SPD, MatrixType.HPD)
+            is_cholesky = mtype in (MatrixType.SPD, MatrixType.HPD)
             value = np.sqrt(abs(pivots)) if is_cholesky and self.square_roots else pivots
-            value = value.astype(state["matrix"]["dtype"])
+            value = value.astype(matrix["dtype"])
+        else:
+            value = {
+                "MEMORY_ESTIMATES": lambda: np.arange(16, dtype=np.int64) * 10**9,
+                "INFO": lambda: np.array([state["info"]], np.int32),
+                "LU_NNZ": lambda: np.array([state["factors"].nnz], np.int64),
+                "NPIVOTS": lambda: np.array([state["npivots"]], index),
+                "SCALE_ROW": lambda: np.ones_like(state["scales"]),
+                "SCALE_COL": lambda: state["scales"],
+            }[name]()
         assert num_bytes == value.nbytes, f"{name} has {value.nbytes} bytes, got room for {num_bytes}"
         ctypes.memmove(address, np.ascontiguousarray(value).ctypes.data, num_bytes)
         _at(size_written, 1, np.uint64)[0] = num_bytes

@@ -26,6 +26,11 @@ def laplacian(n: int, dtype: Any = float) -> sp.csr_array:
     return sp.csr_array(sp.kron(line, eye) + sp.kron(eye, line), dtype=dtype)
 
 
+def positive(n: int, dtype: Any = float) -> sp.csr_array:
+    """Return a Hermitian, positive definite operator on an n×n grid."""
+    return sp.csr_array(laplacian(n, dtype) + 0.5 * sp.eye_array(n * n, dtype=dtype), dtype=dtype)
+
+
 def convection(n: int, dtype: Any = float) -> sp.csr_array:
     """Return a nonsymmetric upwind convection-diffusion operator on an n×n grid."""
     dtype = np.dtype(dtype)
@@ -102,3 +107,14 @@ class Count:
 
     def __call__(self, x: Any) -> None:
         self.calls, self.last = self.calls + 1, x
+
+
+def dense(M: Any, name: str = "matvec") -> Any:
+    """Return an operator as a dense matrix, column by column."""
+    product, eye = getattr(M, name), np.eye(M.shape[0], dtype=M.dtype)
+    return np.stack([host(product(column)) for column in eye], axis=1)
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
+    """Compare arrays up to a tolerance relative to their largest element, or to 1 if that is smaller."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, abs(expected).max(initial=0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,16 @@ B = right_hand_side(S)
 JACOBI = sp.csr_array(sp.diags_array(1 / (1 + S.diagonal() + np.arange(S.shape[0]) % 3)))
 
 
+FORMS = {"two sums": cg, "one sum": partial(cg, single_reduction=True)}
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+@forms
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
-def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any) -> None:
+def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any, form: str) -> None:
     count = Count()
     x, info = la.cg(S, B, rtol=1e-10, M=M, callback=count)
-    result = cg(matrix(device, S), B, rtol=1e-10, M=M, full_output=True)
+    result = FORMS[form](matrix(device, S), B, rtol=1e-10, M=M, full_output=True)
     assert (result.info, info) == (0, 0)
     assert abs(result.iterations - count.calls) <= 2
     assert residual(S, result.x, B) < 1e-9
@@ -95,10 +101,12 @@ def test_cg_begins_at_the_preconditioned_right_hand_side(real_device: Device, M:
         cg(matrix(real_device, S), B, "b")
 
 
-def test_cg_stops_at_maxiter(device: Device) -> None:
+@forms
+@pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+def test_cg_stops_at_maxiter(device: Device, M: Any, form: str) -> None:
     for maxiter in (0, 1, 3):
-        result = cg(matrix(device, S), B, maxiter=maxiter, rtol=1e-12, full_output=True)
-        x, _ = la.cg(S, B, maxiter=maxiter, rtol=1e-12)
+        result = FORMS[form](matrix(device, S), B, maxiter=maxiter, rtol=1e-12, M=M, full_output=True)
+        x, _ = la.cg(S, B, maxiter=maxiter, rtol=1e-12, M=M)
         assert result.iterations == maxiter
         assert result.info == max(maxiter, 1)  # SciPy returns 0 for maxiter=0, as if it had converged
         assert result.reason == "reached maxiter"
@@ -107,14 +115,24 @@ def test_cg_stops_at_maxiter(device: Device) -> None:
         np.testing.assert_allclose(result.x, x, rtol=1e-12, atol=1e-12)
 
 
+@forms
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["A", "b", "x0"])
-def test_cg_names_the_argument_that_holds_nan_or_inf(real_device: Device, name: str, value: float) -> None:
+def test_cg_names_the_argument_that_holds_nan_or_inf(real_device: Device, name: str, value: float, form: str) -> None:
     arguments = {"A": S.copy(), "b": B.copy(), "x0": np.ones_like(B)}
     getattr(arguments[name], "data" if name == "A" else "real")[3] = value
-    result = cg(matrix(real_device, arguments["A"]), arguments["b"], arguments["x0"], full_output=True, maxiter=50)
+    A = matrix(real_device, arguments["A"])
+    result = FORMS[form](A, arguments["b"], arguments["x0"], full_output=True, maxiter=50)
     assert result.info < 0
+    assert result.iterations <= 1
     assert result.advice == f"{name} holds NaN or inf."
+
+
+@forms
+def test_cg_leaves_x0_where_the_matrix_is_zero(device: Device, form: str) -> None:
+    result = FORMS[form](matrix(device, 0 * S), B, np.ones_like(B), maxiter=50, full_output=True)
+    assert (result.info < 0, result.iterations) == (True, 0)
+    np.testing.assert_array_equal(result.x, 1)
 
 
 @pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres", "fgmres", "lsqr", "lsmr"])
@@ -132,11 +150,12 @@ def test_the_result_of_a_solve_with_nan_can_be_printed(real_device: Device, name
     assert both.log().endswith(str(both))
 
 
-def test_cg_reports_that_a_matrix_is_indefinite(device: Device) -> None:
+@forms
+def test_cg_reports_that_a_matrix_is_indefinite(device: Device, form: str) -> None:
     T = sp.csr_array(S - 3 * sp.eye_array(S.shape[0]))
-    result = cg(matrix(device, T), B, rtol=1e-14, maxiter=20, full_output=True)
+    result = FORMS[form](matrix(device, T), B, rtol=1e-14, maxiter=20, full_output=True)
     assert result.info > 0
-    assert "minres" in result.advice
+    assert result.advice.startswith("A is not positive definite: use minres")
 
 
 @pytest.mark.parametrize("M", [None, sp.eye_array(2)], ids=["plain", "preconditioned"])
@@ -245,7 +264,7 @@ def test_cg_takes_as_many_iterations_as_scipy_on_application_matrices(real_devic
 NONSYMMETRIC = convection(7)
 
 
-@pytest.mark.parametrize("solve", [cg, minres])
+@pytest.mark.parametrize("solve", [*FORMS.values(), minres])
 @pytest.mark.parametrize("columns", [None, 2])
 @pytest.mark.few(1)
 def test_a_failed_solve_names_the_operators_that_are_not_symmetric(
@@ -288,6 +307,6 @@ def test_nan_is_reported_before_missing_symmetry(real_device: Device) -> None:
 def test_symmetry_is_not_checked_after_a_few_iterations_without_full_output(
     real_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    monkeypatch.setattr("gsparse.linalg.krylov.outcome.not_hermitian", None)
     with pytest.warns(ConvergenceWarning):
         assert cg(matrix(real_device, NONSYMMETRIC), right_hand_side(S), maxiter=2)[1] == 2

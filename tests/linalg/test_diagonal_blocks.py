@@ -129,24 +129,6 @@ def test_empty_rows_of_levels_count_as_rows_of_the_identity(
     )
 
 
-def test_the_blocks_of_an_empty_matrix_are_no_blocks(device: Device) -> None:
-    A = GpuSparseMatrix(sp.csr_array((0, 0)), device=device)
-    assert (block_jacobi(A, 3) @ np.zeros(0)).shape == (0,)
-
-
-@pytest.mark.parametrize("columns", [1, 4])
-def test_the_adjoint_of_block_jacobi_is_its_adjoint(device: Device, columns: int, rng: np.random.Generator) -> None:
-    S = sp.csr_array(random_matrix(rng, 22, np.dtype(complex)) + 15 * sp.eye_array(22))
-    M = block_jacobi(GpuSparseMatrix(S, device=device), 4)
-    dense = np.zeros(S.shape, complex)
-    for first in range(0, 22, 4):
-        part = slice(first, first + 4)
-        dense[part, part] = np.linalg.inv(S[part, part].toarray())
-    X = random_values(rng, (22, columns), complex)
-    np.testing.assert_allclose(host(M @ X), dense @ X, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(host(M.rmatmat(X)), dense.conj().T @ X, rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.few(1)
 def test_multigrid_with_block_jacobi_solves_elasticity(device: Device) -> None:
     """Two steps with blocks of a node take no more iterations than two with the diagonal."""

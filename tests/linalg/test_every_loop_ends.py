@@ -129,7 +129,7 @@ METHODS = {
     # Products of matrices do not count here, so that only the time limit ends an endless loop.
     "solve with entries": Method(lambda A, b, steps: gla.solve(sp.csr_array(A.S), b, maxiter=steps)),
     **{f"cg with {make.__name__}": preconditioned(make) for make in (gla.amg, gla.jacobi, gla.isai, gla.gauss_seidel)},
-    "cg with ic0": preconditioned(partial(gla.ic0, solve="jacobi", factor_sweeps=3)),
+    "cg with ic0": preconditioned(partial(gla.ic0, solve="jacobi")),
     "cg with ilu0": preconditioned(partial(gla.ilu0, block_size=2)),
     "cg with many levels": preconditioned(partial(gla.amg, max_coarse=2)),
     "cg with a polynomial": preconditioned(gla.chebyshev_polynomial),

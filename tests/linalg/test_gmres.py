@@ -305,14 +305,6 @@ def test_host_operators_are_not_called_more_often_than_by_scipy() -> None:
     assert counts[1] <= counts[0] + 1  # SciPy omits the product with an initial guess of 0
 
 
-def test_device_arrays_stay_on_the_device(real_device: Device) -> None:
-    S, b = convection(5000), right_side(5000)
-    x, info = gmres(GpuSparseMatrix(S, device=real_device), on_device(real_device, b), rtol=1e-9, restart=30)
-    assert info == 0
-    assert real_device.owns(x)
-    assert np.linalg.norm(S @ host(x) - b) <= 1e-9 * np.linalg.norm(b)
-
-
 def test_printed_residuals_say_which_norm_they_are_in(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
     S, b = convection(60), right_side(60)
     A = GpuSparseMatrix(S, device=real_device)

@@ -14,7 +14,6 @@ from gsparse.errors import DtypeError, ShapeError
 from gsparse.linalg import cg, factorized, gmres, ilu0, jacobi
 from gsparse.linalg.gradients import entry_products, parse_matrix, product, product_gradients, solution, with_values
 from gsparse.linalg.operators import as_operator
-from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from tests.linalg.problems import convection, laplacian
 from tests.support import from_lengths, host, random_values, with_types
 
@@ -90,14 +89,6 @@ def test_the_adjoint_of_any_preconditioner_is_one(real_device: Device, make: Any
     x = solution(A, S.data, np.ones(25), record, {"M": M, "rtol": 1e-12, "maxiter": 99}, adjoint=True)
     np.testing.assert_allclose(S.T @ x, np.ones(25), rtol=1e-8)
     assert seen == [as_operator(M, real_device).is_resident]
-
-
-def test_a_product_is_resident_if_all_its_factors_are() -> None:
-    S = convection(5)
-    A = GpuSparseMatrix(S, device="cpu")
-    resident, other = (ilu0(A), False), (factorized(A), False)
-    assert ProductPreconditioner(resident, resident, kind="product").is_resident
-    assert not ProductPreconditioner(resident, other, kind="product").is_resident
 
 
 def test_a_hermitian_solver_gets_the_matrix_itself_and_its_preconditioner_for_the_adjoint() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -86,7 +85,7 @@ def test_minres_is_no_success_if_only_a_symmetric_matrix_would_have_passed_the_t
 def test_a_symmetric_matrix_is_not_checked_where_the_test_of_minres_holds(
     real_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    monkeypatch.setattr("gsparse.linalg.krylov.outcome.not_hermitian", None)
     assert gla.minres(GpuSparseMatrix(S, device=real_device), right_hand_side(S), rtol=1e-6)[1] == 0
 
 
@@ -141,12 +140,6 @@ def test_the_true_residual_confirms_every_success_whatever_the_scales_of_rows_an
             else:
                 assert result.reason and (result.advice or result.info == 0), (power, kind)
     assert (0, "none") in solved
-
-
-def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        assert gla.cg(GpuSparseMatrix(S, device=real_device), right_hand_side(S), maxiter=2)[1] == 2
 
 
 def laplacian_of_a_grid(device: Device, size: int) -> GpuSparseMatrix:

@@ -24,7 +24,7 @@ from gsparse.linalg.preconditioners.gauss_seidel import make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import projections
 from gsparse.linalg.preconditioners.relaxation import SmootherPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from tests.linalg.problems import Count, convection, laplacian, residual
+from tests.linalg.problems import Count, convection, dense, laplacian, positive, residual
 from tests.support import DTYPES, host, on_device
 
 pyamg = pytest.importorskip("pyamg")
@@ -232,17 +232,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def positive(n: int, dtype: Any) -> Any:
-    """Return a Hermitian, positive definite operator."""
-    return sp.csr_array(laplacian(n, dtype) + 0.5 * sp.eye_array(n * n), dtype=dtype)
-
-
 def named(name: str) -> Any:
     return (name, OPTIONS[name]) if name in OPTIONS else name
-
-
-def dense(M: Any, name: str = "matvec") -> Any:
-    return np.stack([host(getattr(M, name)(column)) for column in np.eye(M.shape[0], dtype=M.dtype)], axis=1)
 
 
 def hierarchy_of(S: Any, **options: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from gsparse import GpuSparseMatrix, strict
+from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.linalg import norm, svds
 from gsparse.linalg.eigen import singular_triplets
@@ -140,17 +140,6 @@ def test_no_convergence_raises_scipys_error() -> None:
     S = sp.csr_array(sp.diags_array(np.linspace(1, 2, 400)))
     with pytest.raises(sla.ArpackNoConvergence):
         svds(GpuSparseMatrix(S, device="cpu"), 3, maxiter=1)
-
-
-@pytest.mark.parametrize("which", ["LM", "SM"])
-def test_svds_without_factors_runs_nothing_on_the_host(
-    real_device: Device, which: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(singular_triplets, "_MAX_FACTORED", 0)
-    A = GpuSparseMatrix(general((160, 90)), device=real_device)
-    with strict():
-        svds(A, 3, which=which, tol=1e-6)
-    assert not A.stats.host_operations
 
 
 @pytest.mark.parametrize("shape", [(160, 90), (1, 30), (30, 1), (20, 20)])

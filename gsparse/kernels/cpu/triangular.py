@@ -2,8 +2,8 @@
 
 The contract is in `gsparse.kernels.contract`. The calling thread computes all rows of factors in order: most levels
 have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
-(`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All threads also share the entries
-of a sweep that computes factors (`sweep_ilu0`), and diagonal blocks: a part owns consecutive ones.
+(`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All threads also share diagonal
+blocks: a part owns consecutive ones.
 """
 
 from __future__ import annotations
@@ -214,45 +214,6 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
                     target += 1
                 if target < end and indices[target] == indices[u]:
                     data[target] -= data[k] * data[u]
-
-
-def sweep_ilu0(
-    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
-) -> None:
-    """Compute new factors from approximate ones, with the entries divided among the threads."""
-    columns = (transposed.indptr, transposed.indices, transposed.data)
-    cost = 8 * csr.nnz  # the entries of a row and of a column that an entry reads, roughly
-    run_parts(_sweep_ilu0, cost, csr.indptr, csr.indices, csr.data, rows, diagonal, columns, factors, out)
-
-
-@compiled
-def _sweep_ilu0(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    rows: Array,
-    diagonal: Array,
-    transposed: tuple[Array, Array, Array],
-    factors: Array,
-    out: Array,
-) -> None:
-    column_pointers, column_rows, numbers = transposed
-    for e in range(part * data.size // num_parts, (part + 1) * data.size // num_parts):
-        row, column, total = rows[e], indices[e], data[e]
-        p, q, end, last = indptr[row], column_pointers[column], indptr[row + 1], column_pointers[column + 1]
-        least = min(row, column)
-        while p < end and q < last and indices[p] < least and column_rows[q] < least:
-            if indices[p] == column_rows[q]:
-                total -= factors[p] * factors[numbers[q]]
-                p += 1
-                q += 1
-            elif indices[p] < column_rows[q]:
-                p += 1
-            else:
-                q += 1
-        out[e] = divide(total, factors[diagonal[column]]) if column < row else total
 
 
 def triangular_solver(

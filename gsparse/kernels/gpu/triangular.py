@@ -127,15 +127,6 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
 
 
-def sweep_ilu0(
-    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
-) -> None:
-    """Launch a thread for each entry."""
-    columns = (transposed.indptr, transposed.indices, transposed.data)
-    args = (np.int64(csr.nnz), csr.indptr, csr.indices, csr.data, rows, diagonal, *columns, factors, out)
-    _SOURCE.launch(device, "sweep_ilu0", (csr.dtype, csr.indices.dtype), csr.nnz, args)
-
-
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
@@ -224,7 +215,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     blocks = "block_ilu0_levels solve_block_levels invert_blocks"
     return [
         *_SOURCE.variants("raise_levels", INDEX_DTYPES),
-        *_SOURCE.variants("ilu0_levels sweep_ilu0 solve_levels solve_levels_of_columns", FLOATS, INDEX_DTYPES),
+        *_SOURCE.variants("ilu0_levels solve_levels solve_levels_of_columns", FLOATS, INDEX_DTYPES),
         *_BLOCKS.variants(blocks, FLOATS, INDEX_DTYPES),
         *_BLOCKS.variants("relax_blocks", FLOATS),
     ]

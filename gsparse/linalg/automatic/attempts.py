@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,23 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.plan import Trial
 from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties
-from gsparse.linalg.direct.factorization import Factorization
-from gsparse.linalg.direct.libraries import choose_library
+from gsparse.linalg.direct.factorization import Factorization, choose_library
 from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.norms import norm
-from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner, ProductPreconditioner
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
+from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix, reciprocals
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.sparse.construction import on_host
 
 # Rows and columns up to which a dense least-squares solution is computed by singular values: about a second.
 _DENSE = 600
@@ -126,20 +121,12 @@ def _solve_augmented(S: sp.csr_array, b: npt.NDArray[Any], device: Any) -> npt.N
     """
     rows, columns = S.shape
     scale = float(np.median(abs(S.data))) if S.nnz else 1.0
-    if rows >= columns:
-        system = sp.block_array([[scale * sp.eye_array(rows), S], [S.conj().T, None]], format="csr")
-        right = np.concatenate([b, np.zeros((columns, b.shape[1]), b.dtype)])
-        return _solve_square(GpuSparseMatrix(system, device=device), right)[rows:]
-    system = sp.block_array([[scale * sp.eye_array(columns), S.conj().T], [S, None]], format="csr")
-    right = np.concatenate([np.zeros((columns, b.shape[1]), b.dtype), b])
-    return _solve_square(GpuSparseMatrix(system, device=device), right)[:columns]
-
-
-# Largest number of rows of a matrix whose rows are matched with columns, which is done on the host.
-_MAX_MATCHED = 200_000
-# Lower bounds of the entries that come to the diagonal, relative to the largest entry of their row. The first bound for
-# which all rows can be matched is used.
-_LEAST_SHARES = (0.5, 0.1, 0.01, 1e-4, 0.0)
+    is_tall, zeros = rows >= columns, np.zeros((columns, b.shape[1]), b.dtype)
+    tall = S if is_tall else S.conj().T
+    system = sp.block_array([[scale * sp.eye_array(tall.shape[0]), tall], [tall.conj().T, None]], format="csr")
+    right = np.concatenate([b, zeros] if is_tall else [zeros, b])
+    x = _solve_square(GpuSparseMatrix(system, device=device), right)
+    return x[rows:] if is_tall else x[:columns]
 
 
 def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
@@ -150,8 +137,8 @@ def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
     FactorizationError
         If the preconditioner does not exist for this matrix.
     """
-    if name in _MAKERS:
-        return _MAKERS[name](A)
+    if name == "absolute_diagonal":
+        return absolute_diagonal(A)
     method = find_method(name, "preconditioner")
     options: dict[str, Any] = {}
     if properties.block_size > 1 and "block_size" in method.signature.parameters:
@@ -167,50 +154,17 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
     For a saddle point [[D, Bᴴ], [B, 0]], this approximates the Schur complement. It is positive definite, as minres
     needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
     """
-    with SquareMatrix.of(A, "absolute_diagonal") as matrix:
-        xp, magnitude = matrix.device.xp, matrix.device.xp.abs(matrix.diagonal)
-        is_zero = magnitude == 0
-        inverse = xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, magnitude))
+
+    def invert(matrix: SquareMatrix) -> Array:
+        xp = matrix.device.xp
+        inverse = reciprocals(xp, magnitude := xp.abs(matrix.diagonal))
         squares = matrix.csr.with_data(xp.abs(matrix.csr.data) ** 2)
         schur, dtype = xp.empty_like(inverse), np.dtype(inverse.dtype)
         matrix.operator_of(squares, products=1).bind(matrix.device, dtype)(inverse, schur)
-        inverse = xp.where(is_zero, xp.where(schur == 0, 1, 1 / xp.where(schur == 0, 1, schur)), inverse)
-        return DiagonalPreconditioner(matrix.device, inverse.astype(matrix.dtype, copy=False))
+        return xp.where(magnitude == 0, reciprocals(xp, schur, 1), inverse).astype(matrix.dtype, copy=False)
 
-
-def matched_ilu0(A: Any) -> ProductPreconditioner:
-    """Return an incomplete factorization of the rows in another order, in which the diagonal is large. Synchronizes.
-
-    The smallest entry of the diagonal, relative to its row, is about as large as possible (I. S. Duff, J. Koster, "On
-    algorithms for permuting large entries to the diagonal of a sparse matrix", SIAM J. Matrix Anal. Appl. 22(4), 2001).
-    """
-    with SquareMatrix.of(A, "matched_ilu0") as matrix:
-        if matrix.size > _MAX_MATCHED:
-            raise FactorizationError(f"rows are exchanged in matrices of up to {_MAX_MATCHED} rows, got {matrix.size}")
-        rows = _match_rows(on_host(matrix.device, matrix.csr))
-        ones, indptr = np.ones(rows.size, matrix.dtype), np.arange(rows.size + 1)
-        exchange = sp.csr_array((ones, rows, indptr), shape=(rows.size, rows.size))
-        permutation = GpuSparseMatrix(exchange, device=matrix.device)
-        factors: Any = find_method("ilu0", "preconditioner").function(permutation @ as_matrix(A, "matched_ilu0"))
-        return ProductPreconditioner((MatrixOperator(permutation), False), (factors, False), kind="matched_ilu0")
-
-
-def _match_rows(S: sp.csr_array) -> Array:
-    """Return the row whose entry comes to the diagonal of each column: an entry that is large in its row."""
-    largest = np.maximum(abs(S).max(axis=1).toarray().ravel(), np.finfo(np.float64).tiny)
-    coo = S.tocoo()
-    rows, columns = coo.coords
-    shares = abs(coo.data) / largest[rows]
-    for least in _LEAST_SHARES:
-        is_large = shares > least
-        pattern = sp.csr_array((np.ones(is_large.sum(), np.int8), (rows[is_large], columns[is_large])), shape=S.shape)
-        matched: Array = maximum_bipartite_matching(pattern, perm_type="row")
-        if (matched >= 0).all():
-            return matched
-    raise FactorizationError("structurally singular: no order of the rows fills the diagonal")
-
-
-_MAKERS: dict[str, Callable[[Any], Any]] = {"absolute_diagonal": absolute_diagonal, "matched_ilu0": matched_ilu0}
+    with SquareMatrix.of(A, "absolute_diagonal") as matrix:
+        return DiagonalPreconditioner(matrix, "absolute_diagonal", invert)
 
 
 # Cycle length of GMRES. Its basis takes as many vectors.
@@ -284,8 +238,10 @@ def _iterate(
         A, scale = _scale_columns(problem)
     elif candidate.preconditioner and properties is not None:
         options["M"] = make_preconditioner(candidate.preconditioner, A, properties)
-    if candidate.method == "cg" and properties is not None and _is_wider(problem.system.dtype, properties.dtype):
-        options["inner_dtype"] = np.float32
+    if candidate.method == "cg" and properties is not None:
+        # Vectors that are more precise than the values of the matrix.
+        is_wider = np.finfo(problem.system.dtype).eps < np.finfo(properties.dtype).eps
+        options |= {"inner_dtype": np.float32} if is_wider else {}
     limit, iterations, rtol = candidate.maxiter if maxiter is None else maxiter, 0, problem.rtol
     result: SolveResult | None = None
     for _ in range(_MAX_RUNS):
@@ -306,11 +262,6 @@ def _iterate(
         rtol *= min(_SAFETY * missing, _SAFETY)
     assert result is not None
     return _outcome(problem, result.reason if result.info else "residual still too large"), result, iterations
-
-
-def _is_wider(dtype: np.dtype[Any], matrix_dtype: np.dtype[Any]) -> bool:
-    """Return whether vectors of `dtype` are more precise than the values of the matrix."""
-    return bool(np.finfo(dtype).eps < np.finfo(matrix_dtype).eps)
 
 
 def _run(

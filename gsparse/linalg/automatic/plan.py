@@ -97,16 +97,12 @@ def _nonsymmetric(properties: MatrixProperties) -> tuple[Trial, ...]:
     tail = (
         _DIRECT,
         Trial("bicgstab", "ilu0", "many iterations, without the memory that GMRES needs", 2000),
-        Trial("gmres", "matched_ilu0", "rows exchanged, so that the diagonal is large", 600),
         Trial("gmres", "gauss_seidel", "relaxation, where factors are unstable", 600),
         _last(properties),
     )
     if properties.num_zero_diagonal:
-        why = f"not symmetric, {properties.num_zero_diagonal} zeros on the diagonal: rows are exchanged first"
-        return (
-            Trial("gmres", "matched_ilu0", why, 600),
-            *(c for c in tail if c.preconditioner != "matched_ilu0"),
-        )
+        why = f"not symmetric, {properties.num_zero_diagonal} zeros on the diagonal: a factorization exchanges rows"
+        return (Trial("direct", "", why), *tail[1:])
     if properties.is_m_matrix:
         why = "not symmetric, with a dominant diagonal and negative entries beside it, as of a flow: multigrid"
         return (Trial("fgmres", "amg", why, 200), ilu, *tail)

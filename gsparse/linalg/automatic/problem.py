@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -216,15 +216,10 @@ class LinearProblem:
 
     def __post_init__(self) -> None:
         self.norms = self.system.norms_of_b()
-        kind = (self.device, self.system.dtype, self.columns)
-        self._subtract = self._bind(*kind, adjoint=False)
-        self._adjoint: Any = None
+        self._multiply = self.A.bind(self.device, self.system.dtype, self.columns)
         self.x = self.system.x.copy()
         self.given_b, self.given_tolerances = self.system.b, self.tolerances
         self.residuals = self.true_residuals(self.x)
-
-    def _bind(self, device: Device, dtype: np.dtype[Any], columns: int, *, adjoint: bool) -> Any:
-        return self.A.bind(device, dtype, columns, adjoint=adjoint)
 
     @property
     def device(self) -> Device:
@@ -258,7 +253,7 @@ class LinearProblem:
     def residual(self, x: Array) -> Array:
         """Return B − A·X."""
         product = self.device.xp.empty_like(self.system.b)
-        self._subtract(x, product)
+        self._multiply(x, product)
         residual: Array = self.system.b - product
         return residual
 
@@ -293,13 +288,9 @@ class LinearProblem:
         """Return whether Aᴴ·r is zero for every column, up to `_NORMAL_TOLERANCE` or rtol. Synchronizes."""
         if self.matrix is None:
             return False
-        if self._adjoint is None:
-            self._adjoint = self._bind(self.device, self.system.dtype, self.columns, adjoint=True)
-        r = self.residual(self.x)
-        product = self.device.xp.empty_like(self.x)
-        self._adjoint(r, product)
-        bounds = max(self.rtol, _NORMAL_TOLERANCE) * norm(self.matrix) * self.residuals
-        return bool(((self.system.norms(product) <= bounds) | (self.residuals <= self.tolerances)).all())
+        limits = np.full(self.columns, max(self.rtol, _NORMAL_TOLERANCE) * norm(self.matrix))
+        is_least = replace(self.system, x=self.x).is_least_squares(limits, adjoint=True)
+        return bool((is_least | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:
         """Return a vector, or a matrix of columns, as solvers take it."""

@@ -19,8 +19,8 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
+from gsparse.linalg.registry import checked
 from gsparse.linalg.result import OUT_OF_RANGE, SolveAttempt, SolveResult, describe
-from gsparse.linalg.solver_arguments import checked
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.assembly import vstack
 from gsparse.matrix.simple_matrices import eye_array

@@ -11,10 +11,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.errors import DeviceMemoryError, NotPositiveDefiniteError
-from gsparse.linalg.direct.factors import FactorOptions, MatrixKind, Transposition
-from gsparse.linalg.direct.registry import FactorLibrary
-from gsparse.linalg.direct.superlu import HostFactors, host_matrix
+from gsparse.errors import NotPositiveDefiniteError
+from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, MatrixKind, Transposition
+from gsparse.linalg.direct.superlu import HostFactors, host_matrix, out_of_memory
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 
@@ -54,10 +53,7 @@ class CholmodFactors(HostFactors):
                 f"the matrix is not positive definite ({error}): use factorized(A), or assume_a='hermitian'"
             ) from error
         except MemoryError as error:
-            raise DeviceMemoryError(
-                f"CHOLMOD: the host has too little memory for the factors of {self.size} rows ({error}): use "
-                "library='cudss' on a GPU, an iterative solver such as cg with amg, or float32"
-            ) from error
+            raise out_of_memory("CHOLMOD", self.size, error) from error
 
     @property
     def nnz(self) -> int:

@@ -17,8 +17,7 @@ from gsparse.errors import FactorizationError, NotPositiveDefiniteError, Singula
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.direct.cudss_solver import CudssSolver, find_bindings
-from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind, Transposition
-from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 
 # Steps of iterative refinement of each solve, where cuDSS has replaced pivots that were too small.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,12 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.interchange import parse_dense
-from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError
 from gsparse.formats import Csr
+from gsparse.linalg.direct.cholmod import CHOLMOD
+from gsparse.linalg.direct.cudss import CUDSS
 from gsparse.linalg.direct.factors import (
+    FactorLibrary,
     FactorOptions,
     Factors,
     MatrixKind,
@@ -21,12 +24,41 @@ from gsparse.linalg.direct.factors import (
     includes,
     is_symmetric,
     parse_kind,
+    solved,
 )
-from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
+from gsparse.linalg.direct.superlu import SUPERLU
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 
 _TRANSPOSITIONS = ("N", "T", "H")
+# By name, in the order in which they are tried: the fastest first.
+LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, CHOLMOD, SUPERLU)}
+
+
+def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[FactorLibrary, str]:
+    """Return the library of this name, or the first one that can factorize the matrix, and why others could not.
+
+    Raises
+    ------
+    ValueError
+        If no library has this name.
+    FactorizationError
+        If the library cannot factorize such a matrix.
+    """
+    if name is not None:
+        if name not in LIBRARIES:
+            raise ValueError(f"library must be one of {', '.join(map(repr, LIBRARIES))} or None, got {name!r}")
+        obstacle = LIBRARIES[name].obstacle(device, kind)
+        if obstacle:
+            raise FactorizationError(f"{LIBRARIES[name].title} cannot factorize this matrix: {obstacle}")
+        return LIBRARIES[name], ""
+    obstacles: list[str] = []
+    for library in LIBRARIES.values():
+        obstacle = library.obstacle(device, kind)
+        if not obstacle:
+            return library, "; ".join(obstacles)
+        obstacles.append(f"{library.title}: {obstacle}")
+    raise FactorizationError(f"no library can factorize this matrix: {'; '.join(obstacles)}")
 
 
 class Factorization(Operator):
@@ -214,22 +246,7 @@ class Factorization(Operator):
         if trans not in _TRANSPOSITIONS:
             raise ValueError(f"trans must be 'N', 'T' or 'H', got {trans!r}")
         right = parse_dense(b)
-        if right.ndim not in (1, 2) or right.shape[0] != self.shape[0]:
-            raise ShapeError(
-                f"b must have shape ({self.shape[0]},) or ({self.shape[0]}, k), because A has {self.shape[0]} rows, "
-                f"got {right.shape}"
-            )
-        if right.gpu is not None and right.gpu is not self.device:  # on GPUs only
-            raise DeviceError(f"the factors live on {self.device.name}, b on {right.gpu.name}: bring one to the other")
-        dtype = solve_dtype(right, self)
-        columns = math.prod(right.shape[1:])
-        with self.device.active(), self.device.memory_guard():
-            if right.array.size:
-                x = self._solved(right.flat(self.device, dtype, columns), columns, trans)
-            else:
-                x = self.device.empty(0, dtype)
-            x = right.copy_back(self.device, x.reshape(*right.shape[:0:-1], self.shape[0]))
-        return right.returned(x.T)
+        return solved(right, self.device, self.shape[0], solve_dtype(right, self), partial(self._solved, trans=trans))
 
     __call__ = solve
 
@@ -263,9 +280,9 @@ class Factorization(Operator):
         factors = self._usable()
         if b.dtype.kind == "c" and self.dtype.kind != "c":
             parts = xp.concatenate([b.real, b.imag]).astype(self.dtype, copy=False)
-            solved = factors.solve(parts, 2 * columns, trans)
+            solution = factors.solve(parts, 2 * columns, trans)
             x = xp.empty_like(b)
-            x.real, x.imag = solved[: b.size], solved[b.size :]
+            x.real, x.imag = solution[: b.size], solution[b.size :]
             return x
         return factors.solve(b.astype(self.dtype, copy=False), columns, trans).astype(b.dtype, copy=False)
 
@@ -288,7 +305,7 @@ class Factorization(Operator):
             If the matrix is singular, or not positive definite although that was declared; later solves then raise an
             error too. If the matrix is not Hermitian or symmetric as declared, or has a value that is not finite; the
             factors are then still those of before.
-        ShapeError, DeviceError, DtypeError, ValueError
+        StructureError, DeviceError, DtypeError
             If A does not fit the first matrix. The factors are still those of before.
         """
         if as_matrix(A, self._name).device is not self.device:
@@ -308,22 +325,9 @@ class Factorization(Operator):
 
     def _checked(self, matrix: SquareMatrix) -> SquareMatrix:
         """Return the matrix with values of the factors' dtype, if it has the entries of the first matrix."""
-        if (matrix.size, matrix.size) != self.shape:
-            raise ShapeError(
-                f"the factors have the shape {self.shape}, got a matrix of {matrix.size} rows: make new ones"
-            )
-        old, new, xp = self._csr, matrix.csr, self.device.xp
-        is_same = new.nnz == old.nnz and all(
-            mine is yours or bool(xp.array_equal(mine, yours))  # synchronizes
-            for mine, yours in ((old.indptr, new.indptr), (old.indices, new.indices))
-        )
-        if not is_same:
-            raise ValueError(
-                "update takes a matrix with entries at the same places as the first one: use A.with_data(values), or "
-                "make new factors"
-            )
+        matrix.check_places(self._csr, self._name)
         if not np.can_cast(matrix.dtype, self.dtype):
             raise DtypeError(f"the factors are {self.dtype}, got a matrix of {matrix.dtype}: make new ones")
         if matrix.dtype == self.dtype:
             return matrix
-        return SquareMatrix(matrix.device, new.with_data(new.data.astype(self.dtype)), matrix.operator)
+        return SquareMatrix(matrix.device, matrix.csr.with_data(matrix.csr.data.astype(self.dtype)), matrix.operator)

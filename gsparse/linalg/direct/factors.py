@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -10,7 +12,8 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import FactorizationError
+from gsparse.device.interchange import DenseInput
+from gsparse.errors import DeviceError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
@@ -172,3 +175,50 @@ class Factors(ABC):
         raise FactorizationError(
             f"{self.kind} factors have no inertia: if the matrix is Hermitian, factorize it with assume_a='hermitian'"
         )
+
+
+def solved(
+    right: DenseInput, device: Device, size: int, dtype: np.dtype[Any], solve: Callable[[Array, int], Array]
+) -> Any:
+    """Return the solutions for a right-hand side of one or two dimensions as an array of its kind.
+
+    ``solve(b, columns)`` returns the solutions for contiguous columns, one after the other.
+    """
+    if right.gpu is not None and right.gpu is not device:  # on GPUs only
+        raise DeviceError(f"the matrix lives on {device.name}, b on {right.gpu.name}: bring one to the other")
+    if right.ndim not in (1, 2) or right.shape[0] != size:
+        raise ShapeError(
+            f"A and b have incompatible dimensions: b must have shape ({size},) or ({size}, k), because A has {size} "
+            f"rows, got {right.shape}"
+        )
+    columns = math.prod(right.shape[1:])
+    with device.active(), device.memory_guard():
+        x = solve(right.flat(device, dtype, columns), columns) if right.array.size else device.empty(0, dtype)
+        x = right.copy_back(device, x.reshape(*right.shape[:0:-1], size))
+    return right.returned(x.T)
+
+
+@dataclass(frozen=True)
+class FactorLibrary:
+    """A library that computes factorizations.
+
+    Attributes
+    ----------
+    name : str
+        The value of the argument `library`.
+    title : str
+        The name that its authors use.
+    obstacle : callable
+        ``obstacle(device, kind)`` returns why the library cannot factorize a matrix of this kind on this device, with
+        a remedy if there is one. The text is empty if it can.
+    runs_on_host : bool
+        Whether the factors are computed on the host, where large ones take long.
+    factorize : callable
+        ``factorize(matrix, kind, options)`` returns the factors.
+    """
+
+    name: str
+    title: str
+    runs_on_host: bool
+    obstacle: Callable[[Device, MatrixKind], str]
+    factorize: Callable[[SquareMatrix, MatrixKind, FactorOptions], Factors]

@@ -11,11 +11,9 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
-from gsparse.linalg.direct.factors import FactorOptions, Factors, MatrixKind, Transposition
-from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host
@@ -28,6 +26,14 @@ MIN_COLUMNS = 8
 def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
     """Return a matrix on the host, in canonical form. Synchronizes."""
     return sp.csr_array(on_host(matrix.device, matrix.csr))
+
+
+def out_of_memory(library: str, size: int, error: MemoryError) -> DeviceMemoryError:
+    """Return the error for factors of this number of rows that do not fit into the memory of the host."""
+    return DeviceMemoryError(
+        f"{library}: the host has too little memory for the factors of {size} rows ({error}): use library='cudss' on "
+        "a GPU, an iterative solver such as cg with amg, or float32"
+    )
 
 
 class HostFactors(Factors):
@@ -119,10 +125,7 @@ class SuperLUFactors(HostFactors):
                 "or solve for a least-squares solution with gsparse.linalg.lsmr"
             ) from error
         except MemoryError as error:
-            raise DeviceMemoryError(
-                f"SuperLU: the host has too little memory for the factors of {S.shape[0]} rows ({error}): use "
-                "library='cudss' on a GPU, an iterative solver such as cg with amg, or float32"
-            ) from error
+            raise out_of_memory("SuperLU", S.shape[0], error) from error
         if self.kind == "positive definite":
             _check_positive(factors)
         return factors
@@ -219,8 +222,4 @@ def estimate_operations(S: sp.csr_array) -> float:
     return float((widths**2).sum())
 
 
-def _obstacle(device: Device, kind: MatrixKind) -> str:
-    return ""
-
-
-SUPERLU = FactorLibrary("superlu", "SuperLU", True, _obstacle, SuperLUFactors)
+SUPERLU = FactorLibrary("superlu", "SuperLU", True, lambda device, kind: "", SuperLUFactors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,15 @@ import scipy.sparse as sp
 
 from gsparse.device.dtypes import Array
 from gsparse.device.interchange import parse_dense
-from gsparse.errors import DeviceError, FactorizationError, ShapeError, SingularMatrixError
+from gsparse.errors import FactorizationError, SingularMatrixError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.direct.factors import Transposition
+from gsparse.linalg.direct.factors import Transposition, solved
 from gsparse.linalg.operators import Apply, solve_dtype
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.factors import IncompleteFactors
 from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
+from gsparse.linalg.preconditioners.triangular import IncompleteFactors, UnitTriangularMatrix
 
 # Right-hand sides that are solved at the same time. The buffers hold five vectors for each of them.
 _MAX_COLUMNS = 128
@@ -160,23 +159,8 @@ def spsolve_triangular(
     """
     right = parse_dense(b)
     with SquareMatrix.of(A, "spsolve_triangular", finite=False) as matrix:
-        device, size = matrix.device, matrix.size
-        if right.gpu is not None and right.gpu is not device:  # on GPUs only
-            raise DeviceError(f"the matrix lives on {device.name}, b on {right.gpu.name}: bring one to the other")
-        if right.ndim not in (1, 2) or right.shape[0] != size:
-            raise ShapeError(
-                f"A and b have incompatible dimensions, shapes {(size, size)} and {right.shape}: b must have shape "
-                f"({size},) or ({size}, k)"
-            )
-        dtype = solve_dtype(matrix, right)
-        columns = math.prod(right.shape[1:])
-        if right.array.size:
-            flat = right.flat(device, dtype, columns)
-            x = _solve(matrix, flat, columns, lower=lower, unit_diagonal=unit_diagonal)
-        else:
-            x = device.empty(0, dtype)
-        x = right.copy_back(device, x.reshape(*right.shape[:0:-1], size))
-    return right.returned(x.T)
+        solve = partial(_solve, matrix, lower=lower, unit_diagonal=unit_diagonal)
+        return solved(right, matrix.device, matrix.size, solve_dtype(matrix, right), solve)
 
 
 def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_diagonal: bool) -> Array:

@@ -1,4 +1,4 @@
-"""What the calls of eigensolvers have in common: scales, shifts, dense problems, residuals."""
+"""What the calls of eigensolvers have in common: scales, shifts, transforms, dense problems."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.krylov_space import random_vector
-from gsparse.linalg.eigen.lanczos import Wanted
-from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, no_convergence, seed_of, start_vector
-from gsparse.linalg.eigen.transforms import SingularShiftError
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
-from gsparse.linalg.krylov.units import scaled_operator
-from gsparse.linalg.operators import Operator, as_operator
+from gsparse.linalg.eigen.problem import (
+    Eigenproblem,
+    EigenResult,
+    exponent_of_product,
+    is_small,
+    no_convergence,
+    seed_of,
+    start_vector,
+)
+from gsparse.linalg.eigen.runs import Wanted
+from gsparse.linalg.eigen.transforms import SingularShiftError, Solve, Transform
+from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
+from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.sparse.reductions import sums_of_squares
 
 # An eigenvalue is equal to the shift if their distance is at most this many rounding errors of A - σM. A moved shift is
@@ -103,6 +110,29 @@ _CHECKED_SHIFTS = 2
 
 
 @dataclass(frozen=True, eq=False)
+class Options:
+    """The options of a call that describe the transform.
+
+    Attributes
+    ----------
+    mode : {"normal", "buckling", "cayley"}
+    part : {"", "r", "i"}
+        For a real problem with a complex shift: the part of the inverse that is used, so that vectors stay real.
+    inner_product : {"", "M", "A"}
+        The argument with which the inner product of the eigenvectors is computed.
+    """
+
+    sigma: complex | None
+    Minv: Any
+    OPinv: Any
+    tol: float
+    mode: str = "normal"
+    part: str = ""
+    inner_product: str = ""
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """One call of an eigensolver.
 
@@ -139,9 +169,9 @@ class Call:
 
     def run(
         self,
-        solve_dense: Callable[[Eigenproblem, Any, Wanted], EigenResult],
-        solve: Callable[[Eigenproblem, Any, Wanted, Array | None], EigenResult],
-        options: Any,
+        solve_dense: Callable[[Eigenproblem, Options, Wanted], EigenResult],
+        solve: Callable[[Eigenproblem, Options, Wanted, Array | None], EigenResult],
+        options: Options,
         v0: Any,
         *,
         return_eigenvectors: bool,
@@ -168,7 +198,7 @@ class Call:
         device = self.problem.device
         with device.active(), device.memory_guard(), device.own_stream():
             problem, options, exponent = _scaled(self.problem, options)
-            if self.is_dense:
+            if self.is_dense and options.OPinv is None:
                 result = solve_dense(problem, options, self.wanted)
             else:
                 result = replace(self, problem=problem)._solve(solve, options, start_vector(problem, v0))
@@ -180,7 +210,7 @@ class Call:
             return result
         return (w, v) if return_eigenvectors else w
 
-    def _solve(self, solve: Callable[..., EigenResult], options: Any, v0: Array | None) -> EigenResult:
+    def _solve(self, solve: Callable[..., EigenResult], options: Options, v0: Array | None) -> EigenResult:
         """Find the pairs on the device. A shift that is an eigenvalue is moved."""
         # Of a real problem with a complex shift, the real or imaginary part of the inverse is used.
         has_part = self.problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
@@ -201,8 +231,8 @@ class Call:
         return solve(self.problem, replace(options, sigma=sigma), self.wanted, v0)
 
 
-def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int]:
-    """Scale a problem whose squares may overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes.
+def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Options, int]:
+    """Scale a problem whose squares may overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes.
 
     Returns
     -------
@@ -215,7 +245,7 @@ def _scaled(problem: Eigenproblem, options: Any) -> tuple[Eigenproblem, Any, int
     size_of_M = 0 if M is None else _exponent(problem, M)
     if OPinv is not None:  # A may be a placeholder then
         OPinv = as_operator(OPinv, problem.device, "OPinv")
-        inverse = _exponent(problem, OPinv, is_complex=bool(np.imag(sigma)))
+        inverse = _exponent(problem, OPinv, is_complex=bool(np.imag(sigma or 0)))
         sizes_of_A = [None if inverse is None else -inverse]
     else:
         sizes_of_A = [_exponent(problem, A)]
@@ -257,19 +287,39 @@ def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArr
     return A, None if problem.M is None else as_dense(problem.M, problem.device, dtype)
 
 
-def mass_solver(problem: Eigenproblem, Minv: Any, tol: float) -> InnerSolver:
-    """Return the solver with M, which is not the identity: the caller's, or one that is chosen by the matrix."""
-    assert problem.M is not None
-    if Minv is not None:
-        return given_solver(Minv, problem.device, problem.dtype, "Minv")
-    return make_solver(problem.M, problem.device, problem.dtype, tol, hermitian=True, name="M")
+def make_transform(problem: Eigenproblem, options: Options, *, hermitian: bool) -> tuple[Transform, InnerSolver | None]:
+    """Return the operator whose Krylov space is built, and the solver in it.
+
+    With `hermitian`, the vectors have the inner product of M (or A), so that the operator does not multiply by M.
+    """
+    device, dtype = problem.device, problem.dtype
+    product = problem.A.bind(device, dtype)
+    if options.sigma is None:
+        if problem.M is None:
+            return Transform(product, problem.A.is_resident), None
+        if options.Minv is not None:
+            solver = given_solver(options.Minv, device, dtype, "Minv")
+        else:
+            solver = make_solver(problem.M, device, dtype, options.tol, hermitian=True, name="M")
+        return Solve(product, False, solve=solver, kind="mass"), solver
+    wide_dtype = np.dtype(np.result_type(dtype, np.complex64)) if options.part else dtype
+    if options.OPinv is not None:
+        solver = given_solver(options.OPinv, device, wide_dtype, "OPinv")
+    else:
+        K = shifted(problem.A, options.sigma, problem.M, device, wide_dtype)
+        solver = make_solver(K, device, wide_dtype, options.tol, hermitian=hermitian, name="A - sigma * M")
+    solve: Apply = _part_of(solver, wide_dtype, options.part) if options.part else solver
+    mass = None if hermitian or problem.M is None else problem.M.bind(device, dtype)
+    return Solve(product, False, solve, options.mode, options.sigma, mass, options.noise), solver
 
 
-def shifted_solver(
-    problem: Eigenproblem, sigma: complex, OPinv: Any, tol: float, dtype: np.dtype[Any], *, hermitian: bool
-) -> InnerSolver:
-    """Return the solver with A - sigma·M for vectors of a dtype: the caller's, or one that is chosen by the matrix."""
-    if OPinv is not None:
-        return given_solver(OPinv, problem.device, dtype, "OPinv")
-    K = shifted(problem.A, sigma, problem.M, problem.device, dtype)
-    return make_solver(K, problem.device, dtype, tol, hermitian=hermitian, name="A - sigma * M")
+def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
+    """Return the real or the imaginary part of a complex solve, for real vectors."""
+
+    def solve(b: Array, x: Array) -> None:
+        wide_b = b.astype(dtype)
+        result = wide_b.copy()
+        solver(wide_b, result)
+        x[...] = result.real if part == "r" else result.imag
+
+    return solve

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
-from gsparse.linalg.eigen.filters import as_dense, dense_pairs, rows_of, wide
-from gsparse.linalg.eigen.inner_solve import InnerSolver
+from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
+from gsparse.linalg.eigen.filters import dense_pairs, products, rows_of, wide
 from gsparse.linalg.eigen.krylov_schur import KrylovSchur
-from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     Eigenproblem,
@@ -25,30 +22,12 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.transforms import Solve, Transform
-from gsparse.linalg.operators import Apply, as_operator
+from gsparse.linalg.eigen.rayleigh_ritz import residual_norms
+from gsparse.linalg.eigen.runs import Wanted
+from gsparse.linalg.operators import Apply
 from gsparse.linalg.registry import register
 
 Host = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class _Options:
-    """The options of a call that describe the transform.
-
-    Attributes
-    ----------
-    part : {"", "r", "i"}
-        For a real problem with a complex shift: the part of the inverse that is used, so that vectors stay real.
-    """
-
-    sigma: complex | None
-    part: str
-    Minv: Any
-    OPinv: Any
-    tol: float
-    noise: float = 0.0
-    inner_product: str = ""
 
 
 @register("eigensolver", vectors=(1,), start="v0")
@@ -166,25 +145,25 @@ def eigs(
     return call.run(_solve_dense, _solve, options, v0, **output)
 
 
-def _options(problem: Eigenproblem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> _Options:
+def _options(problem: Eigenproblem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> Options:
     """Check `OPpart`, and return the options of the transform."""
     if part is not None and (sigma is None or problem.dtype.kind == "c"):
         raise ValueError("OPpart should not be specified with sigma=None or complex A")
     if part is not None and part.lower() not in ("r", "i"):
         raise ValueError("OPpart must be one of ('r','i')")
     if sigma is None:
-        return _Options(None, "", Minv, None, tol)
+        return Options(None, Minv, None, tol)
     if problem.dtype.kind == "c":
-        return _Options(complex(sigma), "", None, OPinv, tol)
+        return Options(complex(sigma), None, OPinv, tol)
     part = "r" if part is None else part.lower()
     if np.imag(sigma):
-        return _Options(complex(sigma), part, None, OPinv, tol)
+        return Options(complex(sigma), None, OPinv, tol, part=part)
     if part == "i":
         raise ValueError("OPpart cannot be 'i' if sigma is real")
-    return _Options(float(np.real(sigma)), "", None, OPinv, tol)
+    return Options(float(np.real(sigma)), None, OPinv, tol)
 
 
-def _transformed(values: Host, options: _Options) -> Host:
+def _transformed(values: Host, options: Options) -> Host:
     """Return the values that `which` refers to."""
     if options.sigma is None:
         return values
@@ -205,19 +184,10 @@ def _eig(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
     return scipy.linalg.eig(A, b=M, right=return_eigenvectors)
 
 
-def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     device, dtype = problem.device, wide(problem.dtype)
-    M = None if problem.M is None else as_dense(problem.M, device, dtype)
-    if options.OPinv is not None and not options.part:  # A may be a placeholder then
-        assert options.sigma is not None
-        inverse = as_operator(options.OPinv, device, "OPinv")
-        G = as_dense(inverse, device, np.dtype(np.result_type(dtype, inverse.dtype)))
-        nu, vectors = dense_pairs(G if M is None else G @ M, None)
-        with np.errstate(divide="ignore"):
-            values = options.sigma + 1 / nu
-    else:
-        values, vectors = dense_pairs(as_dense(problem.A, device, dtype), M)
-        nu = _transformed(values, options)
+    values, vectors = dense_pairs(*dense_arrays(problem, dtype))
+    nu = _transformed(values, options)
     order = general_order(nu, wanted.which, problem.dtype.kind != "c")[: wanted.k]
     out = np.dtype(np.result_type(problem.dtype, np.complex64))
     w, v = problem.deliver(values[order].astype(out), rows_of(vectors[:, order], out, device))
@@ -227,8 +197,8 @@ def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> Ei
 # ---------------------------------------------------------------- iterations
 
 
-def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
-    transform, solver = _transform(problem, options)
+def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+    transform, solver = make_transform(problem, options, hermitian=False)
     method = KrylovSchur(problem.space(), transform, wanted)
     method.solve(v0)
     values, combinations = _pairs(problem, options, method)
@@ -242,36 +212,7 @@ def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array |
     return EigenResult(w, v, residuals, method.cycles, method.num_products, method.runs, report)
 
 
-def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, InnerSolver | None]:
-    """Return the operator whose Krylov space is built, and the solver in it."""
-    device, dtype = problem.device, problem.dtype
-    product = problem.A.bind(device, dtype)
-    mass = None if problem.M is None else problem.M.bind(device, dtype)
-    if options.sigma is None:
-        if problem.M is None:
-            return Transform(product, problem.A.is_resident), None
-        solver = mass_solver(problem, options.Minv, options.tol)
-        return Solve(product, False, solve=solver, kind="mass"), solver
-    wide_dtype = np.dtype(np.result_type(dtype, np.complex64)) if options.part else dtype
-    solver = shifted_solver(problem, options.sigma, options.OPinv, options.tol, wide_dtype, hermitian=False)
-    solve: Apply = _part_of(solver, wide_dtype, options.part) if options.part else solver
-    transform = Solve(product, False, solve, "normal", options.sigma, mass, options.noise)
-    return transform, solver
-
-
-def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
-    """Return the real or the imaginary part of a complex solve, for real vectors."""
-
-    def solve(b: Array, x: Array) -> None:
-        wide_b = b.astype(dtype)
-        result = wide_b.copy()
-        solver(wide_b, result)
-        x[...] = result.real if part == "r" else result.imag
-
-    return solve
-
-
-def _pairs(problem: Eigenproblem, options: _Options, method: KrylovSchur) -> tuple[Host, Host]:
+def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tuple[Host, Host]:
     """Return the eigenvalues of the problem, and the combinations of Schur vectors that are its eigenvectors."""
     if not len(method.schur):
         return np.zeros(0, complex), np.zeros((0, 0), complex)
@@ -287,15 +228,12 @@ def _pairs(problem: Eigenproblem, options: _Options, method: KrylovSchur) -> tup
 
 def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
     """Return Xᴴ·A·X, where X has vectors as rows. Synchronizes."""
-    space = method.space
-    AX = space.device.empty(X.shape, X.dtype)
-    for x, y in zip(X, AX, strict=True):
-        product(x, y)
+    space, AX = method.space, products(method.space.device, product, X)
     return space.download(space.sum_over_ranks(space.device.xp.conj(X) @ AX.T))
 
 
 def _vectors(
-    problem: Eigenproblem, options: _Options, method: KrylovSchur, values: Host, combinations: Host
+    problem: Eigenproblem, options: Options, method: KrylovSchur, values: Host, combinations: Host
 ) -> tuple[Array, Host]:
     """Return eigenvectors of norm 1 as rows, and the norms of their residuals. Synchronizes."""
     space, xp = method.space, method.space.device.xp
@@ -318,14 +256,7 @@ def _vectors(
     X *= scales
     if options.OPinv is not None or not len(values):
         return X, np.full(len(values), np.nan)
-    products = [method.transform.product] + ([] if problem.M is None else [problem.M.bind(space.device, space.dtype)])
-    images = []
-    for product in products:
-        image = space.device.empty(basis.shape, basis.dtype)
-        for x, y in zip(basis, image, strict=True):
-            product(x, y)
-        images.append(combine(image) * scales)
-    right = images[1] if len(images) > 1 else X
-    factors = space.device.upload(np.ascontiguousarray(values).astype(dtype))[:, None]
-    squares = (abs(images[0] - factors * right) ** 2).sum(axis=1)
-    return X, np.sqrt(space.download(space.sum_over_ranks(squares)))
+    left, right = combine(products(space.device, method.transform.product, basis)) * scales, X
+    if problem.M is not None:
+        right = combine(products(space.device, problem.M.bind(space.device, space.dtype), basis)) * scales
+    return X, residual_norms(method.krylov, left, values, right)

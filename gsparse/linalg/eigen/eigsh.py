@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,10 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
+from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
 from gsparse.linalg.eigen.eigs import eigs
-from gsparse.linalg.eigen.filters import FilterRule, as_dense, hermitian_pairs, rows_of, wide
-from gsparse.linalg.eigen.inner_solve import InnerSolver
-from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
+from gsparse.linalg.eigen.filters import FilterRule, hermitian_pairs, products, rows_of, wide
+from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     HERMITIAN,
@@ -26,32 +25,16 @@ from gsparse.linalg.eigen.problem import (
     make_problem,
     no_convergence,
 )
-from gsparse.linalg.eigen.rayleigh_quotients import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, residual_norms
+from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
-from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
+from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.registry import register
 
 Host = npt.NDArray[Any]
 
 # How far the residual of a pair may exceed the tolerance after filters, whose errors are estimates.
 _SLACK = 10.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Options:
-    """The options of a call that describe the transform."""
-
-    sigma: complex | None
-    mode: str
-    Minv: Any
-    OPinv: Any
-    tol: float
-    noise: float = 0.0
-
-    @property
-    def inner_product(self) -> str:
-        """The argument with which the inner product of the eigenvectors is computed."""
-        return "A" if self.sigma is not None and self.mode == "buckling" else "M"
 
 
 @register("eigensolver", vectors=(1,), start="v0")
@@ -185,9 +168,9 @@ def eigsh(
     array([ 9., 10., 11.])
     """
     problem = make_problem(A, M, v0)
-    options = _Options(sigma, mode, Minv, OPinv, float(tol))
     check_arguments(k, which, HERMITIAN, maxiter, sigma=sigma, M=M, Minv=Minv, OPinv=OPinv)
-    _check_transform(options)
+    sigma, inner_product = _parse_shift(sigma, mode), "A" if sigma is not None and mode == "buckling" else "M"
+    options = Options(sigma, Minv, OPinv, float(tol), mode, inner_product=inner_product)
     if k >= problem.n:
         check_dense_fallback(problem, A, M, k, "N", "eigh")
         return _eigh(problem, return_eigenvectors)
@@ -196,11 +179,14 @@ def eigsh(
     return call.run(_solve_dense, _solve, options, v0, **output)
 
 
-def _check_transform(options: _Options) -> None:
-    if options.sigma is not None and options.mode not in ("normal", "buckling", "cayley"):
-        raise ValueError(f"unrecognized mode {options.mode!r}: use normal, buckling or cayley")
-    if options.sigma is not None and np.imag(options.sigma):
-        raise ValueError(f"sigma must be real, because the eigenvalues are, got {options.sigma}")
+def _parse_shift(sigma: Any, mode: str) -> float | None:
+    if sigma is None:
+        return None
+    if mode not in ("normal", "buckling", "cayley"):
+        raise ValueError(f"unrecognized mode {mode!r}: use normal, buckling or cayley")
+    if np.imag(sigma):
+        raise ValueError(f"sigma must be real, because the eigenvalues are, got {sigma}")
+    return float(np.real(sigma))
 
 
 # ---------------------------------------------------------------- dense
@@ -212,22 +198,19 @@ def _eigh(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
     return scipy.linalg.eigh(A, b=M, eigvals_only=not return_eigenvectors)
 
 
-def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     dtype, device = wide(problem.dtype), problem.device
-    M = None if problem.M is None else as_dense(problem.M, device, dtype)
-    transform = Solve(_no_product, False, kind=options.mode, sigma=options.sigma or 0.0)
+    A, M = dense_arrays(problem, dtype)
     if options.sigma is None:
-        nu, vectors = hermitian_pairs(as_dense(problem.A, device, dtype), M)
-        values = nu
-    elif options.OPinv is not None:
-        nu, vectors = _pairs_of_inverse(problem, options, M)
-        values = transform.eigenvalues(nu)
+        values, vectors = hermitian_pairs(A, M)
+        nu = values
     else:
-        A, sigma = as_dense(problem.A, device, dtype), np.real(options.sigma)
+        sigma = np.real(options.sigma)
         if options.mode == "buckling":
             inverses, vectors = hermitian_pairs(np.eye(len(A), dtype=dtype) if M is None else M, A)
             nu = 1 / (1 - sigma * inverses)  # λ/(λ-σ) for λ = 1/inverse, which may be infinite
-            values = _reciprocal(inverses)
+            with np.errstate(divide="ignore"):
+                values = 1 / inverses
         else:
             values, vectors = hermitian_pairs(A, M)
             with np.errstate(divide="ignore"):
@@ -239,32 +222,6 @@ def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> Ei
     return EigenResult(w, v, np.full(len(order), np.nan), 0, 0, 1)
 
 
-def _pairs_of_inverse(problem: Eigenproblem, options: _Options, M: Host | None) -> tuple[Host, Host]:
-    """Return eigenpairs of the transformed problem where the caller passes OPinv; A may be a placeholder then."""
-    dtype, device = wide(problem.dtype), problem.device
-    G = as_dense(as_operator(options.OPinv, device, "OPinv"), device, dtype)
-    if options.mode == "normal":
-        return hermitian_pairs(_symmetric(G if M is None else M @ G @ M), M)
-    A = as_dense(problem.A, device, dtype)
-    if options.mode == "buckling":
-        return hermitian_pairs(_symmetric(A @ G @ A), A)
-    mass = np.eye(len(A), dtype=dtype) if M is None else M
-    return hermitian_pairs(_symmetric(mass @ G @ (A + options.sigma * mass)), M)
-
-
-def _symmetric(A: Host) -> Host:
-    return np.asarray((A + A.conj().T) / 2)
-
-
-def _reciprocal(values: Host) -> Host:
-    with np.errstate(divide="ignore"):
-        return np.asarray(1 / values)
-
-
-def _no_product(x: Array, y: Array) -> None:
-    raise NotImplementedError("a dense problem multiplies no vectors")
-
-
 def _scipys_order(problem: Eigenproblem, values: Host, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """Return places in SciPy's order: ascending values or, if A is complex, the most wanted first."""
     return order if problem.dtype.kind == "c" else order[np.argsort(values, kind="stable")]
@@ -273,8 +230,10 @@ def _scipys_order(problem: Eigenproblem, values: Host, order: npt.NDArray[np.int
 # ---------------------------------------------------------------- iterations
 
 
-def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
-    transform, mass, solver = _transform(problem, options)
+def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+    transform, solver = make_transform(problem, options, hermitian=True)
+    inner_product = problem.A if options.inner_product == "A" else problem.M
+    mass = None if inner_product is None else inner_product.bind(problem.device, problem.dtype)
     rule = _filter_rule(problem, transform, options.tol)
     lanczos = Lanczos(problem.space(mass), transform, wanted, rule)
     try:
@@ -302,7 +261,7 @@ def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array |
     return EigenResult(w, v, residuals[order], lanczos.cycles, lanczos.num_products, lanczos.runs, report)
 
 
-def _solve_without_mass(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     """Find the eigenpairs with the standard inner product, where (A - σM)⁻¹·M is not Hermitian. Synchronizes."""
     which = {"LA": "LR", "SA": "SR"}.get(wanted.which, wanted.which)
     if options.mode != "normal" or options.sigma is None or which not in GENERAL or problem.M is None:
@@ -318,26 +277,9 @@ def _solve_without_mass(problem: Eigenproblem, options: _Options, wanted: Wanted
     gram = v.conj().T @ problem.M.matmat(v)
     v = np.linalg.solve(np.linalg.cholesky((gram + gram.conj().T) / 2), v.conj().T).conj().T
     order = np.argsort(w, kind="stable") if problem.dtype.kind != "c" else np.arange(len(w))
-    rows = problem.device.upload(np.ascontiguousarray(v[:, order].T).astype(problem.dtype))
+    rows = rows_of(v[:, order], problem.dtype, problem.device)
     values, vectors = problem.deliver(w[order].astype(np.finfo(problem.dtype).dtype), rows)
     return replace(result, eigenvalues=values, eigenvectors=vectors, residuals=result.residuals[order])
-
-
-def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, Any, InnerSolver | None]:
-    """Return the operator whose Krylov space is built, the product of its inner product, and the solver in it."""
-    device, dtype = problem.device, problem.dtype
-    product = problem.A.bind(device, dtype)
-    mass = None if problem.M is None else problem.M.bind(device, dtype)
-    if options.sigma is None:
-        if problem.M is None:
-            return Transform(product, problem.A.is_resident), None, None
-        solver = mass_solver(problem, options.Minv, options.tol)
-        return Solve(product, False, solve=solver, kind="mass"), mass, solver
-    sigma = float(np.real(options.sigma))
-    solver = shifted_solver(problem, sigma, options.OPinv, options.tol, dtype, hermitian=True)
-    inner_product = product if options.mode == "buckling" else mass
-    transform = Solve(product, False, solver, options.mode, sigma, noise=options.noise)
-    return transform, inner_product, solver
 
 
 def _filter_rule(problem: Eigenproblem, transform: Transform, tol: float) -> FilterRule | None:
@@ -380,11 +322,11 @@ def _polished(lanczos: Lanczos) -> Lanczos:
     return again
 
 
-def _residuals(problem: Eigenproblem, options: _Options, lanczos: Lanczos, values: Host) -> Host:
+def _residuals(problem: Eigenproblem, options: Options, lanczos: Lanczos, values: Host) -> Host:
     """Return ‖A·x - λ·M·x‖, or NaN if the caller passes OPinv, because A may be a placeholder then."""
     if options.OPinv is not None or not len(values):
         return np.full(len(values), np.nan)
     krylov, X = lanczos.krylov, lanczos.krylov.vectors[: len(values)]
-    AX = products(krylov, lanczos.transform.product, X)
-    MX = X if problem.M is None else products(krylov, problem.M.bind(problem.device, problem.dtype), X)
+    AX = products(problem.device, lanczos.transform.product, X)
+    MX = X if problem.M is None else products(problem.device, problem.M.bind(problem.device, problem.dtype), X)
     return residual_norms(krylov, AX, values, MX)

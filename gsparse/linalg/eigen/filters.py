@@ -13,7 +13,7 @@ import scipy.linalg
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.transforms import Filter, Transform
-from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator
+from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator
 
 Host = npt.NDArray[Any]
 
@@ -72,6 +72,14 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def rows_of(vectors: Host, dtype: np.dtype[Any], device: Device) -> Array:
     """Return columns of a host array as rows of an array on the device."""
     return device.upload(np.ascontiguousarray(vectors.T).astype(dtype))
+
+
+def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:
+    """Return the products of an operator with each row, which have `size` elements if not as many as the rows."""
+    result = device.empty((len(vectors), vectors.shape[1] if size is None else size), vectors.dtype)
+    for x, y in zip(vectors, result, strict=True):
+        apply(x, y)
+    return result
 
 
 # A pass of the recurrence reads three vectors and writes one; a product reads one and writes one.

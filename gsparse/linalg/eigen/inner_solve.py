@@ -34,11 +34,12 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, GsparseError, SingularMatrixError
-from gsparse.linalg.direct.factorization import Factorization
-from gsparse.linalg.direct.libraries import choose_library
+from gsparse.linalg.direct.factorization import Factorization, choose_library
+from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.gmres import gmres
 from gsparse.linalg.krylov.minres import minres
+from gsparse.linalg.krylov.units import DerivedOperator
 from gsparse.linalg.multigrid.amg import amg
 from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.diagonal import jacobi
@@ -153,37 +154,22 @@ def shifted(A: Operator, sigma: complex, M: Operator | None, device: Device, dty
         other = sp.eye_array(A.shape[0], dtype=dtype, format="csr") if M is None else M.matrix
         return as_operator(GpuSparseMatrix(A.matrix - shift * other, device=device), device)
     if isinstance(A, DenseOperator) and (M is None or isinstance(M, DenseOperator | MatrixOperator)):
-        other = _dense(M, device) if M is not None else np.eye(A.shape[0], dtype=dtype)
-        return DenseOperator(_dense(A, device) - shift * other)
+        other = as_dense(M, device, dtype) if M is not None else np.eye(A.shape[0], dtype=dtype)
+        return DenseOperator(as_dense(A, device, dtype) - shift * other)
     return _Shifted(A, shift, M)
 
 
-class _Shifted(Operator):
+class _Shifted(DerivedOperator):
     """A - sigma·M of operators without entries."""
 
     def __init__(self, A: Operator, sigma: Any, M: Operator | None) -> None:
-        self._A, self._sigma, self._M = A, sigma, M
-        self.shape, self.dtype = A.shape, np.dtype(np.result_type(A.dtype, sigma))
-        self.is_resident = False
-
-    @property
-    def ranks(self) -> Any:
-        return self._A.ranks
-
-    @property
-    def whole_shape(self) -> tuple[int, int]:
-        return self._A.whole_shape
-
-    @property
-    def first_index(self) -> int:
-        return self._A.first_index
-
-    def home(self) -> Device:
-        return self._A.home()
+        super().__init__(A)
+        self._sigma, self._M = sigma, M
+        self.dtype, self.is_resident = np.dtype(np.result_type(A.dtype, sigma)), False
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         sigma = np.conj(self._sigma) if adjoint else self._sigma
-        A = self._A.bind(device, dtype, columns, adjoint=adjoint)
+        A = self._operator.bind(device, dtype, columns, adjoint=adjoint)
         M = None if self._M is None else self._M.bind(device, dtype, columns, adjoint=adjoint)
         t = device.empty(columns * self.shape[0], dtype)
 
@@ -196,20 +182,11 @@ class _Shifted(Operator):
         return apply
 
 
-def _dense(operator: Operator, device: Device) -> Any:
-    """Return the entries of an operator as a dense array on the host."""
-    if isinstance(operator, MatrixOperator):
-        matrix: Any = operator.matrix
-        return matrix.toarray()
-    array = operator.array  # type: ignore[attr-defined]  # a DenseOperator
-    return array if isinstance(array, np.ndarray) else device.download(array)
-
-
 def _methods(
     K: Operator, device: Device, dtype: np.dtype[Any], rtol: float, hermitian: bool
 ) -> Iterator[tuple[str, Callable[[Array], Any]]]:
     if isinstance(K, DenseOperator):
-        yield "LU", _dense_solve(_dense(K, device).astype(dtype, copy=False), device)
+        yield "LU", _dense_solve(as_dense(K, device, dtype), device)
         return
     if not isinstance(K, MatrixOperator):
         yield from _iterations(K, None, rtol, hermitian, with_entries=False)
@@ -224,7 +201,8 @@ def _methods(
     if rows <= _FEW_ROWS:
         yield "factors", _factorized_solve(matrix, device, dtype)
     yield from _iterations(K, diagonal, rtol, hermitian, with_entries=True)
-    if _FEW_ROWS < rows <= _most_factored_rows(device):
+    on_host = choose_library(None, device, "general")[0].runs_on_host
+    if _FEW_ROWS < rows <= (_MAX_FACTORED_ROWS if on_host else _MAX_ROWS_ON_GPU):
         with suppress(DeviceMemoryError):
             yield "factors", _factorized_solve(matrix, device, dtype)
     if hermitian:
@@ -296,10 +274,6 @@ def _singular_as(name: str) -> Iterator[None]:
         yield
     except (SingularMatrixError, scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
         raise RuntimeError(f"{name} is singular: choose another sigma, or pass one ({error})") from error
-
-
-def _most_factored_rows(device: Device) -> int:
-    return _MAX_FACTORED_ROWS if choose_library(None, device, "general")[0].runs_on_host else _MAX_ROWS_ON_GPU
 
 
 def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:

@@ -8,7 +8,7 @@ Krylov space is built, see `gsparse.linalg.eigen.transforms`):
     B·[V_locked  V] = [V_locked  V]·| S  C |  + v·hᴴ        S (quasi-)triangular
                                     |    H |
 
-Later runs look for copies of multiple eigenvalues, as in `gsparse.linalg.eigen.lanczos`.
+Later runs look for copies of multiple eigenvalues (`Runs`).
 
 References
 ----------
@@ -17,127 +17,36 @@ G. W. Stewart, "A Krylov-Schur algorithm for large eigenproblems", SIAM J. Matri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
-from gsparse.linalg.eigen.lanczos import Wanted
+from gsparse.linalg.eigen.krylov_space import Projection, Space
 from gsparse.linalg.eigen.problem import general_keys, general_order
-from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.runs import Places, Ritz, Runs, Wanted
+from gsparse.linalg.eigen.transforms import Transform
 from gsparse.linalg.small_matrices import with_one_blas_thread
 
 Host = npt.NDArray[Any]
 
-# These three are explained in `gsparse.linalg.eigen.lanczos`.
-_FEWEST_NEW_VECTORS = 16
-_KEPT_SHARE = 1 / 3
-_STEPS_BETWEEN_CHECKS = 3
 
-
-@dataclass(frozen=True, eq=False)
-class _Ritz:
-    """Eigenvalues of the projected matrix of the vectors that are not locked, from the most wanted to the least."""
-
-    values: Host
-    errors: Host
-    tolerances: Host
-
-    @property
-    def converged(self) -> npt.NDArray[np.bool_]:
-        return self.errors <= self.tolerances
-
-
-@dataclass(eq=False)
-class KrylovSchur:
+class KrylovSchur(Runs):
     """The runs of one problem, and what has converged: the Schur form `schur` with the first vectors of `krylov`."""
 
-    space: Space
-    transform: Transform
-    wanted: Wanted
-    cycles: int = 0
-    runs: int = 0
-    is_complete: bool = False
-    schur: Host = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def __post_init__(self) -> None:
-        wanted, size = self.wanted, self.space.whole_size
-        self._num_new = max(wanted.ncv - wanted.k, _FEWEST_NEW_VECTORS)
-        capacity = max(wanted.ncv, wanted.k + 1 + self._num_new) if wanted.multiplicities else wanted.ncv
-        self.krylov = KrylovSpace(self.space, min(capacity, size), hermitian=False)
-        self._is_real = self.space.dtype.kind != "c"
-
-    @property
-    def num_products(self) -> int:
-        return self.krylov.num_steps
+    def __init__(self, space: Space, transform: Transform, wanted: Wanted) -> None:
+        super().__init__(space, transform, wanted, hermitian=False)
+        self.schur: Host = np.zeros((0, 0))
+        self._is_real = space.dtype.kind != "c"
 
     @property
     def values(self) -> Host:
         """The eigenvalues of B that have converged."""
         return np.zeros(0, complex) if not len(self.schur) else scipy.linalg.eigvals(self.schur).astype(complex)
 
-    def solve(self, v0: Array | None) -> None:
-        """Find the wanted eigenvalues, as many as converge within the limits of cycles."""
-        while True:
-            start = random_vector(self.space, self.wanted.seed + self.runs) if v0 is None or self.runs else v0
-            self.runs += 1
-            if not self.krylov.start(start):
-                if self.runs == 1:
-                    raise ValueError("v0 must be a finite vector that is not zero")
-                self.is_complete = True  # all vectors of the space are locked
-                return
-            num_found = self._run()
-            if num_found is None:
-                return
-            is_last = not num_found or not self.wanted.multiplicities
-            self.is_complete = is_last and len(self.schur) >= self.wanted.k
-            if self.is_complete or self.cycles >= self.wanted.limit(self.runs + 1):
-                return
-
-    # ---------------------------------------------------------------- one run
-
-    def _run(self) -> int | None:
-        """Find Schur vectors that are orthogonal to the locked ones, and lock those of wanted eigenvalues.
-
-        Returns
-        -------
-        int or None
-            Their number, None if the limit of cycles was reached before.
-        """
-        krylov, num_locked = self.krylov, len(self.schur)
-        end = self.wanted.ncv if not num_locked else num_locked + self._num_new
-        end = min(end, self.space.whole_size, krylov.capacity)
-        krylov.begin(np.vstack([self.schur, np.zeros((1, num_locked))]))
-        while True:
-            for stop in self._stops(end):
-                projection = krylov.cycle(self.transform, stop)
-                T, Q = self._schur(projection)
-                ritz = self._ritz(projection)
-                needed = self._needed(ritz)
-                is_done = self._is_done(ritz, needed, projection)
-                if self.runs == 1 and isinstance(self.transform, Solve) and (is_done or stop == end):
-                    self.transform.check_shift(ritz.values, self.space.epsilon)
-                if is_done:
-                    self.cycles += 1
-                    self._lock(projection, T, Q, ritz.values[needed])
-                    return len(needed)
-            self.cycles += 1
-            if self.space.ranks is not None:
-                self.space.ranks.observe(self)
-            if self.cycles >= self.wanted.limit(self.runs):
-                self._lock(projection, T, Q, ritz.values[needed[ritz.converged[needed]]])
-                return None
-            self._restart(projection, T, Q, ritz, needed)
-
-    def _stops(self, end: int) -> list[int]:
-        if not isinstance(self.transform, Solve):
-            return [end]
-        begin = max(self.krylov.first, len(self.schur) + max(self.wanted.k - len(self.schur), 0))
-        return [*range(begin + _STEPS_BETWEEN_CHECKS, end, _STEPS_BETWEEN_CHECKS), end]
+    def _begin(self, end: int) -> None:
+        self.krylov.begin(np.vstack([self.schur, np.zeros((1, len(self.schur)))]))
 
     @with_one_blas_thread
     def _schur(self, projection: Projection) -> tuple[Host, Host]:
@@ -150,7 +59,7 @@ class KrylovSchur:
         return T, Q
 
     @with_one_blas_thread
-    def _ritz(self, projection: Projection) -> _Ritz:
+    def _ritz(self, projection: Projection) -> Ritz:
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
         values, vectors = scipy.linalg.eig(H)
         if self.space.ranks is not None:
@@ -161,9 +70,9 @@ class KrylovSchur:
         errors = projection.remainder * abs(vectors[-1])
         floor = 2 * self.space.epsilon * projection.scale
         tolerances = np.maximum(max(self.wanted.tol, self.space.epsilon) * abs(values), floor)
-        return _Ritz(values, errors, tolerances)
+        return Ritz(values, errors, tolerances)
 
-    def _needed(self, ritz: _Ritz) -> npt.NDArray[np.intp]:
+    def _needed(self, ritz: Ritz) -> Places:
         """Return the places of eigenvalues that are, with the locked ones, among the k most wanted.
 
         A conjugate pair is returned as a whole. If there are k locked eigenvalues, another one has to be better than
@@ -182,28 +91,19 @@ class KrylovSchur:
             return None
         return float(np.sort(general_keys(values, self.wanted.which, self._is_real))[self.wanted.k - 1])
 
-    def _is_done(self, ritz: _Ritz, needed: npt.NDArray[np.intp], projection: Projection) -> bool:
-        if not ritz.converged[needed].all():
-            return False
-        if not projection.remainder:
-            return True
+    def _may_be_wanted(self, ritz: Ritz, others: Places) -> bool:
         limit = self._limit()
-        if limit is None:
-            return len(self.schur) + len(ritz.values) > self.wanted.k
-        others = np.setdiff1d(np.arange(len(ritz.values)), needed)
-        if not len(others):
-            return False
+        assert limit is not None
         keys = general_keys(ritz.values, self.wanted.which, self._is_real)
         best = others[0]
-        return bool(ritz.converged[best] or keys[best] - ritz.errors[best] > limit)
+        return not (ritz.converged[best] or keys[best] - ritz.errors[best] > limit)
 
     # ---------------------------------------------------------------- restarts
 
     @with_one_blas_thread
-    def _lock(self, projection: Projection, T: Host, Q: Host, values: Host) -> None:
-        """Lock Schur vectors of these eigenvalues, and leave out locked ones that are no longer wanted."""
+    def _lock(self, projection: Projection, ritz: Ritz, places: Places) -> None:
         num_locked = len(self.schur)
-        T, Q, count = reordered(T, Q, values)
+        T, Q, count = reordered(*self._schur(projection), ritz.values[places])
         self.krylov.keep(projection, Q[:, :count])
         coupling = projection.matrix[:num_locked, num_locked:] @ Q[:, :count]
         whole = np.zeros((num_locked + count,) * 2, np.result_type(T, self.schur, coupling))
@@ -219,11 +119,10 @@ class KrylovSchur:
         self.schur = whole
         self.krylov.num_locked = len(whole)
 
-    def _restart(self, projection: Projection, T: Host, Q: Host, ritz: _Ritz, needed: npt.NDArray[np.intp]) -> None:
+    def _restart(self, projection: Projection, ritz: Ritz, needed: Places) -> None:
+        T, Q = self._schur(projection)
         num_locked, available = len(self.schur), len(T)
-        count = max(len(needed) + (num_locked >= self.wanted.k), 1)
-        count = max(1, min(count + int(max(available - count, 0) * _KEPT_SHARE), available - 1))
-        places = np.concatenate([needed, np.setdiff1d(np.arange(available), needed)])[:count]
+        places = self._to_keep(needed, available)
         T, Q, count = reordered(T, Q, ritz.values[places])
         if count >= available:  # the partner of a conjugate pair came along, and leaves no room for a step
             T, Q, count = reordered(T, Q, ritz.values[places[:-1]])

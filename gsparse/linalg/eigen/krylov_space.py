@@ -217,7 +217,7 @@ class KrylovSpace:
             self._calls[key] = self._bind(operator, end)
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         is_captured = runs == _CAPTURED_RUN and operator.is_resident and not self.space.device.is_host
-        if is_captured and (self.space.multiply_mass is None or self._is_mass_resident()):
+        if is_captured and getattr(self.space.multiply_mass, "is_resident", self.space.multiply_mass is None):
             with recorded_products() as count_products:
                 launch = self.space.device.capture(lambda: queue(self._calls[key]))
             self._graphs[key] = launch, count_products
@@ -229,9 +229,6 @@ class KrylovSpace:
             queue(self._calls[key])
         self.num_steps, self._next = self.num_steps + end - self._next, end
         return self._project(self.space.download(self.decomposition.table), end)  # synchronizes
-
-    def _is_mass_resident(self) -> bool:
-        return bool(getattr(self.space.multiply_mass, "is_resident", False))
 
     def _bind(self, operator: SpaceOperator, end: int) -> list[Call]:
         steps, multiply_mass = self.decomposition, self.space.multiply_mass

@@ -36,7 +36,7 @@ from gsparse.linalg.eigen.rayleigh_ritz import (
     multiply_block,
     scaled_product,
 )
-from gsparse.linalg.eigen.units import times_power
+from gsparse.linalg.krylov.units import times_power
 from gsparse.linalg.operators import Operator, device_for
 from gsparse.linalg.registry import register
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.linalg.eigen.inner_solve import InnerSolve
-from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.units import times_power
+from gsparse.linalg.eigen.krylov_space import Space, random_vector
+from gsparse.linalg.krylov.units import times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator, as_operator, device_for, solve_dtype
 
 HERMITIAN = ("LM", "SM", "LA", "SA", "BE")
@@ -221,6 +222,29 @@ def make_problem(A: Any, M: Any, v0: Any) -> Eigenproblem:
     is_dense = not sp.issparse(A) and not hasattr(A, "matvec") and not isinstance(A, Operator)
     is_sparse = isinstance(operator, MatrixOperator)
     return Eigenproblem(device, dtype, operator, mass, operator.whole_shape[0], on_host, is_sparse, is_dense)
+
+
+# Where the product with numbers up to 1 overflows, the numbers are scaled by 2 to this power.
+_SHRINK = -64
+
+
+def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int | None:
+    """Return an even e for which 2^-e times an operator has a norm near 1. Synchronizes.
+
+    The exponent is found by the product with a random vector. It is None if the product is zero or not finite.
+    """
+    x, xp = random_vector(space, 0), space.device.xp
+    for shrink in (0, _SHRINK):
+        with np.errstate(all="ignore"):
+            y = multiply(x * 2.0**shrink)
+            # The roots of the largest elements do not overflow if ranks add them up.
+            roots = xp.zeros(1) if not y.size else xp.sqrt(abs(y).max().reshape(1).astype(np.float64))
+            root = float(space.download(space.sum_over_ranks(roots))[0])
+        if root == 0:
+            return None
+        if np.isfinite(root):
+            return 2 * int(np.frexp(root)[1]) - shrink
+    return None
 
 
 def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: str, function: str) -> None:

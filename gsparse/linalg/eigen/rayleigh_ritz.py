@@ -16,9 +16,11 @@ from scipy.linalg import eigh
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
-from gsparse.linalg.operators import MatrixOperator, RankGroup, as_operator
+from gsparse.linalg.eigen.filters import products
+from gsparse.linalg.eigen.krylov_space import KrylovSpace, Space
+from gsparse.linalg.eigen.problem import exponent_of_product
+from gsparse.linalg.krylov.units import needed_exponent, times_power
+from gsparse.linalg.operators import Apply, MatrixOperator, RankGroup, as_operator
 
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
@@ -182,3 +184,31 @@ def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
     if device.is_host:
         return lambda V: np.asarray(function(V))
     return lambda V: device.upload(np.asarray(function(device.download(V))))
+
+
+def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
+    """Return the norms of left - value·right for each row. Synchronizes."""
+    space = krylov.space
+    factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
+    squares = (abs(left - factors * right) ** 2).sum(axis=1)
+    norms: Host = np.sqrt(space.download(space.sum_over_ranks(squares)))
+    return norms
+
+
+def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[Host, Host]:
+    """Rotate the first vectors to eigenvectors of A within their span; return eigenvalues and residuals. Synchronizes.
+
+    Locked vectors are eigenvectors up to the tolerance only. A rotation within a cluster costs little, and makes the
+    error of the eigenvalues quadratic in that of the vectors.
+    """
+    space, xp = krylov.space, krylov.space.device.xp
+    X = krylov.vectors[:count]
+    AX = products(space.device, apply, X)
+    gram = space.download(space.sum_over_ranks(xp.conj(X @ xp.conj(AX).T)))
+    values, combinations = np.linalg.eigh((gram + gram.conj().T) / 2)
+    if space.ranks is not None:  # the signs of eigenvectors may differ between hosts
+        both = space.ranks.agreed(np.vstack([values.astype(combinations.dtype), combinations]))
+        values, combinations = both[0].real.copy(), both[1:].copy()
+    krylov.rotate(combinations)
+    rows = space.device.upload(np.ascontiguousarray(combinations.T).astype(space.dtype))
+    return values, residual_norms(krylov, rows @ AX, values, krylov.vectors[:count])

@@ -14,7 +14,6 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,13 +26,13 @@ import scipy.sparse.linalg as scipy_linalg
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.eigsh import matrix_cost
-from gsparse.linalg.eigen.filters import FilterRule, as_dense, wide
+from gsparse.linalg.eigen.filters import FilterRule, as_dense, products, rows_of, wide
 from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
-from gsparse.linalg.eigen.problem import no_convergence
+from gsparse.linalg.eigen.lanczos import Lanczos
+from gsparse.linalg.eigen.problem import exponent_of_product, no_convergence
+from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import Solve, Transform
-from gsparse.linalg.eigen.units import exponent_of_product, needed_exponent, times_power
-from gsparse.linalg.krylov.units import scaled_operator
+from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 
 Host = npt.NDArray[Any]
@@ -95,7 +94,7 @@ class Options:
 
 
 def scaled(system: System) -> System:
-    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.eigen.units`). Synchronizes."""
+    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes."""
     device, dtype, columns = system.device, system.dtype, system.columns
     forward, _ = system.products()
 
@@ -129,37 +128,33 @@ def _dense_triplets(system: System, options: Options) -> tuple[Array, Host, Arra
     A = as_dense(system.A, system.device, wide(system.dtype))
     U, s, Vh = scipy.linalg.svd(A.conj().T if system.is_adjoint else A, full_matrices=False)
     chosen = slice(None, options.k) if options.which == "LM" else slice(-options.k, None)
-    upload: Callable[[Host], Array] = lambda rows: system.device.upload(  # noqa: E731
-        np.ascontiguousarray(rows).astype(system.dtype)
-    )
-    return upload(U[:, chosen].T), s[chosen], upload(Vh[chosen].conj())
+    left, right = (rows_of(part, system.dtype, system.device) for part in (U[:, chosen], Vh[chosen].conj().T))
+    return left, s[chosen], right
 
 
 # ---------------------------------------------------------------- iterations
 
 
-class _Normal:
-    """The product with AᴴA."""
+def _normal(system: System) -> Apply:
+    """Return the product with AᴴA."""
+    (forward, backward), t = system.products(), system.device.xp.zeros(system.rows, system.dtype)
 
-    def __init__(self, system: System) -> None:
-        self._forward, self._backward = system.products()
-        self._t = system.device.xp.zeros(system.rows, system.dtype)
+    def apply(x: Array, y: Array) -> None:
+        forward(x, t)
+        backward(t, y)
 
-    def __call__(self, x: Array, y: Array) -> None:
-        self._forward(x, self._t)
-        self._backward(self._t, y)
+    return apply
 
 
-class _Augmented:
-    """The product with [0 A; Aᴴ 0]."""
+def _augmented(system: System) -> Apply:
+    """Return the product with [0 A; Aᴴ 0]."""
+    (forward, backward), rows = system.products(), system.rows
 
-    def __init__(self, system: System) -> None:
-        self._forward, self._backward = system.products()
-        self._rows = system.rows
+    def apply(x: Array, y: Array) -> None:
+        forward(x[rows:], y[:rows])
+        backward(x[:rows], y[rows:])
 
-    def __call__(self, x: Array, y: Array) -> None:
-        self._forward(x[self._rows :], y[: self._rows])
-        self._backward(x[: self._rows], y[self._rows :])
+    return apply
 
 
 def _iterated_triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
@@ -186,7 +181,7 @@ def _iterated_triplets(system: System, options: Options, v0: Array | None) -> tu
 
 def _run(system: System, options: Options, start: Array | None, which: str, solve: Apply | None) -> Lanczos:
     space = Space(system.device, system.dtype, system.columns, system.columns)
-    normal = _Normal(system)
+    normal = _normal(system)
     rule: FilterRule | None = None
     if solve is None:
         transform = Transform(normal, system.A.is_resident)
@@ -215,29 +210,19 @@ def _lanczos(
 def _decomposed(system: System, V: Array) -> tuple[Array, Host, Array]:
     """Return the singular value decomposition of A on the span of the rows of V. Synchronizes."""
     xp, device = system.device.xp, system.device
-    forward, _ = system.products()
-    AV = device.empty((len(V), system.rows), system.dtype)
-    for v, image in zip(V, AV, strict=True):
-        forward(v, image)
-    Q, R = xp.linalg.qr(AV.T)
+    Q, R = xp.linalg.qr(products(device, system.products()[0], V, system.rows).T)
     left, s, right = scipy.linalg.svd(device.download(R))
-    rotate: Callable[[Host, Array], Array] = lambda factors, rows: (  # noqa: E731
-        device.upload(np.ascontiguousarray(factors).astype(system.dtype)) @ rows
-    )
     # A·V = Q·R = (Q·left)·s·right, so the right singular vectors are V·rightᴴ.
-    return rotate(left.T, Q.T), s, rotate(right.conj(), V)
+    U, rotation = (rows_of(factors, system.dtype, device) for factors in (left, right.conj().T))
+    return U @ Q.T, s, rotation @ V
 
 
 def _is_accurate(system: System, options: Options, U: Array, s: Host, V: Array) -> bool:
     """Return whether the residuals Aᴴ·u - s·v are as small as the caller wants. Synchronizes."""
     device = system.device
-    _, backward = system.products()
-    residuals, product = [], device.empty(system.columns, system.dtype)
-    for u, value, v in zip(U, s, V, strict=True):
-        backward(u, product)
-        product -= system.dtype.type(value) * v
-        residuals.append(device.xp.linalg.norm(product))
-    norms = device.download(device.xp.stack(residuals))
+    residuals = products(device, system.products()[1], U, system.columns)
+    residuals -= device.upload(s.astype(system.dtype))[:, None] * V
+    norms = device.download(device.xp.linalg.norm(residuals, axis=1))
     epsilon = float(np.finfo(system.dtype).eps)
     return bool((norms <= _SLACK * np.maximum(options.tol * s, epsilon * np.sqrt(len(s)) * s.max())).all())
 
@@ -246,7 +231,7 @@ def _augmented_triplets(system: System, options: Options) -> tuple[Array, Host, 
     """Return the largest singular triplets from eigenpairs of [0 A; Aᴴ 0]."""
     size = system.rows + system.columns
     space = Space(system.device, system.dtype, size, size)
-    transform = Transform(_Augmented(system), system.A.is_resident)
+    transform = Transform(_augmented(system), system.A.is_resident)
     lanczos = _lanczos(space, transform, options, None, "LA", None)
     V = lanczos.krylov.vectors[: len(lanczos.values), system.rows :]
     # The two halves of an eigenvector have the same length, unless its eigenvalue is 0.
@@ -309,9 +294,7 @@ class _Factors:
     def iterated(self, V: Array) -> Array:
         """Return an orthonormal basis after a step of inverse iteration, which improves the directions of the rows."""
         xp = self.system.device.xp
-        images = self.system.device.empty(V.shape, V.dtype)
-        for v, image in zip(V, images, strict=True):
-            self(v, image)
+        images = products(self.system.device, self, V)
         images /= xp.linalg.norm(images, axis=1)[:, None]
         return xp.ascontiguousarray(xp.linalg.qr(images.T)[0].T)
 
@@ -339,10 +322,7 @@ def _with_left_null_vectors(
         candidates -= others @ (others.conj().T @ candidates)
         candidates = np.linalg.qr(candidates)[0]
     host[:, small] = candidates
-    forward, _ = system.products()
-    AV = device.empty((len(V), system.rows), system.dtype)
-    for v, image in zip(V, AV, strict=True):
-        forward(v, image)
+    AV = products(device, system.products()[0], V, system.rows)
     left, s, right = scipy.linalg.svd(host.conj().T @ device.download(AV).T)
-    U = device.upload(np.ascontiguousarray((host @ left).T.astype(system.dtype)))
-    return U, s, device.upload(np.ascontiguousarray(right.conj()).astype(system.dtype)) @ V
+    U, rotation = (rows_of(factors, system.dtype, device) for factors in (host @ left, right.conj().T))
+    return U, s, rotation @ V

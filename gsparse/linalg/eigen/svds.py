@@ -14,7 +14,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.linalg.eigen.problem import seed_of
 from gsparse.linalg.eigen.singular_triplets import Options, System, scaled, triplets
-from gsparse.linalg.eigen.units import times_power
+from gsparse.linalg.krylov.units import times_power
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.registry import register
 

@@ -27,7 +27,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse.device.base import Device
 from gsparse.device.counters import recorded_products
-from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.device.dtypes import Array
 from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
@@ -155,7 +155,7 @@ def expm_multiply(
     B = B.toarray() if sp.issparse(B) else B
     if device_of(B) is None:
         B = np.asarray(B)
-        B = B.astype(_compute(np.dtype(B.dtype if B.dtype.kind in "fc" else np.float64)), copy=False)
+        B = B.astype(solve_dtype(B), copy=False)
     b = parse_dense(B)
     if len(np.shape(A)) != 2 or A.shape[0] != A.shape[1]:
         raise ShapeError(f"expected A to be like a square matrix, got shape {np.shape(A)}")
@@ -260,7 +260,7 @@ class _Action:
         shift = complex(trace) / max(size, 1)
         shift = shift if dtype.kind == "c" else shift.real
         norms = ShiftedNorms(A, device, dtype, shift)
-        product = A.bind(device, dtype, columns) if size * columns else _no_product
+        product = A.bind(device, dtype, columns) if size * columns else lambda x, y: None
         return cls(device, dtype, product, norms, shift, columns, flat, A.is_resident)
 
     def __post_init__(self) -> None:
@@ -317,15 +317,6 @@ class _Action:
             self.product(table[p - 1], self._q)
             table[p] = self.dtype.type(h / p) * (self._q - self.dtype.type(self.shift) * table[p - 1])
         return table
-
-
-def _compute(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype in which kernels compute: for extended precision, double precision."""
-    return dtype if dtype in COMPUTE_DTYPES else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-
-
-def _no_product(x: Array, y: Array) -> None:
-    """Multiply columns without elements."""
 
 
 def _at_times(action: _Action, start: float, stop: float, num: int, endpoint: bool) -> Array:

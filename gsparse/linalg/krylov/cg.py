@@ -26,16 +26,18 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
-from gsparse.linalg.krylov.refinement import refined
-from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
-from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
-from gsparse.linalg.krylov.symmetry import (
+from gsparse.linalg.krylov.outcome import (
     has_no_solution,
     hermitian_maxiter_advice,
     is_worth_a_check,
+    refute_by_residuals,
+    returned,
     with_advice_for_cg,
+    with_true_residual,
 )
+from gsparse.linalg.krylov.refinement import refined
+from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
+from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, ROUNDING_ADVICE, ConvergenceMonitor, SolveResult

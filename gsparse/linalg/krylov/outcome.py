@@ -1,4 +1,8 @@
-"""The end of a solver's call: the true residual of its solution, and one warning if it has not converged."""
+"""The end of a solver's call: the true residual of its solution, and advice and a warning if it has not converged.
+
+A few products explain why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and b
+has no solution.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,11 @@ from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.units import ONES, SMALLEST_SQUARES
-from gsparse.linalg.result import CONVERGED, SolveResult, first_and_last
+from gsparse.linalg.operators import Operator
+from gsparse.linalg.result import CONVERGED, SolveResult, first_and_last, more_iterations
+from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
+from gsparse.sparse.reductions import sums_of_squares
 
 # A solution is accepted if b - A·x exceeds the tolerance by at most this factor, because the methods test a residual
 # that is found by a recurrence, whose rounding errors are others than those of b - A·x.
@@ -34,7 +41,8 @@ def with_true_residual(result: SolveResult, system: LinearSystem) -> SolveResult
 
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
     """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
-    relative = norms / system.scales()
+    with np.errstate(invalid="ignore"):  # b may hold inf
+        relative = norms / system.scales()
     return float(relative[0]) if len(system.shape) == 1 else relative
 
 
@@ -140,3 +148,127 @@ def warn_unless_converged(result: SolveResult) -> None:
         f"{first:.3e} → {last:.3e}. {result.advice} full_output=True returns all residuals and no warning"
     )
     warnings.warn(" ".join(text.split()), ConvergenceWarning, stacklevel=frames_to_the_caller())
+
+
+# Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
+_NUM_PROBES = 3
+# Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.
+_SCALE = float(np.sqrt(12))
+# The rows of A count as adding up to zero if norm(A·ones) is at most this many times eps·norm(A·v), where v is random.
+_NOISE = 100
+_NO_SOLUTION = "stopped: no x reaches the tolerance"
+_SUBTRACT_MEAN = (
+    "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
+)
+# The test takes three to five products with A, and three with M: at most a sixth of the time of a solve of this many
+# iterations.
+_MIN_ITERATIONS = 30
+
+
+def is_worth_a_check(result: SolveResult) -> bool:
+    """Return whether a failed solve was long enough for the test to take little of its time.
+
+    A caller who did not ask for the full output may limit a solve to a few iterations on purpose, for instance to use
+    it as a smoother.
+    """
+    return result.info != 0 and result.iterations >= _MIN_ITERATIONS
+
+
+def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
+    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
+
+    A row or column of zeros is named in their place, because no other method would help.
+    For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
+    share the vectors. A result that needs no such advice is returned unchanged.
+    """
+    if result.info == 0 or system.nonfinite_inputs():
+        return result
+    names = not_hermitian(system)
+    if not names:
+        return result
+    on_zeros = system.advice_on_zeros()
+    if on_zeros:
+        return replace(result, advice=on_zeros)
+    word = "Hermitian" if system.dtype.kind == "c" else "symmetric"
+    advice = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not {word}: use gmres or bicgstab"
+    if names == ["M"]:
+        advice += f", or a preconditioner that is {word}: jacobi(A), ic0(A), isai(A)"
+    return replace(result, advice=f"{advice}.")
+
+
+def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, atol: float) -> SolveResult:
+    """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
+
+    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. The
+    conditions of `with_symmetry_advice` hold here too.
+    """
+    advised = with_symmetry_advice(result, system)
+    if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
+        return replace(result, reason=_NO_SOLUTION if result.info > 0 else result.reason, advice=_SUBTRACT_MEAN)
+    return advised
+
+
+def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> bool:
+    """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
+
+    This is so if the rows of a Hermitian A add up to zero and the mean of b is not zero, because the mean of A·x is
+    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. The answer is false for
+    ranks that share the vectors, because these products would come between exchanges that their iterations have queued.
+    """
+    return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())
+
+
+def hermitian_maxiter_advice(system: LinearSystem) -> str:
+    """Return the advice at maxiter for a method that needs a Hermitian preconditioner."""
+    return more_iterations("iterations (maxiter)", "jacobi(A), ic0(A), amg(A)", system.M is not None)
+
+
+def not_hermitian(system: LinearSystem) -> list[str]:
+    """Return the names of the operators of a system, "A" and "M", that clearly are not Hermitian. Synchronizes."""
+    operators = {"A": system.A} if system.M is None else {"A": system.A, "M": system.M}
+    return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
+
+
+def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return for each right-hand side whether its mean alone keeps the residual above the tolerance. Synchronizes.
+
+    That is the case where the rows of a Hermitian A add up to zero. A mean that may be a rounding error does not count.
+    """
+    device, dtype, size = system.device, system.dtype, system.A.shape[0]
+    xp, apply = device.xp, system.A.bind(device, dtype)
+    vectors = xp.ones(size, dtype), _SCALE * hashed_vector(device, size, dtype, 0)
+    products = xp.zeros((2, size), dtype)
+    for x, product in zip(vectors, products, strict=True):
+        apply(x, product)
+    squares = sums_of_squares(device, products)
+    sums = device.download(system.b.reshape(system.columns, -1).sum(axis=1)).astype(complex)
+    total = system.sum_over_ranks(np.concatenate([squares, sums.real, sums.imag]))
+    of_ones, of_probe = np.sqrt(total[:2])
+    epsilon = float(np.finfo(dtype).eps)
+    # The norms of the components of b that are constant vectors, which no A·x has.
+    norms = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
+    is_zero = 0 < of_probe < np.inf and of_ones <= _NOISE * epsilon * of_probe
+    return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms_of_b())))
+
+
+def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:
+    """Compare <u, B·v> with the conjugate of <v, B·u> for vectors that look random, with elements of variance 1.
+
+    The difference is about as large as the Frobenius norm of B - Bᴴ, and the norms of the products B·v are about as
+    large as that of B. The tolerance, eps to the power 1/4, is far above rounding errors, even for a preconditioner
+    that computes in single precision.
+    """
+    device, dtype, size = system.device, system.dtype, operator.shape[0]
+    xp, probes = device.xp, [_SCALE * hashed_vector(device, size, dtype, number) for number in range(_NUM_PROBES)]
+    apply, products = operator.bind(device, dtype), [xp.zeros(size, dtype) for _ in probes]
+    for probe, product in zip(probes, products, strict=True):
+        apply(probe, product)
+    dots = np.array([[complex(xp.vdot(u, Bv)) for Bv in products] for u in probes])  # synchronizes
+    squares = np.array([float(xp.vdot(Bv, Bv).real) for Bv in products])  # synchronizes
+    total = system.sum_over_ranks(np.concatenate([dots.real.ravel(), dots.imag.ravel(), squares]))
+    real, imaginary = total[: 2 * dots.size].reshape(2, *dots.shape)
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite count as Hermitian
+        gram = real + 1j * imaginary
+        mismatch = float(np.abs(gram - gram.conj().T).max())
+        length = float(np.sqrt(total[2 * dots.size :].mean()))
+    return not mismatch > float(np.finfo(dtype).eps) ** 0.25 * length

@@ -32,9 +32,8 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.outcome import refute_by_residuals
+from gsparse.linalg.krylov.outcome import has_no_solution, refute_by_residuals
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
-from gsparse.linalg.krylov.symmetry import has_no_solution
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.result import ConvergenceMonitor
 

@@ -1,13 +1,14 @@
-"""Powers of two by which a solve scales A, M and the columns of b, so that no square over- or underflows.
+"""Powers of two by which solvers and eigensolvers scale operators and vectors, so that no square over- or underflows.
 
 A solver adds up squares of vectors and divides by products of norms. Where A or b is far from 1, these leave the range
 of the dtype, although A, b and x do not. A solve therefore computes with A·2^-a, M·2^m and b·2^-b, whose solution is
-x·2^(a - b). Scaling by a power of two rounds nothing, and the exponents are 0 unless A or b needs them.
+x·2^(a - b). An eigensolver computes with A·2^-a and M·2^-m, whose eigenvalues are λ·2^(m - a). Scaling by a power of
+two rounds nothing, and the exponents are 0 unless a norm needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,8 +28,9 @@ HostArray = npt.NDArray[Any]
 # so that the scalars computed from them depend on how a CPU rounds.
 SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
 # By the bytes of a real number: norms of A and of b need no scaling from 2 to the power -n to 2 to the power n. Solvers
-# multiply vectors twice by A, divide b by A, and add up squares in double precision.
-_RANGE_OF_A, _RANGE_OF_B = {4: 50, 8: 200}, {4: 30, 8: 200}
+# multiply vectors twice by A, divide b by A, and add up squares in double precision. Eigensolvers add up squares of
+# residuals, which are rounding errors of products, and in double precision squares of products with Aᴴ·A.
+_RANGE_OF_A, _RANGE = {4: 50, 8: 200}, {4: 30, 8: 200}
 # Largest exponent of a factor: the factor and its inverse are normal numbers.
 _LARGEST = {4: 125, 8: 1021}
 # The sum of the squares of the entries of a matrix, as long as its values are the same.
@@ -80,8 +82,9 @@ def choose_units(
         square_of_A, *squares_of_b = add_over_ranks(device, A.ranks, np.array([square_of_A, *squares])).tolist()
         squares = np.array(squares_of_b)
     size_of_A = max(square_of_A**0.5, *known, 0.0)
-    scales_A = not _is_inside(size_of_A, _RANGE_OF_A, narrowest) and (size_of_A > 0 or _has_entries(A))
-    scales_b = [not _is_inside(square**0.5, _RANGE_OF_B, b.dtype) for square in squares.tolist()]
+    has_entries = bool(A.matrices) or isinstance(A, DenseOperator)
+    scales_A = not _is_inside(size_of_A, _RANGE_OF_A, narrowest) and (size_of_A > 0 or has_entries)
+    scales_b = [not _is_inside(square**0.5, _RANGE, b.dtype) for square in squares.tolist()]
     if not scales_A and not any(scales_b):
         return ONES, np.sqrt(squares)
     largest = [_largest(device, A), *(largest_magnitude(device, vector) for vector in vectors)]
@@ -119,6 +122,21 @@ def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: i
     return int(np.clip(2 * (of_b - of_product), -limit, limit))
 
 
+def needed_exponent(exponents: Iterable[int | None], dtype: np.dtype[Any]) -> int:
+    """Return the largest of even exponents of several terms if their sum has to be scaled, otherwise 0."""
+    size = _bytes_of_real(dtype)
+    largest, limit = max((e for e in exponents if e is not None), default=0), _LARGEST[size] - 1
+    return 0 if abs(largest) <= _RANGE[size] else int(np.clip(largest, -limit, limit))
+
+
+def times_power(array: Any, exponent: int) -> Any:
+    """Return numbers times 2 to a power, which may be out of range while the result is in range."""
+    if not exponent:
+        return array
+    half = exponent // 2
+    return array * 2.0**half * 2.0 ** (exponent - half)
+
+
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
     """Return flat columns times 2 to the power of their exponents; the same array if all of these are 0."""
     if not exponents.any():
@@ -147,11 +165,11 @@ def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> 
     return _ScaledOperator(operator, factor)
 
 
-class _ScaledOperator(Operator):
-    """An operator times a power of two."""
+class DerivedOperator(Operator):
+    """An operator that is made of another one, and has its shape, device and ranks."""
 
-    def __init__(self, operator: Operator, factor: float) -> None:
-        self._operator, self._factor = operator, factor
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
         self.shape, self.dtype, self.is_resident = operator.shape, operator.dtype, operator.is_resident
 
     @property
@@ -168,6 +186,14 @@ class _ScaledOperator(Operator):
 
     def home(self) -> Device:
         return self._operator.home()
+
+
+class _ScaledOperator(DerivedOperator):
+    """An operator times a power of two."""
+
+    def __init__(self, operator: Operator, factor: float) -> None:
+        super().__init__(operator)
+        self._factor = factor
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         product = self._operator.bind(device, dtype, columns, adjoint=adjoint)
@@ -189,11 +215,6 @@ def _is_inside(norm: float, ranges: dict[int, int], dtype: np.dtype[Any]) -> boo
 
 def _bytes_of_real(dtype: np.dtype[Any]) -> int:
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-
-
-def _has_entries(A: Operator) -> bool:
-    """Return whether the entries of an operator can be read."""
-    return bool(A.matrices) or isinstance(A, DenseOperator)
 
 
 def _sum_of_entries(device: Device, A: Operator) -> float:

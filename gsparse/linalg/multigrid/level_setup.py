@@ -32,7 +32,7 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.polynomial import estimated_eigenvalue, gershgorin_bound, spectral_radius
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
-from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, reciprocals
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions
@@ -75,8 +75,7 @@ class LevelMatrix(SquareMatrix):
         """The reciprocals of the diagonal, and 0 where it is 0."""
         if self.stores_positive_diagonal:  # synchronizes
             return 1 / self.diagonal
-        xp, is_zero = self.device.xp, self.diagonal == 0
-        return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
+        return reciprocals(self.device.xp, self.diagonal).astype(self.dtype, copy=False)
 
     def forget_diagonal(self) -> None:
         """Free the diagonal and its reciprocals. They are computed again when they are next needed."""

@@ -157,14 +157,6 @@ def _real(value: Any) -> float:
     return float(np.real(value))
 
 
-def _equivalents(matrix: SquareMatrix, level: Any, hermitian: bool) -> tuple[Smoother, Smoother]:
-    """Return the equivalents of the smoothers of a level of PyAMG's."""
-    return (
-        relaxation_for(matrix, level.presmoother, hermitian=hermitian),
-        relaxation_for(matrix, level.postsmoother, hermitian=hermitian),
-    )
-
-
 def _warn_of_replacements(levels: Sequence[Level]) -> None:
     """Warn once of each kind of smoother that was replaced, except by an equivalent one."""
     replaced = {s.replaces: s.name for level in levels for s in (level.presmoother, level.postsmoother)}
@@ -226,7 +218,11 @@ def convert_hierarchy(
         with SquareMatrix.of(operator, "amg") as matrix:
             # Only the finest matrix is tested: if it is Hermitian, so are the coarser ones, up to rounding.
             hermitian = _is_hermitian(matrix, getattr(level.A, "symmetry", None)) if hermitian is None else hermitian
-            smoothers = _equivalents(matrix, level, hermitian) if make is None else make(matrix, hermitian)
+            if make is None:
+                both = (level.presmoother, level.postsmoother)
+                smoothers = tuple(relaxation_for(matrix, smoother, hermitian=hermitian) for smoother in both)
+            else:
+                smoothers = make(matrix, hermitian)
         levels.append(Level(operator, _operator(level.R, device, dtype), _operator(level.P, device, dtype), *smoothers))
     with SquareMatrix.of(_operator(coarsest, device, None), "amg"):  # raises if a value is not finite
         inverse = np.linalg.pinv(sp.csr_array(coarsest).toarray(), hermitian=bool(hermitian))

@@ -91,22 +91,15 @@ class Preconditioner(Operator):
         If it is complex, the vectors have to be complex too.
     kind : str
         Name of the function that returns such preconditioners.
-    num_entries : int, optional
-        Number of entries that a product reads, if the preconditioner has a matrix of its own.
     """
 
-    def __init__(
-        self, device: Device, size: int, dtype: np.dtype[Any], kind: str, num_entries: int | None = None
-    ) -> None:
+    def __init__(self, device: Device, size: int, dtype: np.dtype[Any], kind: str) -> None:
         self.device, self.shape, self.dtype = device, (size, size), np.dtype(dtype)
-        self._kind, self._num_entries = kind, num_entries
+        self._kind = kind
         self._latest: tuple[Any, ...] = (None,)
 
     def __repr__(self) -> str:
-        entries = "" if self._num_entries is None else f", {self._num_entries} entries"
-        return (
-            f"<{self._kind} preconditioner of shape {self.shape}, dtype {self.dtype}{entries}, on {self.device.name}>"
-        )
+        return f"<{self._kind} preconditioner of shape {self.shape}, dtype {self.dtype}, on {self.device.name}>"
 
     def home(self) -> Device:
         return self.device

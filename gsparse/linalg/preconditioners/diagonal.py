@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import MatrixOperator, Operator
-from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, StepRelaxation
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
 from gsparse.linalg.registry import register
 from gsparse.linalg.small_matrices import hashed_vector
@@ -85,13 +84,6 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     return result
 
 
-def num_block_entries(blocks: Array, size: int) -> int:
-    """Return the number of elements of diagonal blocks that lie in a matrix with `size` rows."""
-    count, rows, _ = blocks.shape
-    last = size - (count - 1) * rows
-    return (count - 1) * rows**2 + last**2 if count else 0
-
-
 def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
     """Return the diagonal blocks. Rows past the end are rows of the identity, and so are empty ones where allowed."""
     xp, csr, count = matrix.device.xp, matrix.csr, -(-matrix.size // size)
@@ -129,8 +121,7 @@ def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
     return _SAFETY * norm
 
 
-@dataclass(frozen=True, eq=False)
-class BlockRelaxation(Smoother):
+class BlockRelaxation(StepRelaxation):
     """A sequence of at least one step x += ω·W·(b - A·x) with block diagonal matrices W.
 
     Attributes
@@ -141,18 +132,8 @@ class BlockRelaxation(Smoother):
         where a step leaves the unknowns as they are.
     """
 
-    name: str
-    steps: tuple[tuple[float, Array], ...]
-    replaces: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
-
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         return _BoundBlockRelaxation(self, passes, operator, adjoint)
-
-    def mirrored(self) -> BlockRelaxation:
-        return replace(self, steps=self.steps[::-1])
 
 
 class _BoundBlockRelaxation(BoundSmoother):
@@ -185,39 +166,31 @@ class _BoundBlockRelaxation(BoundSmoother):
         return [*calls, self._subtract_product(x, r)] if residual else calls
 
 
-class DiagonalPreconditioner(Preconditioner):
-    """Multiplies each element of a vector by an element of the diagonal."""
+class DiagonalPreconditioner(MatrixPreconditioner):
+    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix.
 
-    def __init__(self, device: Device, diagonal: Array) -> None:
-        super().__init__(device, int(diagonal.size), diagonal.dtype, "diagonal", int(diagonal.size))
-        self._diagonal = diagonal
+    Parameters
+    ----------
+    matrix, kind
+        As for `MatrixPreconditioner`.
+    invert : callable
+        Returns the inverses for a matrix.
+    """
 
-    @property
-    def scaling(self) -> Array:
-        return self._diagonal
-
-    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        return _scaling(passes, self._diagonal, adjoint)
-
-
-def _scaling(passes: VectorPasses, diagonal: Array, adjoint: bool) -> CallBuilder:
-    d = passes.diagonal(diagonal, adjoint=adjoint)
-    return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
-
-
-class JacobiPreconditioner(MatrixPreconditioner):
-    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix."""
+    def __init__(self, matrix: SquareMatrix, kind: str, invert: Callable[[SquareMatrix], Array]) -> None:
+        self._invert = invert
+        super().__init__(matrix, kind)
 
     def _set_values(self, matrix: SquareMatrix) -> None:
-        self._diagonal = matrix.inverse_diagonal(self._kind)
-        self._num_entries = matrix.size
+        self._diagonal = self._invert(matrix)
 
     @property
     def scaling(self) -> Array:
         return self._diagonal
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        return _scaling(passes, self._diagonal, adjoint)
+        d = passes.diagonal(self._diagonal, adjoint=adjoint)
+        return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
 
 
 class BlockDiagonalPreconditioner(MatrixPreconditioner):
@@ -229,47 +202,10 @@ class BlockDiagonalPreconditioner(MatrixPreconditioner):
 
     def _set_values(self, matrix: SquareMatrix) -> None:
         self._inverses = inverse_blocks(matrix, self._size, self._kind)
-        self._num_entries = num_block_entries(self._inverses, matrix.size)
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         step = BlockStep(passes, self._inverses, adjoint)
         return lambda x, y: [step.bind(1.0, x, y, y, start=FROM_ZERO)]
-
-
-class ProductPreconditioner(Preconditioner):
-    """A product of operators, some of which may be adjoint.
-
-    Parameters
-    ----------
-    *factors : (Operator, bool)
-        The factors, square matrices or preconditioners of one size, in the order of their application, and whether to
-        use the adjoint of each. The product has the dtype and the device of the first one.
-    kind : str
-        See `Preconditioner`.
-    """
-
-    def __init__(self, *factors: tuple[Operator, bool], kind: str) -> None:
-        operator = factors[0][0]
-        matrices = {id(f.matrix): f.matrix for f, _ in factors if isinstance(f, MatrixOperator)}
-        num_entries = sum(int(m.nnz) for m in matrices.values()) if matrices else None
-        super().__init__(operator.home(), operator.shape[0], operator.dtype, kind, num_entries)
-        self._factors, self.is_resident = factors, all(factor.is_resident for factor, _ in factors)
-
-    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        factors = [(f, not is_adjoint) for f, is_adjoint in reversed(self._factors)] if adjoint else self._factors
-        products = [
-            f.bind(passes.device, passes.dtype, passes.columns, adjoint=is_adjoint) for f, is_adjoint in factors
-        ]
-        intermediate = [passes.vector(self.shape[0]) for _ in products[1:]]
-
-        def build(x: Array, y: Array) -> list[Call]:
-            vectors = [x, *intermediate, y]
-            return [
-                partial(product, source, target)
-                for product, source, target in zip(products, vectors[:-1], vectors[1:], strict=True)
-            ]
-
-        return build
 
 
 @register("preconditioner")
@@ -307,7 +243,7 @@ def jacobi(A: Any) -> MatrixPreconditioner:
     (0, True)
     """
     with SquareMatrix.of(A, "jacobi") as matrix:
-        return JacobiPreconditioner(matrix, "jacobi")
+        return DiagonalPreconditioner(matrix, "jacobi", partial(SquareMatrix.inverse_diagonal, name="jacobi"))
 
 
 @register("preconditioner")

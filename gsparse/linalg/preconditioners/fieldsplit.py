@@ -26,7 +26,7 @@ from gsparse.kernels.steps import Call
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, canonical_csr
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import find_method
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -86,7 +86,6 @@ class FieldPreconditioner(MatrixPreconditioner):
         self._blocks = {place: MatrixOperator(block) for place, block in blocks.items() if place in needed}
         self._targets, self._signs = targets, [1 if self._form == "diagonal" else sign for sign in signs]
         self.is_resident = all(solve.is_resident for solve in self._solves)
-        self._num_entries = matrix.csr.nnz
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
         """Return the diagonal blocks, and the others unless they are empty. Synchronizes."""
@@ -136,10 +135,10 @@ class FieldPreconditioner(MatrixPreconditioner):
                 solve: Any = solves[i]
                 if not hasattr(solve, "update"):
                     raise TypeError(f"{type(solve).__name__} has no update: use fieldsplit(A, fields) again")
-                if _have_same_structure(new, old):
+                try:
                     solve.update(new)
                     done.append((solve, old))
-                else:
+                except StructureError:
                     solves[i] = _make_solve(solver, new, self.device)
         except Exception:
             for solve, old in done:
@@ -200,16 +199,6 @@ class FieldPreconditioner(MatrixPreconditioner):
 
 def _is_operator(solver: Solver) -> bool:
     return isinstance(solver, Operator) or hasattr(solver, "matvec")
-
-
-def _have_same_structure(A: Any, B: Any) -> bool:
-    """Return whether two matrices of one device have entries at the same places. Synchronizes."""
-    with SquareMatrix.of(A, "fieldsplit", finite=False) as matrix:
-        try:
-            matrix.check_structure(matrix.device, canonical_csr(B), "fieldsplit")
-        except StructureError:
-            return False
-    return True
 
 
 def _inverse_diagonal(block: Any) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from gsparse.linalg.preconditioners.row_order import (
     ordered_matrix,
     shared_order,
 )
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, reciprocals
 from gsparse.linalg.registry import register
 
 # Whether a sweep goes backward.
@@ -62,18 +62,16 @@ def describe_sweeps(directions: tuple[Direction, ...]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussSeidel(Smoother):
-    """Sweeps x_i += ω·W_i·(b_i − (A·x)_i), each with the newest x, where W_i is the inverse of a diagonal block.
+class Sweeps(Smoother):
+    """Sweeps over the rows of a matrix, each with the newest values.
 
     Attributes
     ----------
     matrix : OrderedMatrix
-    weights : array, shape (num_blocks, size, size)
-        ω·W_i, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
+    weights : array
+        The weights of rows, or of blocks of rows.
     directions : tuple of bool
         Whether each sweep goes backward.
-    is_exact : bool
-        Whether ω is 1. A second visit to a row, before others have changed, then leaves its element of x as it is.
     name, replaces : str
         As in `Smoother`.
     """
@@ -81,18 +79,32 @@ class GaussSeidel(Smoother):
     matrix: OrderedMatrix
     weights: Array
     directions: tuple[Direction, ...]
-    is_exact: bool
-    name: str = "gauss_seidel"
+    name: str
     replaces: str = ""
 
     def __str__(self) -> str:
         return f"{super().__str__()} ({self.matrix.ordering}), {describe_sweeps(self.directions)}"
 
+    def mirrored(self) -> Self:
+        return replace(self, directions=reversed_directions(self.directions))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GaussSeidel(Sweeps):
+    """Sweeps x_i += ω·W_i·(b_i − (A·x)_i), each with the newest x, where W_i is the inverse of a diagonal block.
+
+    Attributes
+    ----------
+    weights : array, shape (num_blocks, size, size)
+        ω·W_i, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
+    is_exact : bool
+        Whether ω is 1. A second visit to a row, before others have changed, then leaves its element of x as it is.
+    """
+
+    is_exact: bool
+
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         return _BoundGaussSeidel(self, passes, operator, adjoint)
-
-    def mirrored(self) -> GaussSeidel:
-        return replace(self, directions=reversed_directions(self.directions))
 
 
 def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, ...]:
@@ -151,18 +163,16 @@ def make_gauss_seidel(
     inverses : array, shape (num_blocks, size, size), optional
         The inverses of the diagonal blocks; by default those of the diagonal, and zero where the diagonal is zero.
     """
-    xp = matrix.device.xp
     if inverses is None:
-        diagonal = matrix.diagonal
-        inverses = xp.where(diagonal == 0, 0, 1 / xp.where(diagonal == 0, 1, diagonal)).reshape(-1, 1, 1)
+        inverses = reciprocals(matrix.device.xp, matrix.diagonal).reshape(-1, 1, 1)
     size = int(inverses.shape[1])
     name = "gauss_seidel" if omega == 1 else f"sor({omega:g})"
     return GaussSeidel(
         ordered_matrix(matrix, ordering, size),
         (inverses * matrix.dtype.type(omega)).astype(matrix.dtype, copy=False),
         directions,
-        omega == 1,
         name if size == 1 else f"block_{name}({size})",
+        is_exact=omega == 1,
     )
 
 

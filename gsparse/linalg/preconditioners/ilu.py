@@ -3,25 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.kernels.steps import Call
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal import BlockStep, num_block_entries
-from gsparse.linalg.preconditioners.factors import (
+from gsparse.linalg.preconditioners.diagonal import BlockStep
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.triangular import (
+    SOLVES,
     BlockFactorization,
     IncompleteFactorization,
     IncompleteFactors,
-    RowFactorization,
+    Solve,
+    UnitTriangularMatrix,
 )
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.preconditioners.triangular import SOLVES, Solve
 from gsparse.linalg.registry import register
 
 SolveKind = Literal["levels", "jacobi"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowStructure:
+    """Where the entries of incomplete factors are, and in which order rows are factorized: all but the values.
+
+    Attributes
+    ----------
+    device : Device
+    pattern : Csr
+        The matrix with a full diagonal. Its values are the positions of its entries in the matrix, and for elements of
+        the diagonal that are not stored a position past the end.
+    is_full : bool
+        Whether the matrix stores all of its diagonal.
+    diagonal : array, shape (N,)
+        The positions of the diagonal in `pattern`.
+    lower, upper : Csr
+        The entries below and above the diagonal, with their positions in `pattern` as values.
+    """
+
+    device: Device
+    pattern: Csr
+    is_full: bool
+    diagonal: Array
+    lower: Csr
+    upper: Csr
+
+    @classmethod
+    def of(cls, matrix: SquareMatrix) -> RowStructure:
+        """Complete the diagonal, and find the triangles. Synchronizes."""
+        device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
+        pattern, every = matrix.csr.with_data(xp.arange(matrix.csr.nnz)), xp.arange(matrix.size, dtype=np.int64)
+        diagonal, num_missing, _ = kernels.edits.find_entries(device, pattern, every, every, True)  # synchronizes
+        if num_missing:
+            rows = xp.flatnonzero(diagonal < 0).astype(np.int64)
+            past_the_end = xp.full(rows.size, pattern.nnz, pattern.dtype)
+            pattern = kernels.edits.insert_entries(device, pattern, rows, rows, past_the_end, True)
+            diagonal, _, _ = kernels.edits.find_entries(device, pattern, every, every, True)  # synchronizes
+        places = pattern.with_data(xp.arange(pattern.nnz))
+        lower, upper = (
+            kernels.sparse_rows.triangle(device, places, *side) for side in ((-1, False), (1, True))
+        )  # synchronizes
+        return cls(device, pattern, not num_missing, diagonal.astype(pattern.indices.dtype), lower, upper)
+
+    @cached_property
+    def levels(self) -> Levels | None:
+        """The levels of `lower`; None where one thread visits all rows. Synchronizes the first time."""
+        kernels = kernels_of(self.device)
+        return (
+            kernels.triangular.triangular_levels(self.device, self.lower, upper=False)
+            if kernels.triangular.NEEDS_LEVELS
+            else None
+        )
+
+    def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
+        """Return a copy, on `pattern`, of a matrix of this structure, with another diagonal."""
+        xp, values = matrix.device.xp, matrix.csr.data
+        zero = xp.zeros(1, values.dtype)
+        data = values.copy() if self.is_full else xp.concatenate([values, zero])[self.pattern.data]
+        data[self.diagonal] = diagonal
+        return self.pattern.with_data(data)
+
+
+class RowFactorization(IncompleteFactorization):
+    """Incomplete factors by rows; see `IncompleteFactorization`."""
+
+    _structure: RowStructure | None = None
+
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+        device = matrix.device
+        structure = self._structure or RowStructure.of(matrix)
+        filled = structure.fill(matrix, self._shifted_diagonal(matrix))
+        kernels_of(device).triangular.factorize_ilu0(device, filled, structure.diagonal, structure.levels)
+        factors = filled.data
+        pivots, hermitian = factors[structure.diagonal], self.name == "ic0"
+        self._check(matrix, pivots, hermitian)
+        self._structure = structure
+        below, above = structure.lower, structure.upper
+        lower = self._triangle(UnitTriangularMatrix, matrix, below.with_data(factors[below.data]), upper=False)
+        if hermitian:
+            return IncompleteFactors((lower, False), (1 / pivots.real).astype(matrix.dtype), (lower, True))
+        rows = kernels_of(device).sparse_rows.row_numbers(device, above.indptr, above.nnz)
+        scaled = above.with_data(factors[above.data] / pivots[rows])
+        upper = self._triangle(UnitTriangularMatrix, matrix, scaled, upper=True)
+        return IncompleteFactors((lower, False), 1 / pivots, (upper, False))
+
+    def _check(self, matrix: SquareMatrix, pivots: Array, hermitian: bool) -> None:
+        """Raise an error if a pivot is not usable. Synchronizes."""
+        test = "not positive" if hermitian else "zero"
+        row = kernels_of(matrix.device).reductions.first_where(matrix.device, pivots, test, "not finite")
+        if row is None:
+            return
+        if hermitian:
+            fault = f"ic0: the pivot in row {row} is not positive: try ic0(A, shift=0.01); for an indefinite A use "
+            fault += "ilu0(A) with gmres"
+        else:
+            fault = f"ilu0: the pivot in row {row} is zero or not finite: try ilu0(A, shift=0.01), or reorder the rows"
+        raise matrix.error_of_row(row, self.name, fault)
 
 
 class FactoredPreconditioner(MatrixPreconditioner):
@@ -42,9 +148,6 @@ class FactoredPreconditioner(MatrixPreconditioner):
 
     def _set_values(self, matrix: SquareMatrix) -> None:
         self._lower, self._inverse_diagonal, self._upper = self._factorize(matrix)
-        inverse, size = self._inverse_diagonal, matrix.size
-        self._num_entries = num_block_entries(inverse, size) if inverse.ndim > 1 else size
-        self._num_entries += sum(triangle.nnz for triangle in {self._lower[0], self._upper[0]})
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         first, last = (self._upper, self._lower) if adjoint else (self._lower, self._upper)
@@ -71,7 +174,6 @@ def ilu0(
     sweeps: int = 3,
     shift: float = 0.0,
     block_size: int = 1,
-    factor_sweeps: int | None = None,
 ) -> MatrixPreconditioner:
     """Precondition with incomplete LU factors that have entries only where A has: ILU(0), for gmres and bicgstab.
 
@@ -99,11 +201,6 @@ def ilu0(
         then those of the graph of nodes, whose entries are dense blocks: a block in which A has an entry is stored
         whole, and pivots are the inverses of dense blocks. There are fewer levels than by rows, and a row of blocks
         reads each index once. The last node may have fewer rows.
-    factor_sweeps : int, optional
-        Compute the factors by this number of sweeps of a fixed-point iteration, each of which updates all entries at
-        once, instead of level by level. For many narrow levels this is faster on a GPU. The factors are approximate;
-        3 to 5 sweeps suffice for most matrices, and twice as many as there are levels give the exact factors, to the
-        bit. It needs ``block_size=1``.
 
     Returns
     -------
@@ -119,7 +216,7 @@ def ilu0(
     TypeError
         If A is an operator whose entries cannot be read.
     ValueError
-        If an option is out of range, or `factor_sweeps` is passed with a `block_size` above 1.
+        If an option is out of range.
 
     References
     ----------
@@ -141,7 +238,7 @@ def ilu0(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    factorization = _factorization("ilu0", solve, sweeps, shift, block_size, factor_sweeps)
+    factorization = _factorization("ilu0", solve, sweeps, shift, block_size)
     with SquareMatrix.of(A, "ilu0") as matrix:
         return FactoredPreconditioner(matrix, factorization, factorization.name)
 
@@ -154,7 +251,6 @@ def ic0(
     sweeps: int = 3,
     shift: float = 0.0,
     block_size: int = 1,
-    factor_sweeps: int | None = None,
 ) -> MatrixPreconditioner:
     """Precondition with incomplete Cholesky factors that have entries only where A has: IC(0), for cg and minres.
 
@@ -172,8 +268,6 @@ def ic0(
     shift : float, optional
         As for `ilu0`.
     block_size : int, optional
-        As for `ilu0`.
-    factor_sweeps : int, optional
         As for `ilu0`.
 
     Returns
@@ -206,7 +300,7 @@ def ic0(
     >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # exact: this A has no fill-in
     1
     """
-    factorization = _factorization("ic0", solve, sweeps, shift, block_size, factor_sweeps)
+    factorization = _factorization("ic0", solve, sweeps, shift, block_size)
     with SquareMatrix.of(A, "ic0") as matrix:
         return CholeskyPreconditioner(matrix, factorization, factorization.name)
 
@@ -223,9 +317,7 @@ class CholeskyPreconditioner(FactoredPreconditioner):
         super()._set_values(matrix)
 
 
-def _factorization(
-    name: str, solve: str | None, sweeps: int, shift: float, block_size: int, factor_sweeps: int | None
-) -> IncompleteFactorization:
+def _factorization(name: str, solve: str | None, sweeps: int, shift: float, block_size: int) -> IncompleteFactorization:
     """Check the options, and return the factorization that they describe."""
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
@@ -235,11 +327,6 @@ def _factorization(
         raise ValueError(f"shift must not be negative, got {shift}")
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
-    if factor_sweeps is not None and (factor_sweeps < 1 or block_size > 1):
-        raise ValueError(
-            f"factor_sweeps must be at least 1 and needs block_size=1, got factor_sweeps={factor_sweeps} and "
-            f"block_size={block_size}: leave one of them out"
-        )
     if block_size > 1:
         return BlockFactorization(name, solve, sweeps, shift, block_size)
-    return RowFactorization(name, solve, sweeps, shift, factor_sweeps)
+    return RowFactorization(name, solve, sweeps, shift)

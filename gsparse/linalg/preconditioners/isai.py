@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,6 @@ from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import (
     SquareMatrix,
     solve_batch,
@@ -117,12 +117,17 @@ class ApproximateInverse(MatrixPreconditioner):
         self._inverse = (
             matrix.operator_of(inverse) if latest is None else MatrixOperator(latest.matrix.with_data(inverse.data))
         )
-        factors = ((self._inverse, False), (self._inverse, True))
-        self._multiply = ProductPreconditioner(*factors[: 1 + self._spd], kind="isai")
-        self._num_entries = inverse.nnz
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        return self._multiply._prepare(passes, adjoint)
+        assert self._inverse is not None
+        kind = (passes.device, passes.dtype, passes.columns)
+        if not self._spd:
+            multiply = self._inverse.bind(*kind, adjoint=adjoint)
+            return lambda x, y: [partial(multiply, x, y)]
+        # GᴴG is its own adjoint.
+        first, second = (self._inverse.bind(*kind, adjoint=is_adjoint) for is_adjoint in (False, True))
+        between = passes.vector(self.shape[0])
+        return lambda x, y: [partial(first, x, between), partial(second, between, y)]
 
 
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:

@@ -20,7 +20,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.gauss_seidel import Direction, describe_sweeps, reversed_directions
+from gsparse.linalg.preconditioners.gauss_seidel import Direction, Sweeps, reversed_directions
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRelaxation, Smoother
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -31,8 +31,8 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 _MAX_PAIRS = 512
 
 
-@dataclass(frozen=True, eq=False)
-class Projections(Smoother):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Projections(Sweeps):
     """Projections on the rows of a matrix G, each with the newest values.
 
     Attributes
@@ -41,27 +41,14 @@ class Projections(Smoother):
         G: the matrix A, or Aᴴ for projections of the residual.
     weights : array, shape (num_rows,)
         ω over the squares of the norms of G's rows, and 0 for empty rows.
-    directions : tuple of bool
-        Whether each sweep goes backward.
     of_residual : bool
         Whether the residual is projected ("nr"), or x ("ne").
     """
 
-    matrix: OrderedMatrix
-    weights: Array
-    directions: tuple[Direction, ...]
     of_residual: bool
-    name: str
-    replaces: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()} ({self.matrix.ordering}), {describe_sweeps(self.directions)}"
 
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         return _BoundProjections(self, passes, operator, adjoint)
-
-    def mirrored(self) -> Projections:
-        return replace(self, directions=reversed_directions(self.directions))
 
 
 class _BoundProjections(BoundSmoother):
@@ -125,7 +112,7 @@ def projections(
     ordered = matrix.shared[key]
     if ordered is None:
         return replace(jacobi_ne(matrix, len(directions)), replaces=name)
-    return Projections(ordered, _weights(matrix, ordered.csr, omega), directions, of_residual, name)
+    return Projections(ordered, _weights(matrix, ordered.csr, omega), directions, name, of_residual=of_residual)
 
 
 def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> OrderedMatrix | None:
@@ -148,14 +135,10 @@ def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> Ord
 def _weights(matrix: SquareMatrix, csr: Csr, omega: float) -> Array:
     """Return ω over the sum of squares of each row of G."""
     xp, device = matrix.device.xp, matrix.device
-    sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", _longest(matrix, csr))
+    longest = int(xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
+    sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", longest)
     weights: Array = xp.where(sums == 0, 0, omega / xp.where(sums == 0, 1, sums)).astype(matrix.dtype)
     return weights
-
-
-def _longest(matrix: SquareMatrix, csr: Csr) -> int:
-    """Return the length of the longest row. Synchronizes."""
-    return int(matrix.device.xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
 
 
 def jacobi_ne(matrix: SquareMatrix, sweeps: int, omega: float | None = None) -> OperatorRelaxation:

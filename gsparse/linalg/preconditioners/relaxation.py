@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -196,7 +196,21 @@ class _BoundRelaxation(BoundSmoother):
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorRelaxation(Smoother):
+class StepRelaxation(Smoother):
+    """A sequence of steps, which follow each other in the reverse order after the coarse correction."""
+
+    name: str
+    steps: tuple[Any, ...]
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
+
+    def mirrored(self) -> Self:
+        return replace(self, steps=self.steps[::-1])
+
+
+class OperatorRelaxation(StepRelaxation):
     """A sequence of steps x += ω·W·(b − A·x) with matrices W, such as the inverses of diagonal blocks.
 
     Attributes
@@ -206,18 +220,8 @@ class OperatorRelaxation(Smoother):
         ω, W, and whether the adjoint of W is meant.
     """
 
-    name: str
-    steps: tuple[tuple[float, MatrixOperator, bool], ...]
-    replaces: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
-
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         return _BoundOperatorRelaxation(self, passes, operator, adjoint)
-
-    def mirrored(self) -> OperatorRelaxation:
-        return replace(self, steps=self.steps[::-1])
 
 
 class _BoundOperatorRelaxation(BoundSmoother):

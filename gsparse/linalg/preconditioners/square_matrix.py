@@ -237,6 +237,11 @@ class SquareMatrix:
             )
         if csr.dtype != known.dtype:
             raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or {name}(A)")
+        self.check_places(known, name)
+
+    def check_places(self, known: Csr, name: str) -> None:
+        """Raise a StructureError unless the entries are at the places of known ones. Synchronizes."""
+        csr, device = self.csr, self.device
         is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
             one is two or kernels_of(device).reductions.first_where(device, one == two, "zero") is None  # synchronizes
             for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
@@ -292,6 +297,12 @@ def canonical_entries(matrix: DeviceMatrix) -> Csr:
     if not prepared.is_canonical:
         csr = canonical(device, csr)
     return csr.with_data(device.xp.conj(csr.data)) if conjugated else csr
+
+
+def reciprocals(xp: Any, values: Array, otherwise: float = 0) -> Array:
+    """Return the reciprocals of values, and another number where a value is zero."""
+    is_zero = values == 0
+    return xp.where(is_zero, otherwise, 1 / xp.where(is_zero, 1, values))
 
 
 def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:

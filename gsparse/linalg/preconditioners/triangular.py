@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import MAX_INVERSE
 from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
+from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, operator_of
 
 SOLVES = ("levels", "jacobi")
 # ``solve(x, y)`` returns the calls that write the solution for the right-hand side x into y.
@@ -54,11 +56,6 @@ class UnitTriangularMatrix:
         )
         other._shared = self._shared
         return other
-
-    @property
-    def nnz(self) -> int:
-        """Number of entries of N."""
-        return self._csr.nnz
 
     def bind(self, passes: VectorPasses, *, adjoint: bool) -> Solve:
         """Prepare for solves with I + N, or with its adjoint."""
@@ -130,6 +127,65 @@ class UnitTriangularMatrix:
             return calls
 
         return build
+
+
+class IncompleteFactors(NamedTuple):
+    """Incomplete factors.
+
+    Attributes
+    ----------
+    lower, upper : (UnitTriangularMatrix, bool)
+        I + L and I + U, and whether the adjoint of each is meant.
+    inverse_diagonal : array, shape (N,) or (number of blocks, size, size)
+        The inverse of D, which is a diagonal or consists of dense blocks.
+    """
+
+    lower: tuple[UnitTriangularMatrix, bool]
+    inverse_diagonal: Array
+    upper: tuple[UnitTriangularMatrix, bool]
+
+
+class IncompleteFactorization(ABC):
+    """How incomplete factors are computed and used.
+
+    Parameters
+    ----------
+    name : {"ilu0", "ic0"}
+        The preconditioner. For "ic0" the matrix is Hermitian, I + U is the adjoint of I + L, and D is positive.
+    solve : {"levels", "jacobi"} or None
+        How to solve with the factors; None for the default of the device.
+    sweeps : int
+        Number of Jacobi sweeps.
+    shift : float
+        Manteuffel's shift.
+    """
+
+    def __init__(self, name: str, solve: str | None, sweeps: int, shift: float) -> None:
+        self.name, self.solve, self.sweeps, self.shift = name, solve, sweeps, shift
+        self._triangles: dict[bool, UnitTriangularMatrix] = {}
+
+    @abstractmethod
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+        """Return the factors of a matrix. Synchronizes."""
+
+    def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
+        """Return I + N for a strictly triangular N, which shares what the structure of earlier ones decides."""
+        known = self._triangles.get(upper)
+        if known is None:
+            solve = self.solve or ("jacobi" if kernels_of(matrix.device).triangular.NEEDS_LEVELS else "levels")
+            made = cls(matrix.device, matrix.size, csr, solve, self.sweeps, upper=upper)
+        else:
+            made = known.with_data(csr.data)
+        self._triangles[upper] = made
+        return made
+
+    def _shifted_diagonal(self, matrix: SquareMatrix) -> Array:
+        """Return the diagonal, each element farther from 0 by `shift` times the sum of magnitudes of its row."""
+        xp, diagonal = matrix.device.xp, matrix.diagonal
+        if not self.shift:
+            return diagonal
+        phases = xp.where(diagonal == 0, 1, diagonal / xp.where(diagonal == 0, 1, xp.abs(diagonal)))
+        return (diagonal + self.shift * matrix.row_sums() * phases).astype(matrix.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,15 +272,6 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
     """The matrix I + N on a device, where N consists of dense blocks; see `UnitTriangularMatrix`."""
 
     @cached_property
-    def nnz(self) -> int:
-        """Number of entries of N, which are all elements of its blocks. Synchronizes the first time."""
-        device, size, blocks = self._device, self._size, self._csr
-        rows = kernels_of(device).sparse_rows.row_numbers(device, blocks.indptr, blocks.nnz)
-        length, xp = blocks.data.shape[1], device.xp
-        heights, widths = (xp.minimum(size - part * length, length) for part in (rows, blocks.indices))
-        return int((heights.astype(np.int64) * widths).sum())  # synchronizes
-
-    @cached_property
     def _operator(self) -> MatrixOperator:
         return operator_of(self._device, self._entries())
 
@@ -267,3 +314,52 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
         csr = Csr(csr.shape, indptr, csr.indices[:last], data[:last], True)
         inside: Csr = kernels_of(device).sparse_rows.keep_entries(device, csr, csr.indices < num_rows)
         return inside
+
+
+class BlockFactorization(IncompleteFactorization):
+    """Incomplete factors by blocks of rows; see `IncompleteFactorization`.
+
+    Parameters
+    ----------
+    name, solve, sweeps, shift
+    size : int
+        Number of rows of a block.
+    """
+
+    _structure: BlockStructure | None = None
+
+    def __init__(self, name: str, solve: str | None, sweeps: int, shift: float, size: int) -> None:
+        super().__init__(name, solve, sweeps, shift)
+        self.size = size
+
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+        device, xp, hermitian = matrix.device, matrix.device.xp, self.name == "ic0"
+        structure = self._structure or BlockStructure.of(matrix, self.size, self.name)
+        blocks = structure.fill(matrix, self._shifted_diagonal(matrix))
+        factors, is_regular = kernels_of(device).triangular.factorize_block_ilu0(
+            device, blocks, structure.diagonal, structure.levels, MAX_ERROR
+        )
+        inverses = factors[structure.diagonal]
+        if hermitian:
+            inverses = (inverses + xp.conj(inverses.swapaxes(1, 2))) / 2
+            is_regular = are_positive_definite(device, inverses) & (is_regular != 0)
+        self._check(matrix, is_regular, "is not positive definite" if hermitian else "is singular")
+        self._structure = structure
+        parts = [(structure.lower, False)] if hermitian else [(structure.lower, False), (structure.upper, True)]
+        triangles = [
+            self._triangle(BlockUnitTriangularMatrix, matrix, part.with_data(factors[part.data]), upper=is_upper)
+            for part, is_upper in parts
+        ]
+        return IncompleteFactors((triangles[0], False), inverses, (triangles[-1], hermitian))
+
+    def _check(self, matrix: SquareMatrix, are_good: Array, fault: str) -> None:
+        """Raise an error if there is a node whose diagonal block has a fault. Synchronizes."""
+        node = kernels_of(matrix.device).reductions.first_where(matrix.device, are_good, "zero")
+        if node is None:
+            return
+        size, name = self.size, self.name
+        last = min((node + 1) * size, matrix.size) - 1
+        raise FactorizationError(
+            f"{name}: the diagonal block of node {node} (rows {node * size} to {last}) {fault}: try {name}(A, "
+            f"block_size={size}, shift=0.01), or another block_size"
+        )

@@ -76,32 +76,6 @@ ilu0_levels(int first, int last, const long long *__restrict__ bounds, const Ind
   }
 }
 
-// A step of a fixed-point iteration for the same factors, which updates all entries at once. A thread owns an entry: it
-// subtracts the products of the entries that its row of L and its column of U have in common, in the same order as
-// above, so that the iteration ends with the same bits. `column_pointers` and `column_rows` are the CSR arrays of the
-// transpose, and `numbers` has the position of each of its entries in `data`.
-// Source: E. Chow and A. Patel, "Fine-grained parallel incomplete LU factorization", SIAM J. Sci. Comput. 37(2), 2015.
-template <class T, class Index>
-GS_KERNEL sweep_ilu0(long long nnz, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-                     const T *__restrict__ data, const Index *__restrict__ rows, const Index *__restrict__ diagonal,
-                     const Index *__restrict__ column_pointers, const Index *__restrict__ column_rows,
-                     const Index *__restrict__ numbers, const T *__restrict__ factors, T *__restrict__ out) {
-  const long long entry = gs_thread();
-  if (entry >= nnz) return;
-  const Index row = rows[entry], column = indices[entry], least = row < column ? row : column;
-  Index p = indptr[row], q = column_pointers[column];
-  const Index end = indptr[row + 1], last = column_pointers[column + 1];
-  T sum = gs_load(data + entry);
-  while (p < end && q < last) {
-    const Index one = gs_load(indices + p), other = gs_load(column_rows + q);
-    if (one >= least || other >= least) break;
-    if (one == other) sum = gs_fma(-gs_load(factors + p), gs_load(factors + gs_load(numbers + q)), sum);
-    p += one <= other;
-    q += other <= one;
-  }
-  out[entry] = column < row ? sum / gs_load(factors + diagonal[column]) : sum;
-}
-
 // y = (I + N)^-1 x for a strictly triangular N. Its rows are stored in the order of the levels, and its values negated,
 // so that y[row] = x[row] + sum of data[k] * y[indices[k]]. Blocks along y of the grid are right-hand sides.
 template <class T, class Index>

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
 from gsparse.errors import CommunicationError, ConvergenceWarning, DeviceError, DtypeError, ShapeError, StructureError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
-from tests.ranks.groups import make_certificate, wait_until
+from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
 from tests.support import random_values
 
@@ -32,22 +31,12 @@ from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, fr
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
-from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
+from tests.ranks.faults import limit_file_size  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(4, device="cpu") as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.fixture
-def workers(client: Any) -> list[str]:
-    client.wait_for_workers(4)
-    return sorted(known_workers(client))
+NUM_WORKERS = 4
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -97,16 +86,6 @@ def test_a_product_that_is_not_computed_yet_has_the_dtype_of_the_result(
         for operator in (A, A.T):
             lazy = operator @ da.from_array(x, chunks=18)
             assert lazy.dtype == lazy.compute().dtype == (operator @ x).dtype
-
-
-def test_scipys_solvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
-    S = laplacian(12)
-    b = right_hand_side(S)
-    with GpuSparseMatrix(S, device="cpu").distribute(client=client, workers=workers[:2]) as A:
-        for solve in (la.cg, la.gmres):
-            x, info = solve(A, b, rtol=1e-8)
-            assert info == 0
-            assert residual(S, x, b) < 1e-7
 
 
 SOLVES: dict[str, Callable[..., Any]] = {
@@ -300,13 +279,6 @@ def test_a_checkpoint_of_a_reordered_matrix_restores_the_matrix(
             from_loaders(wrong, S.shape, client=client, workers=workers[:2])
 
 
-def limit_file_size(num_bytes: int) -> None:
-    """Limit the size of the files that this worker writes, to imitate a full disk; -1 removes the limit."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
 def test_a_failed_checkpoint_leaves_only_the_older_one(client: Any, workers: list[str], tmp_path: Path) -> None:
     S = sp.csr_array(sp.diags_array(np.arange(1.0, 9001)))
     x = np.ones(9000)
@@ -391,22 +363,6 @@ def nothing_is_sent() -> Iterator[None]:
         yield
 
 
-def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
-    S = laplacian(6)
-    for misspelt, words in (
-        ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
-        ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
-    ):
-        with nothing_is_sent(), pytest.raises(ValueError, match=words):
-            distribute(S, client=client, **misspelt)
-        with nothing_is_sent(), pytest.raises(ValueError, match=words):
-            from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
-        with distribute(S, client=client, workers=workers[:2]) as A:
-            with nothing_is_sent(), pytest.raises(ValueError, match=words):
-                A.repartition(**misspelt)
-            np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
-
-
 def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, workers: list[str]) -> None:
     S = matrices("float64")["fewer rows than ranks"]
     rows, columns = S.shape
@@ -450,25 +406,6 @@ def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.
     monkeypatch.setattr(distributed, "get_client", raise_no_client)
     with pytest.raises(ValueError, match=r"start one: Client\(LocalGpuCluster\(\)\)"):
         distribute(laplacian(4))
-
-
-def test_closing_a_matrix_leaves_nothing_on_its_workers(client: Any, workers: list[str]) -> None:
-    S = laplacian(6)
-    before = client.run(count_states)
-    A = distribute(S, client=client)
-    gla.cg(A, np.ones(36))
-    A @ np.ones(36)
-    assert all(count == before[worker] + 1 for worker, count in client.run(count_states).items())
-    A.close()
-    A.close()
-    wait_until(lambda: client.run(count_states) == before)
-
-
-def count_states() -> int:
-    """Return the number of ranks, calls and vectors that this worker holds."""
-    from gsparse.distributed.worker.rank import _ranks, _vectors
-
-    return len(_ranks) + len(_vectors) + sum(len(rank.calls) for rank in list(_ranks.values()))
 
 
 def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
@@ -518,21 +455,6 @@ def test_errors_of_solvers_reach_the_client_unchanged(client: Any, workers: list
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
         gla.cg(A, np.ones(20))
-
-
-def request_restart() -> None:
-    from gsparse.distributed.worker import group_tasks
-
-    group_tasks._restart_needed.set()
-
-
-def test_workers_with_leftovers_of_nccl_are_restarted(client: Any, workers: list[str]) -> None:
-    S = laplacian(8)
-    client.run(request_restart, workers=workers[1:2])
-    with distribute(S, client=client, workers=workers[:3]) as A:
-        assert (A.workers[0], A.workers[2]) == (workers[0], workers[2])
-        assert A.workers[1] not in workers
-        np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
 
 
 def test_missing_gpus_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

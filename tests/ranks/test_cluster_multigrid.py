@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,10 @@ from tests.linalg.problems import residual
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
 
-from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed import distribute  # noqa: E402
 from gsparse.distributed.worker import solve_tasks  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # dask and tornado warn
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(3, device="cpu") as cluster, distributed.Client(cluster) as client:
-        yield client
 
 
 def test_amg_spans_the_workers(client: Any) -> None:

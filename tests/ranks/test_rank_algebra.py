@@ -187,7 +187,7 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         (lambda a, b, c: "2" * a, TypeError, "by a number, got str"),
         (lambda a, b, c: a / np.ones(6), TypeError, "by a number, got ndarray"),
         (lambda a, b, c: a + 1, TypeError, "unsupported operand"),
-        (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "take as many values"),
+        (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "one per entry"),
     ):
         with pytest.raises(error, match=words):
             run(device, work, 2, *matrices)
@@ -201,7 +201,7 @@ def test_algebra_runs_with_the_kernels_of_gpus() -> None:
     of_rows, of_columns = (bounds(rng, size, 2) for size in (30, 20))
 
     def work(a: RankMatrix, b: RankMatrix) -> Any:
-        changed = a.with_data(np.ones(a.entry_order().num_values))
+        changed = a.with_data(np.ones(a.entry_order().row_lengths.sum()))
         return [matrix.rows_on_host() for matrix in (a @ b, 2 * a + b.transpose(), changed)]
 
     results = run(EmulatedDevice(32), work, 2, (A, of_rows, of_columns), (B, of_columns, of_rows))

@@ -59,23 +59,6 @@ def check(result: sp.csr_array, expected: Any, bound: Any, factor: float = 20) -
     assert (error <= factor * eps * bound.toarray()).all()
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_rows_become_a_matrix_that_multiplies(device: Device, world_size: int) -> None:
-    rng = np.random.default_rng(5)
-    S, x = random_matrix(rng, 60, 45, 0.1, "float64"), rng.standard_normal(45)
-    rows, columns = bounds(rng, 60, world_size), bounds(rng, 45, world_size)
-
-    def multiply(communicator: Communicator) -> np.ndarray:
-        with device.active():
-            A = rank_rows(S, rows, columns, communicator, device).matrix()
-            own = columns.rows(communicator.rank)
-            y = device.download(A.matmat(device.upload(x[own][:, None])))
-            return y[:, 0]
-
-    y = np.concatenate(run_ranks(multiply, world_size, timeout=1000.0))
-    assert (np.abs(y - S @ x) <= 20 * np.finfo(float).eps * (abs(S) @ abs(x))).all()
-
-
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_ghosts_of_blocks_are_whole_nodes(world_size: int) -> None:
     device, rng = get_device("cpu"), np.random.default_rng(3)

@@ -18,7 +18,7 @@ from asv_bench.elliptic_problems import poisson
 from gsparse.errors import CommunicationError, ShapeError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import wait_until
-from tests.ranks.test_rank_rows import random_matrix
+from tests.ranks.test_rank_algebra import random_matrix
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 

@@ -56,7 +56,8 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     CommunicationError
         If the scheduler does not answer.
     """
-    scheduler, limit = f"the scheduler at {client.scheduler.address}", _scheduler_time_limit()
+    scheduler = f"the scheduler at {client.scheduler.address}"
+    limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
     try:
         answer: T = client.sync(request, callback_timeout=limit, **arguments)
     except TimeoutError as error:
@@ -102,11 +103,6 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
         found: tuple[str, str] | None = client.run_on_scheduler(find, set(keys))
         return found
     return None
-
-
-def _scheduler_time_limit() -> float:
-    limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
-    return limit
 
 
 # Groups of workers that have been opened.

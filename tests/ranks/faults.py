@@ -26,8 +26,10 @@ B = right_hand_side(S)
 # Time limits in seconds. An error may take ERROR_DEADLINE on a busy machine: a closed connection is noticed at once,
 # and a silent one after TIMEOUT.
 ERROR_DEADLINE, TIMEOUT = 90.0, 5.0
-# Time after which dask releases a lock of a client that is gone; the default is 30 s.
-LEASE = {
+# Dask releases a lock of a client that is gone after 30 s by default. It waits 15 s for a new worker with the name of a
+# lost one, and then drops the name; a busy machine may take longer to start a process.
+SETTINGS = {
+    "distributed.deploy.lost-worker-timeout": "1 day",
     "distributed.scheduler.locks.lease-timeout": "3s",
     "distributed.scheduler.locks.lease-validation-interval": "1s",
 }
@@ -36,7 +38,7 @@ LEASE = {
 @contextmanager
 def cluster_of(size: int) -> Iterator[Any]:
     with (
-        dask.config.set(LEASE),
+        dask.config.set(SETTINGS),
         LocalGpuCluster(size, device="cpu") as cluster,
         distributed.Client(cluster) as client,
     ):

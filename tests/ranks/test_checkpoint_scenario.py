@@ -25,7 +25,6 @@ import scipy.sparse as sp
 from gsparse.errors import CommunicationError
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
-import dask
 
 from gsparse.distributed import distribute, from_loaders
 from gsparse.distributed.io.loaders import RowLoader
@@ -74,8 +73,7 @@ def test_a_checkpoint_during_which_a_rank_dies_is_the_older_or_the_newer_matrix(
     S = sp.random_array((ROWS, ROWS), density=PER_ROW / ROWS, rng=np.random.default_rng(3), format="csr")
     S.data = np.ceil(9 * S.data)  # integers, so that no sum is rounded
     x = np.arange(ROWS) % 7.0
-    # After a worker is lost, dask's cluster waits 15 s for a new one with the same name, and then drops the name.
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}), cluster_of(3) as client:
+    with cluster_of(3) as client:
         with distribute(S, client=client) as A:
             A.checkpoint(tmp_path)  # the first call takes longer, for imports
             begin = time.monotonic()

@@ -46,7 +46,6 @@ from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
-from gsparse.distributed.worker import solve_tasks  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     error_within_deadline,
     is_solving,
@@ -673,14 +672,6 @@ def test_errors_and_warnings_reach_the_user(client: Any) -> None:
     S = poisson(240, 5)
     with distribute(S, client=client) as A, pytest.warns(CoarseningWarning, match="only smoothed"):
         gla.amg(A, strength=("symmetric", {"theta": 0.9}))
-
-
-def test_only_the_warnings_of_multigrid_are_sent_to_the_client() -> None:
-    with pytest.warns(RuntimeWarning, match="of another kind") as caught, solve_tasks._recorded_warnings() as sent:
-        warnings.warn("of multigrid", CoarseningWarning, stacklevel=1)
-        warnings.warn("of another kind", RuntimeWarning, stacklevel=1)
-    assert sent == [("of multigrid", CoarseningWarning)]
-    assert [(one.category, one.filename) for one in caught] == [(RuntimeWarning, __file__)]
 
 
 def test_lobpcg_takes_multigrid(client: Any) -> None:

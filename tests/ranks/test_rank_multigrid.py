@@ -94,11 +94,10 @@ def small_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("distributes_all", [False, True])
 @pytest.mark.few(6)
 def test_iterations_are_within_two_of_those_of_one_rank(
-    cpu: Device, name: str, world_size: int, distributes_all: bool, monkeypatch: pytest.MonkeyPatch
+    cpu: Device, name: str, world_size: int, distributes_all: bool, request: pytest.FixtureRequest
 ) -> None:
     if distributes_all:
-        monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
-        monkeypatch.setattr(rank_levels, "_MIN_ROWS_PER_RANK", 30)
+        request.getfixturevalue("small_levels")
     S, block_size, arguments = problem(name)
     solver = gmres if name == "convection" else cg
     b = np.random.default_rng(0).standard_normal(S.shape[0]).astype(S.dtype)
@@ -118,22 +117,12 @@ def cpu() -> Device:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"cycle": "W"},
-        {"dtype": "float32"},
-        {"smoother": "jacobi"},
-        {"smoother": "l1_jacobi"},
-        {"smoother": "gauss_seidel"},
-        {"smoother": ("sor", {"omega": 1.2})},
-        {"smoother": "block_jacobi"},
-        {"strength": "symmetric"},
-        {"strength": None},
-        {"symmetry": "nonsymmetric"},
-        {"symmetry": "symmetric"},
-        {"max_levels": 2},
-    ],
+    [{"cycle": "W"}, {"dtype": "float32"}, {"smoother": "jacobi"}, {"smoother": "l1_jacobi"},
+     {"smoother": "gauss_seidel"}, {"smoother": ("sor", {"omega": 1.2})}, {"smoother": "block_jacobi"},
+     {"strength": "symmetric"}, {"strength": None}, {"symmetry": "nonsymmetric"}, {"symmetry": "symmetric"},
+     {"max_levels": 2}],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.few(4)
 def test_options_change_multigrid_and_need_iterations_as_on_one_device(
     cpu: Device, small_levels: None, arguments: dict[str, Any]

@@ -79,14 +79,10 @@ def test_processes_find_each_other_and_solve(size: int, host: str) -> None:
         pytest.skip("this host does not know its own name")
     port = free_port()
     others = {"MASTER_ADDR": host, "GSPARSE_SECRET": "random characters", "PYTHONPATH": str(ROOT)}
+    command, pipe = [sys.executable, "-m", PROGRAM], subprocess.PIPE
+    environments = [{**os.environ, **variables(rank, size, port, **others)} for rank in range(size)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", PROGRAM],
-            cwd=ROOT,
-            env={**os.environ, **variables(rank, size, port, **others)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen(command, cwd=ROOT, env=environments[rank], stdout=pipe, text=True)
         for rank in reversed(range(size))  # rank 0 comes last, and the others wait for it
     ]
     outputs = [process.communicate(timeout=2 * LONG)[0] for process in processes]
@@ -99,15 +95,8 @@ def test_processes_of_torchrun_solve() -> None:
     if find_spec("torch") is None:
         pytest.skip("needs PyTorch: pip install torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
-    completed = subprocess.run(
-        [*command, "-m", PROGRAM],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=2 * LONG,
-        check=False,
-    )
+    options: Any = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "timeout": 2 * LONG}
+    completed = subprocess.run([*command, "-m", PROGRAM], cwd=ROOT, text=True, check=False, **options)
     assert completed.returncode == 0, completed.stderr
     check(completed.stdout, 2)
 

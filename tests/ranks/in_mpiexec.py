@@ -72,14 +72,6 @@ def test_solvers_solve_the_system_of_all_ranks(kind: str) -> None:
         assert A.diagonal.plan.chosen.format.startswith("csr")
 
 
-def test_ranks_may_have_rows_of_different_dtypes() -> None:
-    S = laplacian(6)
-    own = own_rows(36)
-    A = from_mpi(WORLD, S[own].astype(np.float32 if RANK else np.float64), device="cpu")
-    with A.communicator:
-        assert A.dtype == np.float64
-
-
 def test_long_arrays_are_added_in_the_order_of_the_ranks() -> None:
     parts = [np.random.default_rng(rank).standard_normal((3, 20_001)) * 10.0**rank for rank in range(SIZE)]
     with MpiCommunicator(WORLD) as communicator:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -23,22 +21,10 @@ def drip(connection: socket.socket, data: bytes) -> None:
             time.sleep(DRIP)
 
 
-def client_hello() -> bytes:
-    """Return the first message of TLS, so that the slow bytes are well-formed."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context()
-    with suppress(ssl.SSLWantReadError):
-        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
-    return outgoing.read()
-
-
 def _stranger(address: Any, kind: str, greeting: bytes) -> socket.socket:
     connection = socket.create_connection(address[:2], 10)
-    if kind == "garbage":
-        connection.sendall(os.urandom(200))
-    elif kind != "silent":
-        data = client_hello() if kind == "dripping TLS" else greeting + bytes(10_000)
-        threading.Thread(target=drip, args=(connection, data), daemon=True).start()
+    if kind != "silent":
+        threading.Thread(target=drip, args=(connection, greeting + bytes(10_000)), daemon=True).start()
     return connection
 
 
@@ -46,7 +32,7 @@ def _stranger(address: Any, kind: str, greeting: bytes) -> socket.socket:
 def strangers(address: Any, kind: str, count: int, greeting: bytes = b"") -> Iterator[list[socket.socket]]:
     """Keep connections to an address open.
 
-    They are "silent", send "garbage", or are "dripping" a greeting and then zeros, or "dripping TLS".
+    They are "silent", or "dripping" a greeting and then zeros.
     """
     opened = [_stranger(address, kind, greeting) for _ in range(count)]
     try:

@@ -76,6 +76,18 @@ def test_products_match_scipy_on_any_number_of_ranks(run: Callable[..., Any], wo
         np.testing.assert_array_equal(g, np.concatenate([part[k][1] for part in again]))
 
 
+def test_ranks_agree_on_a_dtype_that_holds_the_values_of_all_that_have_rows() -> None:
+    S, rows = laplacian(6), RowPartition((0, 20, 20, 36))
+
+    def dtype_of(communicator: Communicator, dtypes: tuple[str, ...]) -> str:
+        own = S[rows.rows(communicator.rank)].astype(dtypes[communicator.rank])
+        return RankMatrix(own, rows, rows, communicator, device="cpu").dtype.name
+
+    for dtypes, expected in ((("float32", "int8", "complex128"), "complex128"), (("float32",) * 3, "float32")):
+        assert run_ranks(dtype_of, 3, dtypes) == [expected] * 3
+    assert run_ranks(dtype_of, 3, ("float32", "float64", "float32")) == ["float32"] * 3  # that rank has no rows
+
+
 @pytest.mark.whole
 def test_gpus_without_a_direct_network_multiply_and_solve_through_the_host() -> None:
     S = laplacian(7)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -17,37 +21,42 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
+from asv_bench.elliptic_problems import elasticity, poisson
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
-from gsparse.errors import CommunicationError, ConvergenceWarning, DeviceError, DtypeError, ShapeError, StructureError
+from gsparse.errors import (
+    CoarseningWarning,
+    CommunicationError,
+    ConvergenceWarning,
+    DeviceError,
+    DtypeError,
+    FactorizationError,
+    ShapeError,
+    StructureError,
+)
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
-from tests.ranks.groups import make_certificate, wait_until
+from tests.ranks.groups import LONG, SOON, make_certificate, wait_until
 from tests.ranks.test_blocks import matrices
 from tests.support import random_values
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
-
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
-from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
+from tests.ranks.faults import (  # noqa: E402
+    error_within_deadline,
+    is_solving,
+    limit_file_size,
+    running_calls,
+    start_solve,
+)
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(4, device="cpu") as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.fixture
-def workers(client: Any) -> list[str]:
-    client.wait_for_workers(4)
-    return sorted(known_workers(client))
+NUM_WORKERS = 4
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -97,16 +106,6 @@ def test_a_product_that_is_not_computed_yet_has_the_dtype_of_the_result(
         for operator in (A, A.T):
             lazy = operator @ da.from_array(x, chunks=18)
             assert lazy.dtype == lazy.compute().dtype == (operator @ x).dtype
-
-
-def test_scipys_solvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
-    S = laplacian(12)
-    b = right_hand_side(S)
-    with GpuSparseMatrix(S, device="cpu").distribute(client=client, workers=workers[:2]) as A:
-        for solve in (la.cg, la.gmres):
-            x, info = solve(A, b, rtol=1e-8)
-            assert info == 0
-            assert residual(S, x, b) < 1e-7
 
 
 SOLVES: dict[str, Callable[..., Any]] = {
@@ -300,13 +299,6 @@ def test_a_checkpoint_of_a_reordered_matrix_restores_the_matrix(
             from_loaders(wrong, S.shape, client=client, workers=workers[:2])
 
 
-def limit_file_size(num_bytes: int) -> None:
-    """Limit the size of the files that this worker writes, to imitate a full disk; -1 removes the limit."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
 def test_a_failed_checkpoint_leaves_only_the_older_one(client: Any, workers: list[str], tmp_path: Path) -> None:
     S = sp.csr_array(sp.diags_array(np.arange(1.0, 9001)))
     x = np.ones(9000)
@@ -391,22 +383,6 @@ def nothing_is_sent() -> Iterator[None]:
         yield
 
 
-def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
-    S = laplacian(6)
-    for misspelt, words in (
-        ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
-        ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
-    ):
-        with nothing_is_sent(), pytest.raises(ValueError, match=words):
-            distribute(S, client=client, **misspelt)
-        with nothing_is_sent(), pytest.raises(ValueError, match=words):
-            from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
-        with distribute(S, client=client, workers=workers[:2]) as A:
-            with nothing_is_sent(), pytest.raises(ValueError, match=words):
-                A.repartition(**misspelt)
-            np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
-
-
 def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, workers: list[str]) -> None:
     S = matrices("float64")["fewer rows than ranks"]
     rows, columns = S.shape
@@ -450,25 +426,6 @@ def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.
     monkeypatch.setattr(distributed, "get_client", raise_no_client)
     with pytest.raises(ValueError, match=r"start one: Client\(LocalGpuCluster\(\)\)"):
         distribute(laplacian(4))
-
-
-def test_closing_a_matrix_leaves_nothing_on_its_workers(client: Any, workers: list[str]) -> None:
-    S = laplacian(6)
-    before = client.run(count_states)
-    A = distribute(S, client=client)
-    gla.cg(A, np.ones(36))
-    A @ np.ones(36)
-    assert all(count == before[worker] + 1 for worker, count in client.run(count_states).items())
-    A.close()
-    A.close()
-    wait_until(lambda: client.run(count_states) == before)
-
-
-def count_states() -> int:
-    """Return the number of ranks, calls and vectors that this worker holds."""
-    from gsparse.distributed.worker.rank import _ranks, _vectors
-
-    return len(_ranks) + len(_vectors) + sum(len(rank.calls) for rank in list(_ranks.values()))
 
 
 def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
@@ -520,21 +477,6 @@ def test_errors_of_solvers_reach_the_client_unchanged(client: Any, workers: list
         gla.cg(A, np.ones(20))
 
 
-def request_restart() -> None:
-    from gsparse.distributed.worker import group_tasks
-
-    group_tasks._restart_needed.set()
-
-
-def test_workers_with_leftovers_of_nccl_are_restarted(client: Any, workers: list[str]) -> None:
-    S = laplacian(8)
-    client.run(request_restart, workers=workers[1:2])
-    with distribute(S, client=client, workers=workers[:3]) as A:
-        assert (A.workers[0], A.workers[2]) == (workers[0], workers[2])
-        assert A.workers[1] not in workers
-        np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
-
-
 def test_missing_gpus_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **options: Any) -> None:
         raise AssertionError("a cluster was started")
@@ -569,3 +511,172 @@ def test_a_cluster_with_tls_multiplies_and_solves(tmp_path: Path) -> None:
         np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
         assert gla.cg(A, b)[1] == 0
         np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)
+
+
+S = laplacian(12)
+B = right_hand_side(S)
+
+
+def number_of_results() -> int:
+    """Return how many vectors of solves wait on this worker."""
+    from gsparse.distributed.worker.rank import _vectors
+
+    return len(_vectors)
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("not pickled")
+
+
+def fail(rank: Any, error: type[Exception]) -> None:
+    if rank.number:
+        raise error("planted")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [(ShapeError, ShapeError, "^planted"), (UnpicklableError, RuntimeError, "^UnpicklableError: planted")],
+)
+def test_the_error_of_a_rank_reaches_the_client(
+    client: Any, error: type[Exception], raised: type[Exception], words: str
+) -> None:
+    with distribute(S, client=client) as A:
+        with pytest.raises(raised, match=words) as caught:
+            A._rank_group.call(fail, [(error,)] * len(A.workers))
+        assert caught.traceback[-1].name == "fail" or error is UnpicklableError
+        np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
+
+
+def test_ranks_that_dask_has_dropped_are_an_error_and_not_a_wait(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        solve = start_solve(client, A)
+        client.cancel(A._rank_group._references)
+        errors = [solve.wait(SOON), error_within_deadline(lambda: A @ B)]
+        for error in errors:
+            assert isinstance(error, CommunicationError), repr(error)
+        assert "can no longer be called" in str(errors[1])
+        wait_until(lambda: not any(client.run(is_solving).values()))
+
+
+def test_products_of_several_threads_have_the_bits_of_one(client: Any) -> None:
+    with distribute(S, client=client) as A, ThreadPoolExecutor(8) as pool:
+        expected = A @ B
+        for product in pool.map(lambda _: A @ B, range(40)):
+            np.testing.assert_array_equal(product, expected)
+
+
+def test_a_result_of_dask_outlasts_its_matrix(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        x, info = gla.cg(A, da.from_array(B, chunks=20), rtol=1e-10)
+    assert info == 0
+    assert residual(S, x.compute(), B) < 1e-9
+
+
+def test_results_that_are_dropped_at_once_do_not_stay_on_the_workers(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        chunks = client.persist(da.from_array(B, chunks=(tuple(np.diff(A.row_bounds).tolist()),)))
+        for _ in range(10):
+            gla.cg(A, chunks)
+            gla.cg(A, B)
+        wait_until(lambda: not any(client.run(number_of_results).values()))
+
+
+def test_parts_that_lie_on_other_workers_are_moved(client: Any, workers: list[str]) -> None:
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        (chunks,) = [tuple(np.diff(A.row_bounds).tolist())]
+        lazy = da.from_array(B, chunks=(chunks,))
+        elsewhere = client.persist(lazy, workers=workers[2:], allow_other_workers=False)
+        distributed.wait(elsewhere)
+        for guess in (None, B, elsewhere):
+            x, info = gla.cg(A, elsewhere, x0=guess, rtol=1e-10)
+            assert info == 0
+            assert residual(S, x.compute(), B) < 1e-9
+        assert type(gla.cg(A, B, x0=elsewhere)[0]) is np.ndarray
+
+
+def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(client: Any) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: all(client.run(running_calls).values()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with distribute(S, client=client) as A:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            gla.gmres(A, B, rtol=0, maxiter=10**9)
+        thread.join(LONG)
+        wait_until(lambda: not any(client.run(running_calls).values()))
+        x, info = gla.cg(A, B, rtol=1e-10)
+        assert info == 0
+        assert residual(S, x, B) < 1e-9
+
+
+def test_amg_spans_the_workers(client: Any) -> None:
+    S = poisson(20, 7)
+    b = np.random.default_rng(0).standard_normal(S.shape[0])
+    one = GpuSparseMatrix(S, device="cpu")
+    expected = gla.cg(one, b, M=gla.amg(one), rtol=1e-8, full_output=True).iterations
+    with distribute(S, client=client) as A:
+        M = gla.amg(A)
+        assert "4 workers" in repr(M)
+        assert "amg" in repr(M)
+        assert "Number of levels" in str(M)
+        for _ in range(2):
+            result = gla.cg(A, b, M=M, rtol=1e-8, full_output=True)
+            assert residual(S, result.x, b) < 1e-7
+            assert result.iterations <= expected + 2
+        lazily = gla.cg(A, da.from_array(b, chunks=3000), M=M, rtol=1e-8)[0]
+        assert residual(S, np.asarray(lazily), b) < 1e-7
+        product, adjoint = M @ b, M.H @ b
+        assert np.allclose(product, adjoint, rtol=1e-10, atol=1e-12 * np.abs(product).max())
+        x, info = la.cg(A, b, M=M, rtol=1e-8)
+        assert info == 0
+        assert residual(S, x, b) < 1e-7
+
+
+@pytest.mark.parametrize("options", [{}, {"reorder": "rcm"}, {"partition": "rows"}], ids=str)
+def test_candidates_are_split_for_the_workers(client: Any, options: dict[str, Any]) -> None:
+    S, coordinates = elasticity((6, 5, 5))
+    B, b = gla.rigid_body_modes(coordinates), np.random.default_rng(0).standard_normal(S.shape[0])
+    blocks = sp.bsr_array(S, blocksize=(3, 3))
+    one = GpuSparseMatrix(S, device="cpu")
+    expected = gla.cg(one, b, M=gla.amg(one, B=B, block_size=3), rtol=1e-8, full_output=True).iterations
+    with distribute(blocks, client=client, **options) as A:
+        if "reorder" in options:  # it does not keep the unknowns of a node together
+            M = gla.amg(A, B=B, block_size=1, strength=None)
+            assert gla.cg(A, b, M=M, rtol=1e-8)[1] == 0
+            return
+        assert all(bound % 3 == 0 for bound in A.row_bounds)
+        result = gla.cg(A, b, M=gla.amg(A, B=B), rtol=1e-8, full_output=True)
+        assert residual(S, result.x, b) < 1e-7
+        assert result.iterations <= expected + 2
+
+
+def test_errors_and_warnings_reach_the_user(client: Any) -> None:
+    S = poisson(20, 5)
+    bad = S.copy()
+    bad.data[300] = np.inf
+    with distribute(bad, client=client) as A, pytest.raises(FactorizationError, match="holds inf"):
+        gla.amg(A)
+    with distribute(S, client=client, workers=3, partition=[0, 100, 250, 400]) as A:
+        with pytest.raises(ShapeError, match="multiples of 4"):
+            gla.amg(A, block_size=4)
+        with pytest.raises(ShapeError, match="B of shape"):
+            gla.amg(A, B=np.ones(7))
+        with pytest.raises(ValueError, match="cycle"):
+            gla.amg(A, cycle="F")
+        with pytest.raises(TypeError, match="surprise"):
+            gla.amg(A, surprise=1)
+        assert gla.cg(A, np.ones(400), M=gla.amg(A), rtol=1e-8)[1] == 0  # the workers are still connected
+    S = poisson(240, 5)
+    with distribute(S, client=client) as A, pytest.warns(CoarseningWarning, match="only smoothed"):
+        gla.amg(A, strength=("symmetric", {"theta": 0.9}))
+
+
+def test_lobpcg_takes_multigrid(client: Any) -> None:
+    S = poisson(16, 5)
+    X = np.random.default_rng(0).standard_normal((S.shape[0], 3))
+    with distribute(S, client=client) as A:
+        values, _ = gla.lobpcg(A, X, M=gla.amg(A), largest=False, tol=1e-6, maxiter=100)
+    assert np.allclose(np.sort(values), np.sort(la.eigsh(S, 3, sigma=0)[0]), rtol=1e-6)

@@ -6,14 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 
-from gsparse.distributed.io import readers
-from gsparse.errors import DeviceMemoryError, FileFormatError
+from gsparse.errors import FileFormatError
 from tests.ranks.test_loaders import BANNER, assert_same, load_rows, rewrite
 from tests.test_readers import CHILD, EXAMPLES, damaged, same, written
 from tests.test_readers import Reader as Child
@@ -63,17 +61,6 @@ def test_a_few_rows_are_read_of_a_matrix_that_exceeds_memory(tmp_path: Path) -> 
     assert_same(load_rows(path, n - 2, n, (n, 3)), sp.csr_array([[0, 0, 0], [0, 0, 5.0]]))
     with pytest.raises(FileFormatError, match=f"leave empty rows out.*{REMEDY}"):
         load_rows(path, 0, n, (n, 3))
-
-
-def test_the_error_without_memory_advises_fewer_rows(tmp_path: Path, monkeypatch: Any) -> None:
-    def raise_memory_error(*_: Any) -> None:
-        raise MemoryError("Unable to allocate 1 TiB")
-
-    path = tmp_path / "eye.npz"
-    sp.save_npz(path, sp.eye_array(4, format="csr"))
-    monkeypatch.setattr(readers, "_read_range", raise_memory_error)
-    with pytest.raises(DeviceMemoryError, match=r"eye\.npz does not fit.*1 TiB.*fewer rows"):
-        load_rows(path, 0, 4, (4, 4))
 
 
 def test_values_of_the_other_byte_order_are_read(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from tests.linalg.problems import convection, laplacian
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed import distribute  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
-from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -35,18 +33,6 @@ CALLS: dict[str, Any] = {
     "complex": (laplacian(12, complex), lambda A, **options: gla.eigsh(A, 4, which="LM", tol=1e-9, **options)),
     "nonsymmetric": (NONSYMMETRIC, lambda A, **options: gla.eigs(A, 4, which="LR", tol=1e-9, **options)),
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(3, device="cpu") as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.fixture
-def workers(client: Any) -> list[str]:
-    client.wait_for_workers(3)
-    return sorted(known_workers(client))
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,6 @@ import gsparse.linalg as gla
 from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import LONG, SOON, wait_until
-from tests.ranks.test_cluster import count_states
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask.array  # noqa: E402
@@ -33,12 +31,12 @@ from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     ERROR_DEADLINE,
-    ROOT,
     TIMEOUT,
     B,
     S,
     check,
     cluster_of,
+    count_states,
     error_within_deadline,
     is_alive,
     is_solving,
@@ -238,22 +236,6 @@ def test_solves_of_several_threads_wait_for_each_other(client: Any) -> None:
         assert max(residuals.values()) < 1e-9
 
 
-def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
-    with distribute(S, client=client) as A:
-        calls = []
-
-        def callback(x: Any) -> None:
-            calls.append(x)
-            if len(calls) == 3:
-                raise KeyError("enough")
-
-        with pytest.raises(KeyError, match="enough"):
-            gla.cg(A, B, callback=callback)
-        assert len(calls) == 3
-        wait_until(lambda: not any(client.run(is_solving).values()))
-        check(client, A)
-
-
 @pytest.mark.parametrize("single_reduction", [False, True])
 def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
     client: Any, monkeypatch: pytest.MonkeyPatch, single_reduction: bool
@@ -261,7 +243,7 @@ def test_a_solve_resumes_from_the_copies_of_x_on_the_workers_that_are_left(
     starts, run = [], solves.run
 
     def record(*args: Any) -> Any:
-        starts.append(args[4]["x0"])
+        starts.append(args[3]["x0"])
         return run(*args)
 
     def has_copy() -> bool:
@@ -291,7 +273,7 @@ def test_a_resume_takes_no_checkpoint_of_an_earlier_solve(client: Any, monkeypat
     starts, run = [], solves.run
 
     def record(*args: Any) -> Any:
-        starts.append(args[4]["x0"])
+        starts.append(args[3]["x0"])
         return run(*args)
 
     with distribute(S, client=client) as A:
@@ -315,32 +297,112 @@ def test_a_killed_client_leaves_nothing_on_the_workers(client: Any) -> None:
 
 
 def test_a_killed_scheduler_ends_the_solve_with_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.json"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    dask_cli = [sys.executable, "-m", "dask"]
-    scheduler = subprocess.Popen(
-        [*dask_cli, "scheduler", "--port", "0", "--scheduler-file", str(file), "--no-dashboard"],
-        env=environment, cwd=ROOT, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    worker = [*dask_cli, "worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-dashboard"]
-    workers = [
-        subprocess.Popen(worker, env={**environment, "GSPARSE_DEVICE": "cpu"}, cwd=ROOT, stderr=subprocess.DEVNULL)
-        for _ in range(2)
-    ]
-    try:
-        wait_until(file.exists, 60)
-        client = distributed.Client(scheduler_file=str(file), timeout=30)
-        client.wait_for_workers(2, timeout=60)
-        A = distribute(S, client=client)
-        ranks = list(pids(client).values())
-        solve = start_solve(client, A)
-        scheduler.kill()
-        assert isinstance(solve.wait(30), CommunicationError)
-        # The workers end with their scheduler, and so do the solves that run on them.
-        wait_until(lambda: not any(is_alive(pid) for pid in ranks), 60)
-        with suppress(Exception):
-            client.close(timeout=5)
-    finally:
-        for process in (scheduler, *workers):
-            process.kill()
-            process.wait(30)
+    with scheduler_process(tmp_path) as scheduler:
+        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        with worker_process(address), worker_process(address):
+            client = distributed.Client(address, timeout=30)
+            client.wait_for_workers(2, timeout=ERROR_DEADLINE)
+            A = distribute(S, client=client, device="cpu")
+            ranks, solve = list(pids(client).values()), start_solve(client, A)
+            scheduler.kill()
+            error = solve.wait(30)
+            # The workers end with their scheduler, and so do the solves that run on them.
+            wait_until(lambda: not any(is_alive(pid) for pid in ranks), 60)
+            with suppress(Exception):
+                client.close(timeout=5)
+    assert isinstance(error, CommunicationError)
+
+
+# The matrix of 144 rows gets a distributed level, and coarser ones that every worker has.
+COARSE = {"max_coarse": 20}
+
+
+def start_slow_solve(client: Any, A: Any, M: Any, **options: Any) -> Any:
+    """Begin a solve whose iterations wait for this process, so that it does not end before the fault."""
+    return start_solve(client, A, M=M, callback=lambda x: time.sleep(0.05), **options)
+
+
+def check_multigrid(A: Any, M: Any) -> None:
+    result = gla.cg(A, B, M=M, rtol=1e-10, full_output=True)
+    assert result.info == 0
+    assert result.iterations < 15
+    assert residual(S, result.x, B) < 1e-9
+
+
+def test_a_worker_killed_in_a_solve_is_named_and_multigrid_is_made_again(client: Any) -> None:
+    A = distribute(S, client=client)
+    M = gla.amg(A, **COARSE)
+    check_multigrid(A, M)
+    solve = start_slow_solve(client, A, M)
+    os.kill(pids(client)[A.workers[1]], signal.SIGKILL)
+    error = solve.wait()
+    assert isinstance(error, WorkerLostError), repr(error)
+    assert error.rank == 1
+    with pytest.raises(CommunicationError):
+        M @ B
+    client.wait_for_workers(3, timeout=60)
+    with A.repartition() as again:
+        check_multigrid(again, gla.amg(again, **COARSE))
+
+
+def test_a_solve_resumes_with_multigrid_on_the_workers_that_are_left(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        M = gla.amg(A, **COARSE)
+        victim = pids(client)[A.workers[1]]
+        options = {"on_failure": "resume", "checkpoint_every": 2, "maxiter": 40}
+        solve = start_slow_solve(client, A, M, solver=gla.cg, **options)
+        os.kill(victim, signal.SIGKILL)
+        assert solve.wait(120) is None
+        x, _ = solve.result
+        assert residual(S, x, B) < 1e-12
+        assert len(A.workers) == 2
+        check_multigrid(A, M)
+        assert "Ranks:                 2" in str(M)
+
+
+SIZE = S.shape[0]
+
+
+def solution(A: DistributedMatrix) -> Any:
+    """Return the solution of a solve, which stays on the workers."""
+    return gla.cg(A, A.vector(B), rtol=1e-10)[0].persist()
+
+
+def kill_worker_of(client: Any, A: DistributedMatrix) -> DistributedMatrix:
+    """Kill a worker, and return the matrix, made again on the cluster's new workers."""
+    os.kill(pids(client)[A.workers[1]], signal.SIGKILL)
+    wait_until(lambda: A.workers[1] not in known_workers(client))
+    client.wait_for_workers(3, timeout=120)
+    return A.repartition()
+
+
+@pytest.mark.parametrize("vector", [solution, lambda A: A.vector(B)], ids=["solution", "numpy"])
+def test_a_vector_of_which_a_part_is_lost_is_an_error_that_names_it(
+    client: Any, vector: Callable[[DistributedMatrix], Any]
+) -> None:
+    with distribute(S, client=client) as A:
+        x = vector(A)
+        distributed.wait(x)
+        with kill_worker_of(client, A) as again:
+            for name, call in (
+                ("b", lambda: gla.cg(again, x)),
+                ("x0", lambda: gla.cg(again, B, x0=x)),
+                ("the vector", lambda: again.vector(x)),
+            ):
+                error = error_within_deadline(call)
+                assert isinstance(error, CommunicationError)
+                words = f"a part of {name} is lost with the worker that had it: .*make .* again"
+                assert re.search(words, str(error)), str(error)
+            y, info = gla.cg(again, again.vector(B), rtol=1e-10)
+            assert info == 0
+            assert residual(S, y.compute(), B) < 1e-9
+
+
+def test_what_dask_can_compute_again_is_waited_for(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        b = dask.array.from_array(B, chunks=SIZE // 3).persist()
+        distributed.wait(b)
+        with kill_worker_of(client, A) as again:
+            x, info = gla.cg(again, b, rtol=1e-10)
+            assert info == 0
+            assert residual(S, x.compute(), B) < 1e-9

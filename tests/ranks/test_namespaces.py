@@ -62,18 +62,6 @@ with Client(sys.argv[1], timeout=60) as client:
         turn("up")
     seen["error"], seen["text"] = [kind.__name__ for kind in type(error).__mro__], str(error)
     seen["after"] = float(residual(S, gla.cg(A, B, rtol=1e-10)[0], B))
-    M = gla.amg(A, max_coarse=20)
-    solve = start_solve(client, A, M=M, callback=lambda x: time.sleep(0.1))
-    turn("down")
-    began = time.monotonic()
-    try:
-        error = solve.wait(60)
-        seen["seconds of multigrid"] = time.monotonic() - began
-    finally:
-        turn("up")
-    seen["error of multigrid"] = [kind.__name__ for kind in type(error).__mro__]
-    again = gla.cg(A, B, M=M, rtol=1e-10, full_output=True)
-    seen["multigrid"], seen["iterations"] = float(residual(S, again.x, B)), again.iterations
     A.close()
 print(json.dumps(seen))
 """
@@ -162,8 +150,6 @@ def test_a_network_failure_during_a_solve_is_an_error_and_the_next_solve_works(n
     seen = json.loads(out.splitlines()[-1])
     assert seen["hosts"] == ["10.77.0.2", "10.77.0.3"]
     assert seen["product"] < 1e-12
-    assert max(seen["before"], seen["after"], seen["multigrid"]) < 1e-9
-    assert seen["iterations"] < 15
+    assert max(seen["before"], seen["after"]) < 1e-9
     assert "CommunicationError" in seen["error"], seen
-    assert "CommunicationError" in seen["error of multigrid"], seen
-    assert max(seen["seconds"], seen["seconds of multigrid"]) < SOON, seen
+    assert seen["seconds"] < SOON, seen

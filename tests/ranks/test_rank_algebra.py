@@ -12,11 +12,31 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
+from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import ShapeError
 from gsparse.linalg import amg, cg
 from tests.linalg.problems import laplacian, residual
 from tests.proof.emulated_device import EmulatedDevice
-from tests.ranks.test_rank_rows import WORLD_SIZES, bounds, random_matrix
+from tests.support import random_values
+
+WORLD_SIZES = [1, 2, 3, 4]
+
+
+def random_matrix(rng: np.random.Generator, rows: int, cols: int, density: float, dtype: str) -> sp.csr_array:
+    S = sp.random_array((rows, cols), density=density, rng=rng, format="csr")
+    S.data = random_values(rng, S.nnz, dtype)
+    return sp.csr_array(S, dtype=dtype)
+
+
+def bounds(rng: np.random.Generator, size: int, world_size: int) -> RowPartition:
+    """Return uneven blocks, some of which may be empty."""
+    return RowPartition((0, *sorted(rng.integers(0, size + 1, world_size - 1).tolist()), size))
+
+
+def rank_rows(S: sp.csr_array, rows: RowPartition, columns: RowPartition, c: Communicator, device: Device) -> RankRows:
+    own = rows.rows(c.rank)
+    return RankRows.of(RankMatrix(S[own.start : own.stop], rows, columns, c, device))
+
 
 DTYPES = ["float32", "float64", "complex128", "int64", "int8", "bool"]
 
@@ -187,7 +207,7 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         (lambda a, b, c: "2" * a, TypeError, "by a number, got str"),
         (lambda a, b, c: a / np.ones(6), TypeError, "by a number, got ndarray"),
         (lambda a, b, c: a + 1, TypeError, "unsupported operand"),
-        (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "take as many values"),
+        (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "one per entry"),
     ):
         with pytest.raises(error, match=words):
             run(device, work, 2, *matrices)
@@ -201,9 +221,28 @@ def test_algebra_runs_with_the_kernels_of_gpus() -> None:
     of_rows, of_columns = (bounds(rng, size, 2) for size in (30, 20))
 
     def work(a: RankMatrix, b: RankMatrix) -> Any:
-        changed = a.with_data(np.ones(a.entry_order().num_values))
+        changed = a.with_data(np.ones(a.entry_order().row_lengths.sum()))
         return [matrix.rows_on_host() for matrix in (a @ b, 2 * a + b.transpose(), changed)]
 
     results = run(EmulatedDevice(32), work, 2, (A, of_rows, of_columns), (B, of_columns, of_rows))
     for parts, expected in zip(zip(*results, strict=True), (A @ B, 2 * A + B.T, A.astype(bool) * 1.0), strict=True):
         check(list(parts), expected)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_hermitian_matrix_equals_its_adjoint_up_to_rounding(world_size: int, dtype: str) -> None:
+    device, rng = get_device("cpu"), np.random.default_rng(11)
+    S = random_matrix(rng, 40, 40, 0.1, dtype)
+    H = sp.csr_array(S + S.conj().T)
+    rounded = H.copy()
+    rounded.data = rounded.data * (1 + 1e-16 * rng.standard_normal(H.nnz))
+    changed = H.tolil()
+    changed[0, 39] += 1e-3
+    partition = bounds(rng, 40, world_size)
+
+    def work(communicator: Communicator, matrix: sp.csr_array, tolerance: float) -> bool:
+        return rank_rows(matrix, partition, partition, communicator, device).equals_adjoint(tolerance)
+
+    for matrix, tolerance, expected in ((H, 0.0, True), (rounded, 1e-14, True), (changed.tocsr(), 1e-14, False)):
+        assert run_ranks(work, world_size, matrix, tolerance) == [expected] * world_size

@@ -16,6 +16,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
 from gsparse.distributed.ranks import rank_levels
+from gsparse.distributed.ranks.communicator import StagedCommunicator
 from gsparse.errors import CoarseningWarning, FactorizationError, ShapeError, StructureError
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
 from tests.proof.emulated_device import EmulatedDevice
@@ -93,11 +94,10 @@ def small_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("distributes_all", [False, True])
 @pytest.mark.few(6)
 def test_iterations_are_within_two_of_those_of_one_rank(
-    cpu: Device, name: str, world_size: int, distributes_all: bool, monkeypatch: pytest.MonkeyPatch
+    cpu: Device, name: str, world_size: int, distributes_all: bool, request: pytest.FixtureRequest
 ) -> None:
     if distributes_all:
-        monkeypatch.setattr(rank_levels, "_MAX_REPLICATED_ROWS", {"cpu": 60, "gpu": 60})
-        monkeypatch.setattr(rank_levels, "_MIN_ROWS_PER_RANK", 30)
+        request.getfixturevalue("small_levels")
     S, block_size, arguments = problem(name)
     solver = gmres if name == "convection" else cg
     b = np.random.default_rng(0).standard_normal(S.shape[0]).astype(S.dtype)
@@ -117,22 +117,12 @@ def cpu() -> Device:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"cycle": "W"},
-        {"dtype": "float32"},
-        {"smoother": "jacobi"},
-        {"smoother": "l1_jacobi"},
-        {"smoother": "gauss_seidel"},
-        {"smoother": ("sor", {"omega": 1.2})},
-        {"smoother": "block_jacobi"},
-        {"strength": "symmetric"},
-        {"strength": None},
-        {"symmetry": "nonsymmetric"},
-        {"symmetry": "symmetric"},
-        {"max_levels": 2},
-    ],
+    [{"cycle": "W"}, {"dtype": "float32"}, {"smoother": "jacobi"}, {"smoother": "l1_jacobi"},
+     {"smoother": "gauss_seidel"}, {"smoother": ("sor", {"omega": 1.2})}, {"smoother": "block_jacobi"},
+     {"strength": "symmetric"}, {"strength": None}, {"symmetry": "nonsymmetric"}, {"symmetry": "symmetric"},
+     {"max_levels": 2}],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.few(4)
 def test_options_change_multigrid_and_need_iterations_as_on_one_device(
     cpu: Device, small_levels: None, arguments: dict[str, Any]
@@ -286,25 +276,6 @@ def test_an_update_makes_multigrid_of_the_new_values(
         assert before > 4 * new
 
 
-def test_an_update_smooths_the_candidates_of_replicated_levels_again(cpu: Device) -> None:
-    S = poisson(12, 7)
-    partition = blocks(S.shape[0], 3)
-    changed = sp.csr_array(S + sp.diags_array(np.linspace(0, 20, S.shape[0])))
-
-    def on_rank(communicator: Communicator) -> Any:
-        own = partition.rows(communicator.rank)
-        A, B = (RankMatrix(part[own], partition, partition, communicator, cpu) for part in (S, changed))
-        options: dict[str, Any] = {"strength": None, "max_coarse": 20}
-        M, new = amg(A, **options), amg(B, **options)
-        before = M._setup.replicated.candidates
-        M.update(B)
-        return before, M._setup.replicated.candidates, new._setup.replicated.candidates
-
-    for before, updated, new in run_ranks(on_rank, 3):
-        assert not np.allclose(before, new, rtol=0.1)
-        np.testing.assert_array_equal(updated, new)
-
-
 def test_errors_name_what_to_do(cpu: Device) -> None:
     S = poisson(6, 7)
 
@@ -328,24 +299,6 @@ def test_errors_name_what_to_do(cpu: Device) -> None:
             run_ranks(on_rank, 2, matrix, columns, arguments)
 
 
-def test_other_preconditioners_are_those_of_the_diagonal_block(cpu: Device) -> None:
-    from gsparse.linalg import ic0, jacobi
-
-    S, partition = poisson(8, 7), blocks(512, 2)
-    b = np.random.default_rng(0).standard_normal(512)
-
-    def on_rank(communicator: Communicator) -> Any:
-        own = partition.rows(communicator.rank)
-        A = RankMatrix(S[own], partition, partition, communicator, cpu)
-        block = GpuSparseMatrix(S[own][:, own], device=cpu)
-        for make in (jacobi, ic0):
-            M = make(A)
-            np.testing.assert_allclose(M @ b[own], make(block) @ b[own], rtol=1e-12)
-            assert cg(A, b[own], M=M, rtol=RTOL)[1] == 0
-
-    run_ranks(on_rank, 2)
-
-
 def test_multigrid_over_ranks_runs_on_each_device(real_device: Device, small_levels: None) -> None:
     for name in PROBLEMS:
         S, block_size, arguments = problem(name)
@@ -356,27 +309,14 @@ def test_multigrid_over_ranks_runs_on_each_device(real_device: Device, small_lev
         assert np.array_equal(first[0], second[0])
 
 
-class _LikeNccl(Communicator):
+class _LikeNccl(StagedCommunicator):
     """A communicator that, like NCCL's, exchanges nothing if a rank has no arrays, and has another one for the host."""
 
-    def __init__(self, control: Communicator) -> None:
-        self._control = control
-        self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
-
     def on(self, device: Device) -> Communicator:
-        return self._control if device.is_host else self
+        return self._host_communicator if device.is_host else self
 
     def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
-        return self._control.exchange(sends, receives) if sends or receives else lambda: None
-
-    def allreduce(self, values: Any) -> None:
-        self._control.allreduce(values)
-
-    def abort(self, reason: str) -> None:
-        self._control.abort(reason)
-
-    def close(self) -> None:
-        pass
+        return super().exchange(sends, receives) if sends or receives else lambda: None
 
 
 def test_ranks_without_rows_of_a_level_make_the_same_calls(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +327,7 @@ def test_ranks_without_rows_of_a_level_make_the_same_calls(cpu: Device, monkeypa
 
     def on_rank(communicator: Communicator) -> list[int]:
         own = partition.rows(communicator.rank)
-        M = amg(RankMatrix(S[own], partition, partition, _LikeNccl(communicator), cpu))
+        M = amg(RankMatrix(S[own], partition, partition, _LikeNccl(communicator, cpu), cpu))
         return [level.operator.shape[0] for level in M.levels]
 
     sizes = run_sockets(on_rank, 4)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gsparse.errors import CommunicationError
 from tests.ranks.groups import LONG, SOON
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
@@ -75,17 +74,6 @@ def test_many_threads_hold_overlapping_reservations_one_after_the_other(client: 
         thread.join(LONG)
         assert not thread.is_alive()
     assert shared == []
-
-
-def test_a_thread_that_reserves_a_worker_twice_is_told_why_it_cannot(client: Any) -> None:
-    reservation = Reservation(client, [FIRST])
-    with (
-        reservation.held(LONG),
-        pytest.raises(CommunicationError, match="runs the solve from which this one is called"),
-    ):
-        reservation.held(LONG).__enter__()
-    with reservation.held(LONG):
-        pass
 
 
 def test_an_error_in_the_block_releases_the_workers(client: Any) -> None:

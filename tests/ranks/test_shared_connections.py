@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,14 @@ from tests.ranks.groups import wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed import distribute  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
+NUM_WORKERS = 2
+
 S = laplacian(12)
 B = right_hand_side(S)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        yield client
 
 
 def connections() -> tuple[int, int]:

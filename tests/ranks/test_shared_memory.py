@@ -59,22 +59,6 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
         assert one.disagreeing_rank is None
 
 
-def test_messages_to_several_ranks_are_of_different_sizes(device: Device) -> None:
-    sizes = {(0, 1): CAPACITY, (0, 2): 3, (1, 0): 0, (1, 2): 1, (2, 0): 17, (2, 1): CAPACITY}
-    with device.active():
-        boxes = boxes_of(device, 3)
-        for number in range(3):
-            sent = {pair: words_of(device, size, 10 * number + sum(pair)) for pair, size in sizes.items()}
-            for rank, mailboxes in enumerate(boxes):
-                mailboxes.bind_post({peer: words for (sender, peer), words in sent.items() if sender == rank})()
-            for rank, mailboxes in enumerate(boxes):
-                received = {sender: device.empty(size, np.uint32) for (sender, to), size in sizes.items() if to == rank}
-                assert mailboxes.bind_collect(received)() == []
-                for sender, words in received.items():
-                    np.testing.assert_array_equal(device.download(words), device.download(sent[sender, rank]))
-            assert all(mailboxes.disagreeing_rank is None for mailboxes in boxes)
-
-
 def test_a_message_of_another_size_is_noticed(device: Device) -> None:
     with device.active():
         one, two = boxes_of(device, 2)

@@ -19,22 +19,17 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask  # noqa: E402
 import dask.array as da  # noqa: E402
 
-from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed import distribute  # noqa: E402
 from gsparse.errors import DtypeError, ShapeError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+NUM_WORKERS = 2
 
 # A vector of a rank has 130 kB, and the graph of a task without arrays some kilobytes.
 S = laplacian(180)
 B = np.random.default_rng(0).standard_normal(S.shape[0])
 GRAPH_LIMIT = {"distributed.admin.large-graph-warning-threshold": "100kB"}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        yield client
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import random
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,10 @@ import scipy.sparse as sp
 import gsparse.linalg as gla
 from gsparse.distributed import from_torchrun
 from gsparse.distributed.ranks import construction, torchrun
-from gsparse.distributed.ranks.handshake import Deadline, connect, prove
+from gsparse.distributed.ranks.handshake import Deadline, join
 from gsparse.errors import CommunicationError, SettingsError, ShapeError
 from tests.linalg.problems import laplacian, residual
 from tests.ranks.groups import LONG, SECRET, SOON
-from tests.ranks.strangers import strangers
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "tests.ranks.torchrun_program"
@@ -80,14 +79,10 @@ def test_processes_find_each_other_and_solve(size: int, host: str) -> None:
         pytest.skip("this host does not know its own name")
     port = free_port()
     others = {"MASTER_ADDR": host, "GSPARSE_SECRET": "random characters", "PYTHONPATH": str(ROOT)}
+    command, pipe = [sys.executable, "-m", PROGRAM], subprocess.PIPE
+    environments = [{**os.environ, **variables(rank, size, port, **others)} for rank in range(size)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", PROGRAM],
-            cwd=ROOT,
-            env={**os.environ, **variables(rank, size, port, **others)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen(command, cwd=ROOT, env=environments[rank], stdout=pipe, text=True)
         for rank in reversed(range(size))  # rank 0 comes last, and the others wait for it
     ]
     outputs = [process.communicate(timeout=2 * LONG)[0] for process in processes]
@@ -100,15 +95,8 @@ def test_processes_of_torchrun_solve() -> None:
     if find_spec("torch") is None:
         pytest.skip("needs PyTorch: pip install torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
-    completed = subprocess.run(
-        [*command, "-m", PROGRAM],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=2 * LONG,
-        check=False,
-    )
+    options: Any = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "timeout": 2 * LONG}
+    completed = subprocess.run([*command, "-m", PROGRAM], cwd=ROOT, text=True, check=False, **options)
     assert completed.returncode == 0, completed.stderr
     check(completed.stdout, 2)
 
@@ -211,109 +199,15 @@ def test_the_wait_for_ranks_ends_at_the_timeout(environment: Any) -> None:
     assert time.monotonic() - began < SOON
 
 
-# -------------------------------------------------------------------------------------------------------------- threads
-
-
-class Threads:
-    """Ranks that exchange their addresses, as threads of this process."""
-
-    def __init__(self, size: int, timeout: float = LONG) -> None:
-        self.place, self._size, self._timeout = ("127.0.0.1", free_port()), size, timeout
-        self.found: dict[int, Any] = {}
-        self._threads: list[threading.Thread] = []
-
-    def start(self, rank: int, secret: bytes = SECRET) -> None:
-        self._threads.append(threading.Thread(target=self._meet, args=(rank, secret)))
-        self._threads[-1].start()
-
-    def _meet(self, rank: int, secret: bytes) -> None:
-        try:
-            if rank:
-                found = torchrun._exchange_addresses(self.place, rank, secret, self._timeout)
-            else:
-                found = torchrun._collect_addresses(self.place, self._size, secret, self._timeout)
-            self.found[rank], listener = found
-            listener.close()
-        except CommunicationError as error:
-            self.found[rank] = error
-
-    def wait(self) -> dict[int, Any]:
-        for thread in self._threads:
-            thread.join(2 * LONG)
-            assert not thread.is_alive(), "a rank hangs"
-        return self.found
-
-
-def connected(place: Any) -> socket.socket:
-    return torchrun._connect_when_possible(place, Deadline(LONG))
-
-
-@pytest.mark.parametrize("kind", ["silent", "garbage"])
-def test_strangers_do_not_keep_ranks_from_meeting(kind: str) -> None:
-    ranks = Threads(3)
-    ranks.start(0)
-    connected(ranks.place).close()
-    with strangers(ranks.place, kind, 5):
-        for rank in (1, 2):
-            ranks.start(rank)
-        found = ranks.wait()
-    assert len({tuple(map(tuple, addresses)) for addresses in found.values()}) == 1
-    assert len(set(found[0])) == 3
-
-
-@pytest.mark.timed
-def test_a_rank_with_another_secret_is_refused() -> None:
-    ranks = Threads(2, timeout=2.0)
-    ranks.start(0)
-    ranks.start(1, b"guessed")
-    found = ranks.wait()
-    assert "ranks [1] have not reached rank 0" in str(found[0]) and "secret" in str(found[0])
-    assert "GSPARSE_SECRET" in str(found[1])
-
-
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.timed), 3])
-def test_a_rank_that_is_present_or_does_not_exist_is_refused(rank: int) -> None:
-    ranks = Threads(3)
-    ranks.start(0)
-    ranks.start(1)
-    with connected(ranks.place) as connection:
-        if rank == 1:  # until the first one is admitted
-            time.sleep(1)
-        connection.sendall(torchrun._NUMBER.pack(rank))
-        with pytest.raises(OSError, match=r"closed|reset|pipe"):
-            prove(connection, SECRET, rank, 0, Deadline(LONG), connects=True, purpose=torchrun._PURPOSE)
-    ranks.start(2)
-    assert all(isinstance(addresses, list) for addresses in ranks.wait().values())
-
-
-def test_a_rank_that_ends_before_it_has_the_addresses_is_an_error_that_names_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(connection: socket.socket, values: Any) -> None:
-        if isinstance(values, list):  # the addresses, from rank 0
-            raise BrokenPipeError("Broken pipe")
-        send(connection, values)
-
-    send = torchrun._send
-    monkeypatch.setattr(torchrun, "_send", refuse)
-    ranks = Threads(2)
-    for rank in range(2):
-        ranks.start(rank)
-    found = ranks.wait()
-    assert isinstance(found[0], CommunicationError)
-    assert "rank 0 cannot send the addresses of all ranks to rank 1: Broken pipe" in str(found[0])
-    assert isinstance(found[1], CommunicationError)
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("sent", [b"\xff\xff\xff\x00", b"\x02\x00\x00\x00{{"], ids=["too long", "no JSON"])
-def test_an_address_that_is_none_is_refused(sent: bytes) -> None:
-    ranks = Threads(2, timeout=3.0)
-    ranks.start(0)
-    with connected(ranks.place) as connection:
-        connection.sendall(torchrun._NUMBER.pack(1))
-        prove(connection, SECRET, 1, 0, Deadline(LONG), connects=True, purpose=torchrun._PURPOSE)
-        connection.sendall(sent)
-        assert "an address was expected" in str(ranks.wait()[0])
-    with pytest.raises(ConnectionRefusedError):
-        connect(ranks.place, None, Deadline(LONG))
+def test_a_rank_that_ends_before_it_has_the_addresses_is_an_error_that_names_it() -> None:
+    place, options = ("127.0.0.1", free_port()), {"purpose": torchrun._PURPOSE, "waits": True}
+    with ThreadPoolExecutor(2) as pool:
+        collecting = pool.submit(torchrun._collect_addresses, place, 3, SECRET, LONG)
+        exchanging = pool.submit(torchrun._exchange_addresses, place, 1, 3, SECRET, LONG)
+        with pytest.raises(OSError, match=r"closed|reset|pipe"):  # a stranger
+            join(place, 2, 0, b"guessed", Deadline(LONG), **options)  # type: ignore[arg-type]
+        join(place, 2, 0, SECRET, Deadline(LONG), **options).close()  # type: ignore[arg-type]
+        with pytest.raises(CommunicationError, match="rank 0 cannot exchange addresses with rank 2: the"):
+            collecting.result()
+        with pytest.raises(CommunicationError, match="rank 1 cannot join rank 0"):
+            exchanging.result()

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
 from typing import Any
@@ -18,9 +18,7 @@ from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
-from gsparse.distributed.client.calls import answers_of_workers, release
-from gsparse.distributed.client.scheduler import known_workers
-from gsparse.distributed.worker.group_tasks import needs_restart
+from gsparse.distributed.client.scheduler import answers_of_workers, known_workers, release
 from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 _HOST = "127.0.0.1"
@@ -29,8 +27,6 @@ _HOST = "127.0.0.1"
 _CLOSE_TIMEOUT = 20.0
 # The most workers on the CPU for each CPU. A worker is a process, which takes a second of processor time to start.
 _MOST_PER_CPU = 8
-# Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
-_RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
 
 class _WorkerEnvironment:
@@ -227,8 +223,8 @@ def _num_gpus(device: str) -> int:
         return 0
 
 
-def usable_workers(client: distributed.Client, choose: Callable[[], list[str]], timeout: float) -> list[str]:
-    """Return chosen workers that answer and that NCCL can use.
+def living_workers(client: distributed.Client, choose: Callable[[], list[str]], timeout: float) -> list[str]:
+    """Return chosen workers that answer.
 
     If one of them is lost, they are chosen again, because the scheduler learns of a loss a moment later.
 
@@ -250,38 +246,13 @@ def usable_workers(client: distributed.Client, choose: Callable[[], list[str]], 
         chosen = choose()
         if not chosen:
             raise CommunicationError("no worker of this matrix is left to go on with")
+        placement: dict[str, Any] = {"allow_other_workers": False, "pure": False}
+        answers = {worker: client.submit(os.getpid, workers=[worker], **placement) for worker in chosen}
         try:
-            return _restart_stuck_workers(client, chosen, timeout)
+            answers_of_workers(answers, timeout)
+            return chosen
         except WorkerLostError:
             if time.monotonic() > deadline:
                 raise
-
-
-def _restart_stuck_workers(client: distributed.Client, workers: Sequence[str], timeout: float) -> list[str]:
-    """Restart the workers in which NCCL could not free its resources, which needs the end of the process.
-
-    Return the new addresses of all workers.
-
-    If one of the stuck workers has no nanny, dask restarts none of them, and all are used as they are. A worker that
-    does not register in time is left out.
-    """
-    answers = {
-        worker: client.submit(needs_restart, workers=[worker], allow_other_workers=False, pure=False)
-        for worker in workers
-    }
-    try:
-        answers_of_workers(answers, timeout)
-        stuck = [worker for worker, answer in answers.items() if answer.result()]
-    finally:
-        release(list(answers.values()))
-    if not stuck:
-        return list(workers)
-    names = {address: info["name"] for address, info in known_workers(client).items() if address in answers}
-    with suppress(ValueError):  # dask raises it, and restarts none, if one of them has no nanny
-        client.restart_workers(stuck, timeout=timeout, raise_for_error=False)
-    expected, deadline = set(names.values()), time.monotonic() + _RESTART_TIMEOUT
-    while True:
-        addresses = {info["name"]: address for address, info in known_workers(client).items()}
-        if expected <= addresses.keys() or time.monotonic() > deadline:
-            return [addresses[name] for address in workers if (name := names.get(address)) in addresses]
-        time.sleep(_RESTART_CHECK_INTERVAL)
+        finally:
+            release(list(answers.values()))

@@ -8,22 +8,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.algebra import ComputedRows
+from gsparse.device.select import get_device
 from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
-from gsparse.distributed.client.row_sources import RowSource
+from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.entry_tasks import discard, publish, save
 from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.errors import ShapeError
+from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
@@ -67,7 +69,7 @@ class DistributedEntries(DistributedOperator):
 
         Only these rows are sent. They are what SciPy returns for ``A.tocsr()[rows]``.
         """
-        numbers = _row_numbers(rows, self.shape[0])
+        numbers = _row_numbers(rows, self.shape)
         is_single = numbers.ndim == 0
         numbers = np.atleast_1d(numbers)
         in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
@@ -296,25 +298,16 @@ class ValueOrder:
         return values[self.indptr[rows.start] : self.indptr[rows.stop]]
 
 
-def _row_numbers(rows: Any, num_rows: int) -> HostArray:
+def _row_numbers(rows: Any, shape: tuple[int, int]) -> HostArray:
     """Return the numbers of the rows that an index selects, as an array; without dimensions for a single row."""
     if isinstance(rows, tuple):
         raise IndexError("a distributed matrix has an index for rows only: A[rows][:, columns]")
-    if isinstance(rows, slice):
-        return np.arange(*rows.indices(num_rows))
-    numbers = np.asarray(rows)
-    if numbers.size == 0 and not isinstance(rows, np.ndarray):
-        numbers = numbers.astype(np.int64)
-    if numbers.ndim > 1 or numbers.dtype.kind not in "biu":
+    host: Any = SimpleNamespace(shape=shape, ndim=2, device=get_device("cpu"))
+    parsed = parse_index(host, rows)
+    numbers = np.asarray(parsed.axes[0], np.int64)
+    if numbers.ndim > 1 or parsed.shape != (*numbers.shape, shape[1]):
         raise IndexError(f"rows are selected by integers, a slice, or a mask, got {type(rows).__name__}")
-    if numbers.dtype.kind == "b":
-        if numbers.shape != (num_rows,):
-            raise IndexError(f"a mask of rows must have shape {(num_rows,)}, got {numbers.shape}")
-        return np.flatnonzero(numbers)
-    numbers = numbers.astype(np.int64)
-    if numbers.size and not (-num_rows <= numbers.min() and numbers.max() < num_rows):
-        raise IndexError(f"row numbers must be from {-num_rows} to {num_rows - 1}, got {rows}")
-    return np.where(numbers < 0, numbers + num_rows, numbers)
+    return numbers
 
 
 def _write_checkpoint(rank_group: RankGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:

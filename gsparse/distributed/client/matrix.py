@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
-from gsparse.distributed.client.algebra import ComputedRows
-from gsparse.distributed.client.cluster import chosen_workers, current_client, usable_workers
+from gsparse.distributed.client.cluster import chosen_workers, current_client, living_workers
 from gsparse.distributed.client.entries import DistributedEntries
-from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import VectorLayout, WorkerProducts
 from gsparse.distributed.client.rank_group import RankGroup
-from gsparse.distributed.client.row_sources import Partition, RowSource
-from gsparse.distributed.client.solves import eigenpairs_on_workers
+from gsparse.distributed.client.row_sources import ComputedRows, Partition, RowSource
+from gsparse.distributed.client.solves import DistributedPreconditioner, eigenpairs_on_workers
 from gsparse.distributed.ranks.partition import parse_partition
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
@@ -102,10 +100,10 @@ class DistributedMatrix(DistributedEntries):
         if not (isinstance(timeout, Real) and 0 < timeout < np.inf):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         client = current_client(client)
-        usable = usable_workers(client, lambda: chosen_workers(client, workers), timeout)
-        arranged, permutation, rows = source.arrange(partition, reorder, len(usable))
+        living = living_workers(client, lambda: chosen_workers(client, workers), timeout)
+        arranged, permutation, rows = source.arrange(partition, reorder, len(living))
         layout = VectorLayout.of(rows, source.shape[1], permutation)
-        return cls(arranged, source, client, usable, layout, device, timeout, options)
+        return cls(arranged, source, client, living, layout, device, timeout, options)
 
     # ------------------------------------------------------------------ attributes
 
@@ -252,8 +250,7 @@ class DistributedMatrix(DistributedEntries):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            where = self._rank_group, self._layout
-            return eigenpairs_on_workers(name, *where, self._own_preconditioner, arguments)
+            return eigenpairs_on_workers(self, name, arguments)
         return self._solve(name, *args, **kwargs)
 
     def _own_preconditioner(self, M: Any) -> DistributedPreconditioner | None:
@@ -303,9 +300,8 @@ class DistributedMatrix(DistributedEntries):
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         for is_last_attempt in (on_failure == "raise", True):
-            where, vectors = (self._rank_group, self._layout), {"x0": x0}
             try:
-                result: SolveResult = solves.run(*where, solve, b, vectors, callback, preconditioner)
+                result: SolveResult = solves.run(self, solve, b, {"x0": x0}, callback, preconditioner)
                 break
             except CommunicationError:
                 if is_last_attempt:
@@ -326,7 +322,7 @@ class DistributedMatrix(DistributedEntries):
         copies = {rank: copy for rank, copy in answers.items() if copy is not None}
         parts = assemble(copies, np.diff(layout.columns.row_bounds).tolist())
         if self._source.is_lasting:
-            workers = usable_workers(self.client, rank_group.remaining_workers, rank_group.timeout)
+            workers = living_workers(self.client, rank_group.remaining_workers, rank_group.timeout)
             self.close()
             rows = self._source.partition("nnz", len(workers))
             self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))

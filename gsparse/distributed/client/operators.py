@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.distributed.client.algebra import combine, multiply, negative, scale, transpose
 from gsparse.distributed.client.products import WorkerProducts, check_operand, is_dask
+from gsparse.distributed.client.row_sources import combine, multiply, negative, scale, transpose
 
 HostArray = npt.NDArray[Any]
 

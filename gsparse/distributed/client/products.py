@@ -102,24 +102,6 @@ class VectorLayout:
         is_whole = len(parts) == 1 and parts[0].flags.writeable
         return self.in_matrix_order(parts[0] if is_whole else np.concatenate(parts))  # type: ignore[no-any-return]
 
-    def chunks(self, x: Any, partition: RowPartition) -> list[Any]:
-        """Return the parts of a dask array that the ranks own, as delayed objects."""
-        return divided(self.in_block_order(x), partition)
-
-    def dask_array(self, parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
-        """Join the parts of the ranks to one dask array, without moving them.
-
-        Parameters
-        ----------
-        parts : sequence of delayed or Future
-        partition : RowPartition
-            The owners of the entries.
-        width : tuple of int
-            Shape of one row: () for a vector, (k,) for k vectors.
-        dtype : dtype
-        """
-        return self.in_matrix_order(undivided(parts, partition, width, dtype))
-
 
 def divided(x: Any, partition: RowPartition) -> list[Any]:
     """Return the parts of a dask array for the ranks of a partition, as delayed objects."""
@@ -128,7 +110,17 @@ def divided(x: Any, partition: RowPartition) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
-    """Return the dask array with these parts, see `VectorLayout.dask_array`."""
+    """Join the parts of the ranks to one dask array, without moving them.
+
+    Parameters
+    ----------
+    parts : sequence of delayed or Future
+    partition : RowPartition
+        The owners of the entries.
+    width : tuple of int
+        Shape of one row: () for a vector, (k,) for k vectors.
+    dtype : dtype
+    """
     import dask.array as da
 
     sizes = np.diff(partition.row_bounds).tolist()
@@ -183,7 +175,7 @@ class WorkerProducts:
 
         layout, rank_group, is_plain = self._layout, self._rank_group, operation == "plain"
         x_partition, y_partition = (layout.columns, layout.rows) if is_plain else (layout.rows, layout.columns)
-        chunks = layout.chunks(x, x_partition)
+        chunks = divided(layout.in_block_order(x), x_partition)
         pieces: list[Any] = []
         products = []
         for rank, (metadata, address) in enumerate(zip(self._rank_metadata, rank_group.workers, strict=True)):
@@ -194,7 +186,8 @@ class WorkerProducts:
                 products.append(multiply(rank_key(rank_group.key, rank), address, chunks[rank], pieces, operation))
         if not is_plain:
             products = [self._with_contributions(products, rank) for rank in rank_group.ranks]
-        return layout.dask_array(products, y_partition, x.shape[1:], result_dtype(self.dtype, x.dtype))
+        y = undivided(products, y_partition, x.shape[1:], result_dtype(self.dtype, x.dtype))
+        return layout.in_matrix_order(y)
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
         """Return a vector as a dask array in chunks on the workers that own the rows, or the columns, of the matrix."""

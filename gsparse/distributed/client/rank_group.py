@@ -17,22 +17,20 @@ import distributed
 from distributed.actor import Actor
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.calls import (
+from gsparse.distributed.client.scheduler import (
     Calls,
+    Reservation,
     answers_of_workers,
     check_computable,
+    check_running,
+    close_client_at_exit,
+    has_scheduler,
+    known_workers,
     new_call,
     raise_errors,
     release,
     silent_error,
     wait_for,
-)
-from gsparse.distributed.client.scheduler import (
-    Reservation,
-    check_running,
-    close_client_at_exit,
-    has_scheduler,
-    known_workers,
 )
 from gsparse.distributed.worker import entry_tasks, group_tasks
 from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector

@@ -1,27 +1,28 @@
-"""Running the solvers and eigensolvers of `gsparse.linalg` on the workers of a matrix, from the user's process."""
+"""Solvers, eigensolvers and preconditioners of `gsparse.linalg` on the workers of a matrix, from the user's process."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import distributed
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator
 
 from gsparse.device.select import device_of
-from gsparse.distributed.client.calls import new_call
-from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import VectorLayout, is_dask
+from gsparse.distributed.client.products import VectorLayout, check_numbers, divided, is_dask, undivided
 from gsparse.distributed.client.rank_group import RankGroup, argument
+from gsparse.distributed.client.scheduler import new_call
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
 from gsparse.distributed.worker.solve_tasks import SolveSpec
+from gsparse.errors import ShapeError
 from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small, unconverged
 from gsparse.linalg.registry import METHODS
@@ -31,10 +32,162 @@ HostArray = npt.NDArray[Any]
 Report = dict[str, float]
 
 
+class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
+    """A preconditioner that the workers make.
+
+    They make multigrid together. For every other preconditioner, each worker uses its own diagonal block only, which
+    is block Jacobi over the workers. The more workers there are, the more iterations a solve needs. ``print(M)`` shows
+    the levels of multigrid.
+
+    The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
+    else, SciPy's solvers included, it is a linear operator. Each product sends its vector to the workers and back,
+    which takes milliseconds.
+
+    Parameters
+    ----------
+    matrix : DistributedMatrix
+    name : str
+        Name of the preconditioner in `gsparse.linalg`.
+    arguments : dict
+        All of its arguments but the matrix.
+
+    Raises
+    ------
+    ShapeError
+        If an argument that has a row for each row of the matrix, such as `B`, has another number of rows.
+    FactorizationError, CommunicationError, WorkerLostError
+        If the set-up of multigrid fails, which runs at once. Other preconditioners are made in the first solve, which
+        then raises their errors.
+    """
+
+    def __init__(self, matrix: Any, name: str, arguments: dict[str, Any]) -> None:
+        super().__init__(matrix.dtype, matrix.shape)
+        method, layout = METHODS[name], matrix._layout
+        self.matrix, self._spans_ranks = matrix, method.spans_ranks
+        self._rows = {key: arguments[key] for key in method.row_arguments if arguments[key] is not None}
+        self._rows = {key: np.asarray(value) for key, value in self._rows.items()}
+        for key, value in self._rows.items():
+            layout.check(value, layout.rows, key)
+        others = {key: value for key, value in arguments.items() if key not in method.row_arguments}
+        self._spec = solve_tasks.PreconditionerSpec.of(name, others, self._rows)
+        self._summary: solve_tasks.PreconditionerSummary | None = None
+        if self._spans_ranks:
+            group = matrix._rank_group
+            with group.exclusive():
+                group.reconnect()
+                self._set_up()
+
+    def __repr__(self) -> str:
+        workers, summary = len(self.matrix._rank_group.workers), self._summary
+        made = f"{self._spec.name} preconditioner" if summary is None else f"{summary.text}"
+        return f"<DistributedPreconditioner of shape {self.shape} on {workers} workers: {made}>"
+
+    def __str__(self) -> str:
+        return repr(self) if self._summary is None else self._summary.table
+
+    def specification(self) -> solve_tasks.PreconditionerSpec:
+        """Return the description by which the ranks find the preconditioner.
+
+        If they make it together, and have not made it for these connections yet, they make it first. The caller has
+        reserved the workers (`RankGroup.exclusive`) and connected them.
+        """
+        matrix = self.matrix
+        made_in = matrix._preconditioner_epochs.get(self._spec.key)
+        if self._spans_ranks and made_in != matrix._rank_group.epoch:
+            self._set_up()
+        return self._spec
+
+    def _set_up(self) -> None:
+        """Let the ranks make the preconditioner together."""
+        group, layout = self.matrix._rank_group, self.matrix._layout
+        parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
+        rows = [(self._spec, {key: part[rank] for key, part in parts.items()}) for rank in group.ranks]
+        self._take_over(group.call_together(solve_tasks.set_up, rows))
+
+    def update(self, A: Any) -> DistributedPreconditioner:
+        """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
+
+        Parameters
+        ----------
+        A : DistributedMatrix
+            A matrix with the same structure on the same workers, such as ``A.with_data(values)``. Close the matrix to
+            which this preconditioner belongs only afterwards: if it is closed, multigrid is set up from the beginning.
+
+        Returns
+        -------
+        DistributedPreconditioner
+            This object, which has changed.
+
+        Raises
+        ------
+        ShapeError
+            If the matrix has other workers or other row bounds.
+        StructureError
+            If the matrix has another structure.
+        FactorizationError, CommunicationError, WorkerLostError
+            If the set-up of multigrid fails.
+        """
+        before, old, new = self.matrix, self.matrix._rank_group, A._rank_group
+        if (old.workers, before._layout.rows) != (new.workers, A._layout.rows):
+            raise ShapeError(
+                "update needs a matrix on the same workers and with the same row bounds: use A.with_data(values), or "
+                f"{self._spec.name}(A)"
+            )
+        self.matrix = A
+        if not self._spans_ranks:
+            return self
+        with new.exclusive():
+            new.reconnect()
+            made_in = before._preconditioner_epochs.pop(self._spec.key, None)
+            if old.is_open and made_in == old.epoch:
+                arguments = [(self._spec, old.key)] * len(new.workers)
+                self._take_over(new.call_together(solve_tasks.update, arguments))
+            else:
+                self._set_up()
+        return self
+
+    def _take_over(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
+        """Keep the summary of rank 0, and issue its warnings here."""
+        group = self.matrix._rank_group
+        self._summary = summaries[0]
+        self.matrix._preconditioner_epochs[self._spec.key] = group.epoch
+        for text, category in summaries[0].warnings:
+            warnings.warn(text, category, stacklevel=6)
+
+    def _matvec(self, x: HostArray) -> HostArray:
+        return self._apply(x.reshape(-1), adjoint=False)
+
+    def _matmat(self, X: HostArray) -> HostArray:
+        return self._apply(X, adjoint=False)
+
+    def _rmatvec(self, x: HostArray) -> HostArray:
+        return self._apply(x.reshape(-1), adjoint=True)
+
+    def _rmatmat(self, X: HostArray) -> HostArray:
+        return self._apply(X, adjoint=True)
+
+    def _apply(self, x: HostArray, *, adjoint: bool) -> HostArray:
+        group = self.matrix._rank_group
+        group.check_open()
+        check_numbers("a product", x)
+        if not self._spans_ranks:
+            return self._product(x, adjoint)
+        with group.exclusive():
+            group.reconnect()
+            self.specification()
+            return self._product(x, adjoint)
+
+    def _product(self, x: HostArray, adjoint: bool) -> HostArray:
+        group: RankGroup = self.matrix._rank_group
+        layout: VectorLayout = self.matrix._layout
+        parts = layout.split(np.asarray(x), layout.columns)
+        call = group.call_together if self._spans_ranks else group.call
+        return layout.join(call(solve_tasks.precondition, [(self._spec, part, adjoint) for part in parts]))
+
+
 def run(
-    rank_group: RankGroup,
-    layout: VectorLayout,
-    solve: solve_tasks.SolveSpec,
+    A: Any,
+    solve: SolveSpec,
     b: Any,
     vectors: dict[str, Any],
     callback: Callable[[Any], Any] | None = None,
@@ -44,21 +197,24 @@ def run(
 
     Parameters
     ----------
-    rank_group : RankGroup
-    layout : VectorLayout
+    A : DistributedMatrix
     solve : SolveSpec
-    b : array, optional
-        The vector with one entry for each row, in a NumPy or a dask array.
-    vectors : dict
-        Other arguments that are vectors with one entry for each column, by name. A value may be None.
+    b : ndarray, dask.array.Array or None
+        The right-hand side, with an entry for each row; None for a start that the solver chooses.
+    vectors : dict of str to ndarray, dask.array.Array or None
+        Further vectors, with an entry for each column, by their argument of the solver.
     callback : callable, optional
-        Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
     """
-    parts = {"b": [None] * len(rank_group.ranks) if b is None else _parts(rank_group, layout, b, layout.rows, "b")}
-    parts |= {name: _parts(rank_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
-    name, solve = new_call(solve.name), replace(solve, keeps_results=is_dask(b))
-    with rank_group.exclusive(), _message_handler(rank_group, layout, solve, name, callback) as handler:
+    rank_group, layout = A._rank_group, A._layout
+    parts = {"b": [None] * len(rank_group.ranks) if b is None else _parts(A, b, layout.rows, "b")}
+    parts |= {name: _parts(A, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    name, solve, handler = new_call(solve.name), replace(solve, keeps_results=is_dask(b)), None
+    with ExitStack() as stack:
+        stack.enter_context(rank_group.exclusive())
+        if solve.reports_progress or callback is not None:
+            bar = bars()(unit="it", desc=solve.name) if solve.reports_progress else nullcontext()
+            handler = _MessageHandler(rank_group, layout, name, callback, stack.enter_context(bar))
         rank_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
@@ -70,42 +226,25 @@ def run(
     parts_of_all = [list(parts) for parts in zip(*(one.vectors for one in solutions), strict=True)]
     if not solve.keeps_results:
         return solution.with_vectors([layout.join(parts) for parts in parts_of_all])
-    return solution.with_vectors(
-        [
-            layout.dask_array(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
-            for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
-        ]
-    )
+    lazy = [
+        undivided(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
+        for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
+    ]
+    return solution.with_vectors([layout.in_matrix_order(vector) for vector in lazy])
 
 
-def _parts(rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
+def _parts(A: Any, x: Any, partition: RowPartition, name: str) -> list[Any]:
     """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
-    x = x if is_dask(x) else np.asarray(x)
+    layout, client, x = A._layout, A.client, x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
     if not is_dask(x):
         return list(layout.split(x, partition))
-    chunks, client = layout.chunks(x, partition), rank_group.client
+    chunks = divided(layout.in_block_order(x), partition)
     if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
         futures = [distributed.Future(chunk.key, client) for chunk in chunks]
     else:
         futures = client.compute(chunks)
-    return rank_group.on_own_workers(futures, name)
-
-
-@contextmanager
-def _message_handler(
-    rank_group: RankGroup,
-    layout: VectorLayout,
-    solve: solve_tasks.SolveSpec,
-    name: str,
-    callback: Callable[[Any], Any] | None,
-) -> Iterator[_MessageHandler | None]:
-    """Return what handles messages of the ranks, if they send any, with tqdm's bar that shows their reports."""
-    if not (solve.reports_progress or solve.has_callback):
-        yield None
-        return
-    with bars()(unit="it", desc=solve.name) if solve.reports_progress else nullcontext() as bar:
-        yield _MessageHandler(rank_group, layout, name, callback, bar)
+    return list(A._rank_group.on_own_workers(futures, name))
 
 
 class _MessageHandler:
@@ -158,83 +297,72 @@ class _MessageHandler:
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 
-def eigenpairs_on_workers(
-    name: str,
-    rank_group: RankGroup,
-    layout: VectorLayout,
-    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
-    options: dict[str, Any],
-) -> Any:
-    """Run an eigensolver on the workers.
-
-    Return NotImplemented if the eigensolver or its arguments do not allow that. It then runs in this process, and only
-    the products run on the workers.
+def eigenpairs_on_workers(A: Any, name: str, options: dict[str, Any]) -> Any:
+    """Run an eigensolver on the workers of a distributed matrix.
 
     Parameters
     ----------
+    A : DistributedMatrix
     name : str
-    rank_group : RankGroup
-    layout : VectorLayout
-    preconditioner_of : callable
-        Returns its argument if that is a preconditioner of this matrix, and None for anything else.
+        Name of the eigensolver in `gsparse.linalg`.
     options : dict
-        All arguments but the matrix.
+        All of its arguments but the matrix.
+
+    Returns
+    -------
+    tuple, array or NotImplemented
+        What the eigensolver returns. NotImplemented stands for arguments that ranks cannot take, with which the
+        eigensolver has to run in this process.
     """
     match METHODS[name].start:
         case "X":
-            return _from_block(name, rank_group, layout, preconditioner_of, options)
+            return _from_block(A, name, options)
         case "v0":
-            return _from_vector(name, rank_group, layout, options)
+            return _from_vector(A, name, options)
     return NotImplemented
 
 
-def _from_block(
-    name: str,
-    rank_group: RankGroup,
-    layout: VectorLayout,
-    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
-    options: dict[str, Any],
-) -> Any:
+def _from_block(A: Any, name: str, options: dict[str, Any]) -> Any:
     """Run an eigensolver that begins with a block of vectors, or return NotImplemented."""
     X, B, M, Y = (options.pop(name) for name in "XBMY")
-    preconditioner = preconditioner_of(M)
-    if B is not None or (M is not None and preconditioner is None) or not _fits(layout, X, Y):
+    preconditioner = A._own_preconditioner(M)
+    if B is not None or (M is not None and preconditioner is None) or not _fits(A.shape, X, Y):
         return NotImplemented
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
     solve = SolveSpec(name, options)
-    values, vectors, *histories = run(rank_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
-    _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
+    values, vectors, *histories = run(A, solve, X, {"Y": Y}, preconditioner=preconditioner)
+    _warn(histories[1][-1], options["tol"], A.shape[0], vectors.dtype)
     requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
     return (values, vectors, *requested)
 
 
-def _from_vector(name: str, rank_group: RankGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+def _from_vector(A: Any, name: str, options: dict[str, Any]) -> Any:
     """Run an eigensolver that begins with one vector, or return NotImplemented."""
-    n, v0 = layout.shape[0], options.pop("v0")
+    n, v0 = A.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
     is_device_array = v0 is not None and device_of(v0) is not None
-    if is_refused or is_device_array or layout.shape[1] != n or options["k"] <= 0:
+    if is_refused or is_device_array or A.shape[1] != n or options["k"] <= 0:
         return NotImplemented
     if problem.is_small(n, options["k"], options["ncv"], options["maxiter"]):
         return NotImplemented
     wants_vectors = options["return_eigenvectors"]
     solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
     v0 = None if v0 is None else np.asarray(v0).reshape(-1)
-    values, vectors, *errors = run(rank_group, layout, solve, v0, {})
+    values, vectors, *errors = run(A, solve, v0, {})
     if errors:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)
     return (values, vectors) if wants_vectors else values
 
 
-def _fits(layout: VectorLayout, X: Any, Y: Any) -> bool:
+def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:
     """Return whether the blocks can be split for the ranks, and are small compared with the matrix."""
     blocks = [block for block in (X, Y) if block is not None]
     if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
         return False
     widths = [np.shape(block)[1] for block in blocks]
-    return layout.shape[0] == layout.shape[1] and not is_small(layout.shape[0], sum(widths[1:]), widths[0])
+    return shape[0] == shape[1] and not is_small(shape[0], sum(widths[1:]), widths[0])
 
 
 def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:

@@ -279,7 +279,7 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 class _MatrixMarket:
     """A file in NIST's text format. The entries have any order, so the whole file is read for each range of rows.
 
-    It is read in chunks of lines. SciPy parses each chunk as if it were a file of its own.
+    It is read in chunks of lines. SciPy parses each chunk like a file of its own. A dense array is read at once.
     """
 
     writer: ClassVar = matrix_market.WRITER
@@ -298,7 +298,7 @@ class _MatrixMarket:
     def shape(self) -> tuple[int, int]:
         return self.header.shape
 
-    def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
+    def row_lengths(self, lo: int, hi: int) -> None:
         return None
 
     def permutation_part(self) -> None:
@@ -306,6 +306,8 @@ class _MatrixMarket:
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         with reading(self.path, self.writer):
+            if self.header.layout == "array":
+                return matrix_market.read(self.path, None)[lo:hi]
             parts = [self._select_rows(part, lo, hi) for part in self._parts(empty=lo == hi)]
             row, col, data = (np.concatenate(vectors) for vectors in zip(*parts, strict=True))
             rows = sp.coo_array((data, (row, col)), shape=(hi - lo, self.shape[1]))
@@ -321,62 +323,29 @@ class _MatrixMarket:
         yield matrix_market.without_entries(self.header)
         if empty:
             return
-        parse = self._parse_coordinates if self.header.layout == "coordinate" else self._parse_values
         num_read = 0
         with matrix_market.opened(self.path) as (_, stream):
-            for count, lines in _line_chunks(stream):
+            while chunk := stream.read(_CHUNK):
+                lines = _BLANK_LINES.sub(b"\n", (chunk + matrix_market.rest_of_line(stream)).strip())
+                count = lines.count(b"\n") + 1 if lines else 0
                 if num_read + count > self.header.num_lines:
                     raise ValueError(f"it holds more than the {self.header.num_lines:,} entries it announces")
-                yield parse(num_read, count, lines)
+                if count:
+                    yield self._parse(num_read, count, lines)
                 num_read += count
         if num_read != self.header.num_lines:
             raise ValueError(f"it holds {num_read:,} entries of {self.header.num_lines:,}")
 
-    def _parse_coordinates(self, first: int, count: int, lines: bytes) -> sp.coo_array:
-        """Parse lines of the layout "coordinate": each one has a row, a column and a value."""
-        return self._parse(first, f"coordinate {self.header.field} {self.header.symmetry}", (*self.shape, count), lines)
-
-    def _parse_values(self, first: int, count: int, lines: bytes) -> sp.coo_array:
-        """Parse lines of the layout "array": the values of a dense matrix, column by column. Zeros are left out.
-
-        Of a symmetric matrix, each column is listed from its diagonal on; of a skew-symmetric one, from below it.
-        """
-        values = self._parse(first, f"array {self.header.field} general", (count, 1), lines)[:, 0]
-        (num_rows, num_cols), symmetry = self.shape, self.header.symmetry
-        first_rows = np.arange(num_cols) if symmetry in _MIRRORS else np.zeros(num_cols, np.int64)
-        first_rows += symmetry == "skew-symmetric"
-        starts = np.concatenate([[0], np.cumsum(num_rows - first_rows)])  # number of each column's first value
-        numbers = np.arange(first, first + count)[values != 0]
-        values = values[values != 0]
-        col = np.searchsorted(starts, numbers, side="right") - 1
-        row = numbers - starts[col] + first_rows[col]
-        if symmetry in _MIRRORS:
-            off_diagonal = row != col
-            row, col = np.concatenate([row, col[off_diagonal]]), np.concatenate([col, row[off_diagonal]])
-            values = np.concatenate([values, _MIRRORS[symmetry](values[off_diagonal])])
-        return sp.coo_array((values, (row, col)), shape=self.shape)
-
-    def _parse(self, first: int, kind: str, sizes: tuple[int, ...], lines: bytes) -> Any:
+    def _parse(self, first: int, count: int, lines: bytes) -> Any:
         """Parse lines as a file of their own, whose first entry is number `first` of the whole file."""
-        header = f"%%MatrixMarket matrix {kind}\n{' '.join(map(str, sizes))}\n"
+        (num_rows, num_cols), field, symmetry = self.shape, self.header.field, self.header.symmetry
+        header = f"%%MatrixMarket matrix coordinate {field} {symmetry}\n{num_rows} {num_cols} {count}\n"
         try:
             return matrix_market.parse(BytesIO(header.encode() + lines))
         except (ValueError, OverflowError) as error:
             # SciPy's message has the number of a line in the chunk, after two lines of header.
             text = re.sub(r"Line (\d+)", lambda match: f"entry {first + int(match[1]) - 2}", str(error))
             raise ValueError(text) from error
-
-
-# The value of entry (j, i) as a function of that of entry (i, j), for each symmetry.
-_MIRRORS: dict[str, Any] = {"symmetric": np.positive, "skew-symmetric": np.negative, "hermitian": np.conj}
-
-
-def _line_chunks(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield chunks of lines with their number of lines. Blank lines, which parsers skip, are removed first."""
-    while chunk := stream.read(_CHUNK):
-        lines = _BLANK_LINES.sub(b"\n", (chunk + matrix_market.rest_of_line(stream)).strip())
-        if lines:
-            yield lines.count(b"\n") + 1, lines
 
 
 # The readers by the suffix of the file's name.

@@ -6,6 +6,7 @@ and for their GPUs, `mpi.py` for processes of MPI, and `nccl.py` for GPUs.
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,24 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import CommunicationError, RankLostError
 
+# The seconds for which a rank may be silent by default.
+TIMEOUT = 60.0
+
 Buffers = Mapping[int, Array]
 
 # Seconds between two calls of `check` while a rank waits.
 _CHECK_INTERVAL = 0.05
 # A wait polls without a pause for _BUSY_SECONDS, and after that once every _POLL_INTERVAL seconds.
 _BUSY_SECONDS, _POLL_INTERVAL = 2e-3, 5e-5
+
+
+# Let another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of no time does the same there.
+yield_cpu: Callable[[], Any] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+def bytes_of(values: npt.NDArray[Any]) -> memoryview:
+    """Return the memory of a contiguous array as a buffer of bytes."""
+    return values.reshape(-1).view(np.uint8).data
 
 
 class Communicator(ABC):
@@ -63,7 +76,7 @@ class Communicator(ABC):
 
     rank: int
     world_size: int
-    timeout: float = 60.0
+    timeout: float = TIMEOUT
     is_queued: bool = False
     uses_second_stream: bool = False
     is_stuck: bool = False

@@ -33,8 +33,12 @@ def matrix_from_own_rows(
     message. The communicator is then closed.
     """
     try:
-        block, rank_device = _checked_rows(rows), _chosen_device(device, communicator, local_rank)
-        row = (*block.shape, -1 if own_columns is None else _checked_count(own_columns))
+        if not sp.issparse(rows) or rows.ndim != 2:
+            raise TypeError(f"rows must be a sparse array of SciPy with two dimensions, got {type(rows).__name__}")
+        if own_columns is not None and index(own_columns) < 0:
+            raise ShapeError(f"own_columns must not be negative, got {own_columns}")
+        block, rank_device = sp.csr_array(rows), _chosen_device(device, communicator, local_rank)
+        row = (*block.shape, -1 if own_columns is None else index(own_columns))
         # For each rank: these three, and whether it has a GPU.
         table = communicator.table(np.array([*row, isinstance(rank_device, GpuDevice)], np.int64))
         row_partition, column_partition = _partitions(table)
@@ -46,19 +50,6 @@ def matrix_from_own_rows(
         communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
         communicator.close()
         raise
-
-
-def _checked_rows(rows: Any) -> sp.csr_array:
-    if not sp.issparse(rows) or rows.ndim != 2:
-        raise TypeError(f"rows must be a sparse array of SciPy with two dimensions, got {type(rows).__name__}")
-    return sp.csr_array(rows)
-
-
-def _checked_count(own_columns: int) -> int:
-    count = index(own_columns)
-    if count < 0:
-        raise ShapeError(f"own_columns must not be negative, got {count}")
-    return count
 
 
 def _chosen_device(device: str | Device | None, communicator: Communicator, local_rank: int) -> Device:

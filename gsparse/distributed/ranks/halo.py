@@ -33,8 +33,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.errors import ShapeError
+from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.kernels.backends import kernels_of
 from gsparse.profiling import recording
 
@@ -166,10 +165,7 @@ class Halo:
     """
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
-        if columns.world_size != communicator.world_size:
-            raise ShapeError(
-                f"each rank needs one block of columns: got {columns.world_size} for {communicator.world_size} ranks"
-            )
+        check_one_block_per_rank("columns", columns, communicator.world_size)
         # If a rank has no arrays, NCCL's communicator cannot know whether those of the host or of GPUs are exchanged.
         communicator = communicator.on(get_device("cpu"))
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]

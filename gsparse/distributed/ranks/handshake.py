@@ -12,9 +12,10 @@ import hmac
 import secrets
 import socket
 import ssl
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gsparse.device.locks import make_lock
@@ -59,33 +60,29 @@ class Deadline:
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _CONNECT_RETRY_DELAY = 0.1
 
-Identify = Callable[[socket.socket, Deadline], int]
-Admit = Callable[[int, socket.socket], None]
+# What a connecting rank sends first: its number.
+HELLO = struct.Struct("<I")
 
 
 class Acceptor:
-    """Accepts connections on a listener, in threads, and passes on those that identify themselves in time.
+    """Accepts the connections of the other ranks, in threads, after they have proved that they know the secret.
 
     Parameters
     ----------
     listener : socket
         The listening socket. Closing the acceptor closes it.
-    identify : callable
-        Called with a new connection and the `Deadline` of its handshake. It returns the number that the peer has proved
-        to have, or raises `OSError` or `CommunicationError`, which closes the connection.
-    admit : callable
-        Called with that number and the connection, by one thread at a time. It takes over the connection and has to
-        close it later. If it raises an exception, the acceptor closes the connection.
-    tls : SSLContext or None
+    rank, world_size : int
+        The number of this rank, and the number of ranks.
+    secret : bytes
+    tls : SSLContext, optional
         If not None, connections are encrypted with TLS.
-    limit : int, optional
-        Maximum number of handshakes that are open at the same time. A further connection ends the oldest handshake,
-        which is a stranger's in all likelihood: that of a peer that knows the secret takes milliseconds.
-    name : str, optional
-        Name of the threads.
+    purpose : bytes, optional
+        As for `prove`.
 
     Attributes
     ----------
+    connections : dict of int to socket
+        The accepted connections by their ranks. The owner of the acceptor has to close them.
     refused : str
         Reason why the last stranger was refused, in brackets, to be appended to an error message; empty if none was.
     """
@@ -93,45 +90,48 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        identify: Identify,
-        admit: Admit,
-        tls: ssl.SSLContext | None,
-        limit: int = MAX_STRANGERS,
-        name: str = "gsparse accepts",
+        rank: int,
+        world_size: int,
+        secret: bytes,
+        tls: ssl.SSLContext | None = None,
+        purpose: bytes = b"ranks",
     ) -> None:
-        self._listener, self._tls, self._limit, self._name = listener, tls, limit, name
-        self._lock = make_lock()  # guards `_handshakes`, and lets one thread at a time call `admit`
-        self._handshakes: dict[socket.socket, threading.Thread] = {}  # the oldest first
-        self._closed = threading.Event()
+        self._listener, self._tls, self._rank, self._world_size = listener, tls, rank, world_size
+        self._secret, self._purpose, self._name = secret, purpose, f"gsparse rank {rank} accepts"
+        self.connections: dict[int, socket.socket] = {}
         self.refused = ""
+        self._lock = make_lock()  # guards `connections` and `_handshakes`
+        self._handshakes: dict[socket.socket, threading.Thread] = {}  # the oldest first
+        self._closed, self._is_complete = threading.Event(), threading.Event()
+        if world_size == 1:
+            self._is_complete.set()
         listener.settimeout(_CLOSED_CHECK_INTERVAL)
-        # `identify` and `admit` are methods of the acceptor's owner. They are passed to the threads and not stored in
-        # the acceptor: that would make a reference cycle, and the owner's memory would be freed only by the garbage
-        # collector.
-        self._thread = threading.Thread(target=self._accept, args=(identify, admit), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._accept, name=self._name, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Close the listener and end all handshakes; no connection is admitted afterwards."""
-        self._closed.set()
-        shut_down(self._listener)  # wakes the accepting thread
-        _join(self._thread)
-        self._listener.close()
-        with self._lock:
-            handshakes = list(self._handshakes.items())
-            self._handshakes.clear()
-        for connection, _ in handshakes:
-            shut_down(connection)
-        for _, thread in handshakes:
-            _join(thread)
+    def wait(self, deadline: Deadline) -> None:
+        """Wait for the connections of all other ranks; raise `TimeoutError` at the deadline."""
+        if not self._is_complete.wait(deadline.remaining()):
+            raise TimeoutError("timed out")
 
     def __enter__(self) -> Acceptor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Close the listener and end all handshakes; no connection is accepted afterwards."""
+        self._closed.set()
+        shut_down(self._listener)  # wakes the accepting thread
+        self._thread.join()
+        self._listener.close()
+        with self._lock:
+            handshakes = dict(self._handshakes)
+            self._handshakes.clear()
+        for connection in handshakes:
+            shut_down(connection)
+        for thread in handshakes.values():
+            thread.join()
 
-    def _accept(self, identify: Identify, admit: Admit) -> None:
+    def _accept(self) -> None:
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -142,36 +142,43 @@ class Acceptor:
                 continue
             self._end_oldest()
             with suppress(OSError, RuntimeError):  # the connection has ended, or no thread can be started
-                self._start_handshake(_configured(connection, self._tls), identify, admit)
+                self._start_handshake(_configured(connection, self._tls))
 
-    def _start_handshake(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
-        args = connection, identify, admit
-        thread = threading.Thread(target=self._handshake, args=args, name=self._name, daemon=True)
+    def _start_handshake(self, connection: socket.socket) -> None:
+        thread = threading.Thread(target=self._handshake, args=(connection,), name=self._name, daemon=True)
         with self._lock, closed_on_error(connection):
             thread.start()
             self._handshakes[connection] = thread
 
     def _end_oldest(self) -> None:
-        """End the oldest handshake if the maximum number is open."""
+        """End the oldest handshake if very many are open.
+
+        It is a stranger's in all likelihood: that of a peer that knows the secret takes milliseconds.
+        """
         with self._lock:
-            if len(self._handshakes) < self._limit:
+            if len(self._handshakes) < self._world_size + MAX_STRANGERS:
                 return
             connection, thread = next(iter(self._handshakes.items()))
             del self._handshakes[connection]
             shut_down(connection)
         thread.join()
 
-    def _handshake(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
+    def _handshake(self, connection: socket.socket) -> None:
         deadline = Deadline(HANDSHAKE_TIMEOUT)
         try:
             _negotiate_tls(connection, deadline)
-            peer = identify(connection, deadline)
+            (peer,) = HELLO.unpack(read_before(connection, HELLO.size, deadline))
+            self._check_expected(peer)
+            prove(connection, self._secret, self._rank, peer, deadline, connects=False, purpose=self._purpose)
             with self._lock:
-                # The handshake is complete, so `close` and `_end_oldest` must not end this connection any more. If one
-                # of them has just done so, the entry is gone.
+                # The handshake is complete, so `__exit__` and `_end_oldest` must not end this connection any more. If
+                # one of them has just done so, the entry is gone.
                 if self._handshakes.pop(connection, None) is None:
                     raise CommunicationError("its handshake was ended")
-                admit(peer, connection)
+                self._check_expected(peer)  # again: another connection of that rank may have been accepted meanwhile
+                self.connections[peer] = connection
+                if len(self.connections) == self._world_size - 1:
+                    self._is_complete.set()
         except Exception as error:  # an error that a stranger causes must not affect other connections
             self.refused = f" (a stranger was refused: {error})"
             connection.close()
@@ -179,33 +186,53 @@ class Acceptor:
             with self._lock:
                 self._handshakes.pop(connection, None)
 
+    def _check_expected(self, peer: int) -> None:
+        if not 0 <= peer < self._world_size or peer == self._rank or peer in self.connections:
+            raise CommunicationError(f"it claimed to be rank {peer}")
 
-def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
+
+def join(
+    address: Address,
+    rank: int,
+    peer: int,
+    secret: bytes,
+    deadline: Deadline,
+    tls: ssl.SSLContext | None = None,
+    purpose: bytes = b"ranks",
+    waits: bool = False,
+) -> socket.socket:
+    """Connect as a rank to the `Acceptor` of another one. `waits` is as for `connect`."""
+    connection = connect(address, tls, deadline, waits)
+    with closed_on_error(connection):
+        connection.sendall(HELLO.pack(rank))
+        prove(connection, secret, rank, peer, deadline, connects=True, purpose=purpose)
+    return connection
+
+
+def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline, waits: bool = False) -> socket.socket:
     """Connect to an address within a deadline, the handshake of TLS included.
+
+    Try again until the deadline if there is no route to the host: when a link that was cut comes back, the system still
+    reports for a few seconds that the host cannot be reached. With `waits`, do so also while no process listens there.
 
     Raises
     ------
     OSError
         If no process listens at the address, TLS refuses the other end, or the deadline has passed.
     """
-    connection = _configured(_connect_tcp(address, deadline), tls, address[0])
+    while True:
+        try:
+            connection = socket.create_connection(address[:2], deadline.remaining())
+            break
+        except OSError as error:
+            is_temporary = error.errno in _UNREACHABLE or (waits and isinstance(error, ConnectionRefusedError))
+            if not is_temporary or deadline.remaining() < _CONNECT_RETRY_DELAY:
+                raise
+            time.sleep(_CONNECT_RETRY_DELAY)
+    connection = _configured(connection, tls, address[0])
     with closed_on_error(connection):
         _negotiate_tls(connection, deadline)
     return connection
-
-
-def _connect_tcp(address: Address, deadline: Deadline) -> socket.socket:
-    """Connect, and try again until the deadline if there is no route to the host.
-
-    When a link that was cut comes back, the system still reports for a few seconds that the host cannot be reached.
-    """
-    while True:
-        try:
-            return socket.create_connection(address[:2], deadline.remaining())
-        except OSError as error:
-            if error.errno not in _UNREACHABLE or deadline.remaining() < _CONNECT_RETRY_DELAY:
-                raise
-            time.sleep(_CONNECT_RETRY_DELAY)
 
 
 def prove(
@@ -300,15 +327,6 @@ def _negotiate_tls(connection: socket.socket, deadline: Deadline) -> None:
     if isinstance(connection, ssl.SSLSocket):
         connection.settimeout(deadline.remaining())  # applies to the TLS handshake as a whole
         connection.do_handshake()
-
-
-def _join(thread: threading.Thread) -> None:
-    """Wait for a thread to end, unless it is the current one.
-
-    The garbage collector may close the owner of an acceptor in any thread, also in one of the acceptor's threads.
-    """
-    if thread is not threading.current_thread():
-        thread.join()
 
 
 @contextmanager

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.distributed.ranks.communicator import TIMEOUT, Buffers, Communicator
 from gsparse.distributed.ranks.partition import check_world_size
 from gsparse.errors import CommunicationError
-
-_TIMEOUT = 60.0
 
 
 class _Group:
@@ -64,7 +62,7 @@ class LocalCommunicator(Communicator):
         self._group, self.rank, self.world_size, self.timeout = group, rank, world_size, group.timeout
 
     @classmethod
-    def group(cls, world_size: int, timeout: float = _TIMEOUT) -> list[LocalCommunicator]:
+    def group(cls, world_size: int, timeout: float = TIMEOUT) -> list[LocalCommunicator]:
         """Make the communicators of a new group.
 
         Parameters
@@ -133,7 +131,7 @@ class LocalCommunicator(Communicator):
         pass
 
 
-def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = _TIMEOUT) -> list[Any]:
+def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
     """Run ``work(communicator, *args)`` in one thread for each rank, and return the results.
 
     Parameters

@@ -20,9 +20,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.ranks.communicator import Buffers, Communicator, SingleCommunicator
+from gsparse.distributed.ranks.communicator import (
+    TIMEOUT,
+    Buffers,
+    Communicator,
+    SingleCommunicator,
+    bytes_of,
+    yield_cpu,
+)
 from gsparse.distributed.ranks.construction import matrix_from_own_rows
-from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, yield_cpu
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import CommunicationError
 

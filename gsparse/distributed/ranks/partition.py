@@ -206,41 +206,35 @@ Permutation = npt.NDArray[np.int64]
 
 
 def order_rows(
-    S: Any, reorder: str | None, partition: str | Sequence[int], world_size: int
-) -> tuple[Permutation | None, RowPartition]:
-    """Choose an order of the rows, and the rank that owns each row.
+    S: sp.csr_array, reorder: str | None, num_parts: int | None = None
+) -> tuple[Permutation, tuple[int, ...] | None]:
+    """Choose an order of the rows and columns of a square matrix.
 
     Parameters
     ----------
-    S : sparse array or matrix, shape (M, N)
+    S : csr_array, shape (N, N)
         Only its structure is used, stored zeros included.
     reorder : {None, "rcm"}
         "rcm" is reverse Cuthill-McKee [1]_. It places neighbours close together, so that a rank's ghosts belong to the
         ranks next to it.
-    partition : {"rows", "nnz", "metis"} or sequence of int
-        "rows" gives every rank about the same number of rows, and "nnz" of entries and rows together. "metis" calls
-        METIS [2]_ for parts with few entries between them, and moves the rows of each part together. A sequence holds
-        the bounds of a `RowPartition`, which apply to the rows in their new order.
-    world_size : int
-        Number of ranks.
+    num_parts : int, optional
+        If given, METIS [2]_ chooses this number of parts with few entries between them, and the rows of each part are
+        moved together.
 
     Returns
     -------
-    permutation : array of int64 or None
+    permutation : array of int64
         Row i in the new order is row ``permutation[i]`` of S, and the same holds for the columns. The ranks own blocks
-        of ``S[permutation][:, permutation]``, which maps ``x[permutation]`` to ``(S @ x)[permutation]``. None without
-        "rcm" and "metis".
-    RowPartition
-        The partition of the rows in their new order.
+        of ``S[permutation][:, permutation]``, which maps ``x[permutation]`` to ``(S @ x)[permutation]``.
+    bounds : tuple of int or None
+        The bounds of the parts of METIS in the new order.
 
     Raises
     ------
     ShapeError
-        If a matrix that is to be permuted is not square, or the bounds do not divide its rows into `world_size` blocks.
-    ValueError
-        If `reorder` or `partition` is none of these.
+        If the matrix is not square.
     ImportError
-        If `partition` is "metis" and PyMetis is not installed.
+        If PyMetis is needed and not installed.
 
     References
     ----------
@@ -253,27 +247,22 @@ def order_rows(
     --------
     >>> import scipy.sparse
     >>> S = scipy.sparse.csr_array([[2, 0, 0, 1], [0, 2, 1, 0], [0, 1, 2, 1], [1, 0, 1, 2]])
-    >>> permutation, partition = order_rows(S, "rcm", "nnz", 2)
+    >>> permutation, _ = order_rows(S, "rcm")
     >>> S[permutation][:, permutation].toarray()
     array([[2, 1, 0, 0],
            [1, 2, 1, 0],
            [0, 1, 2, 1],
            [0, 0, 1, 2]])
     """
-    S = sp.csr_array(S)
-    partition = parse_partition(reorder, partition)
-    by_metis = partition == "metis"
-    if reorder is None and not by_metis:
-        return None, _row_partition(S.indptr, partition, world_size)
     if S.shape[0] != S.shape[1]:
         raise ShapeError(f"only a square matrix can be reordered or partitioned by 'metis', got shape {S.shape}")
-    graph, lengths = _adjacency_graph(S), np.diff(S.indptr)
+    graph = _adjacency_graph(S)
     order = _rcm(graph) if reorder == "rcm" else np.arange(S.shape[0])
-    if by_metis:
-        parts = _metis(graph, lengths, world_size)
-        order = order[np.argsort(parts[order], kind="stable")]
-        partition = np.concatenate([[0], np.cumsum(np.bincount(parts, minlength=world_size))]).tolist()
-    return order, _row_partition(np.concatenate([[0], np.cumsum(lengths[order])]), partition, world_size)
+    if num_parts is None:
+        return order, None
+    parts = _metis(graph, np.diff(S.indptr), num_parts)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(parts, minlength=num_parts))])
+    return order[np.argsort(parts[order], kind="stable")], tuple(bounds.tolist())
 
 
 def parse_partition(reorder: str | None, partition: str | Sequence[int]) -> str | tuple[int, ...]:
@@ -287,19 +276,6 @@ def parse_partition(reorder: str | None, partition: str | Sequence[int]) -> str 
     if isinstance(parsed, str) and parsed not in ("nnz", "rows", "metis"):
         raise ValueError(f"partition must be 'nnz', 'rows', 'metis' or bounds, got {partition!r}; bounds are integers")
     return parsed
-
-
-def _row_partition(indptr: npt.NDArray[Any], partition: str | Sequence[int], world_size: int) -> RowPartition:
-    num_rows = len(indptr) - 1
-    if isinstance(partition, str):
-        by_rows = partition == "rows"
-        return RowPartition.by_rows(num_rows, world_size) if by_rows else RowPartition.by_nnz(indptr, world_size)
-    row_partition = RowPartition.from_bounds(partition, num_rows)
-    if row_partition.world_size != world_size:
-        raise ShapeError(
-            f"partition must have one block per rank: got {row_partition.world_size} for {world_size} ranks"
-        )
-    return row_partition
 
 
 def _adjacency_graph(S: sp.csr_array) -> sp.csr_array:

@@ -165,10 +165,7 @@ def _rank_rows(records: list[dict[str, Any]]) -> list[RankRow]:
 def _gathered(text: str, communicator: Communicator) -> list[str]:
     """Return the texts of all ranks. Each rank writes its own into an array, which is then added up."""
     own = np.frombuffer(text.encode(), np.uint8)
-    sizes = np.zeros(communicator.world_size, np.int64)
-    sizes[communicator.rank] = own.size
-    communicator.allreduce(sizes)
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(communicator.table([own.size])[:, 0])
     everything = np.zeros(int(ends[-1]), np.int64)
     everything[ends[communicator.rank] - own.size : ends[communicator.rank]] = own
     communicator.allreduce(everything)

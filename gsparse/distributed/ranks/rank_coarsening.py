@@ -1,4 +1,4 @@
-"""One level of smoothed aggregation over ranks: from a matrix to the transfers and the next coarser matrix.
+"""One level of multigrid over ranks: its matrix and smoothers, the transfers, and the next coarser matrix.
 
 Aggregates lie within a rank. What crosses ranks is the smoothing of the prolongator and the products:
 
@@ -9,20 +9,131 @@ Aggregates lie within a rank. What crosses ranks is the smoothing of the prolong
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import Examination, NodePattern
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes
+from gsparse.kernels.steps import Call
+from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes, group_nodes, strong_graph
+from gsparse.linalg.multigrid.level_setup import LevelMatrix, MakeSmoothers
 from gsparse.linalg.multigrid.options import Phases, Strength
-from gsparse.sparse.arithmetic import combine
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import VectorPasses
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
+from gsparse.linalg.preconditioners.square_matrix import canonical_csr
+
+# The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
+# multiply the entries in columns of other ranks by the x before their first step.
+_WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
+
+
+@dataclass(frozen=True, eq=False)
+class RankLevelMatrix(LevelMatrix):
+    """A rank's rows of the matrix of a level. `csr` has the columns of `RankRows`, and `operator` is a `RankOperator`.
+
+    Attributes
+    ----------
+    part : RankRows
+    """
+
+    part: RankRows
+
+    @staticmethod
+    def of_rows(part: RankRows, operator: RankOperator) -> RankLevelMatrix:
+        whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` is not one of the device alone
+        return whole(part.context.device, part.csr, operator, part)
+
+    def has_positive_diagonal(self) -> bool:
+        """Return whether all elements of the diagonal on all ranks are positive. Synchronizes."""
+        # Not a cached property: with Python 3.11, threads that are ranks would wait for each other's lock.
+        key = RankLevelMatrix.has_positive_diagonal
+        if key not in self.shared:
+            self.shared[key] = self.part.context.all_ranks(super().has_positive_diagonal())
+        is_positive: bool = self.shared[key]
+        return is_positive
+
+    def own_block(self) -> LevelMatrix:
+        """Return the block of the rank's rows and columns, as a matrix of its own."""
+        diagonal = self.operator.diagonal  # type: ignore[attr-defined]
+        csr = canonical_csr(diagonal)
+        return LevelMatrix(self.device, csr, MatrixOperator(diagonal))
+
+
+def smoothers_over_ranks(
+    make: MakeSmoothers, name: str
+) -> Callable[[RankLevelMatrix, bool], tuple[Smoother, Smoother]]:
+    """Return the function that makes the smoothers of a level over ranks.
+
+    Parameters
+    ----------
+    make : callable
+        The function that makes them for a matrix on one device.
+    name : str
+        The name of the smoother, or "auto".
+    """
+
+    def make_over_ranks(matrix: RankLevelMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
+        is_polynomial = name == "auto" and hermitian and matrix.has_positive_diagonal()
+        if is_polynomial or name in _WHOLE:
+            return make(matrix, hermitian)
+        block = matrix.own_block()
+        before, after = (_BlockSmoother(s.name, s, block.operator) for s in make(block, False))
+        return before, after
+
+    return make_over_ranks
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockSmoother(Smoother):
+    """Smooths the rows of each rank by themselves: x += S(b - A·x), where S smooths A's diagonal block from zero.
+
+    Attributes
+    ----------
+    smoother : Smoother
+        S.
+    block : MatrixOperator
+        The diagonal block.
+    """
+
+    name: str
+    smoother: Smoother
+    block: MatrixOperator
+
+    def __str__(self) -> str:
+        return f"{self.smoother}, on each rank"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundBlockSmoother(self, passes, operator, adjoint)
+
+    def mirrored(self) -> _BlockSmoother:
+        return replace(self, smoother=self.smoother.mirrored())
+
+
+class _BoundBlockSmoother(BoundSmoother):
+    """Traffic in vectors, besides that of the smoother of the block: 6 from x, none from zero."""
+
+    def __init__(self, smoother: _BlockSmoother, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        super().__init__(passes, operator, adjoint)
+        self._smoother = smoother.smoother.bind(passes, smoother.block, adjoint)
+        size = smoother.block.shape[0]
+        self._correction, self._work = passes.vector(size), passes.vector(size)
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        if not guess:
+            return self._smoother.calls(x, b, r, guess=False, residual=False)
+        smooth = self._smoother.calls(self._correction, r, self._work, guess=False, residual=False)
+        add = partial(self._passes.device.xp.add, x, self._correction, out=x)
+        return [*self._residual(x, b, r), *smooth, add]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +216,14 @@ class RankCoarsening:
     ) -> None:
         self._block_size, self._k = block_size, num_candidates
         self._symmetry, self._strength = symmetry, strength
-        graph = phases.run("strength", self._connect, *self.examine(A, phases))
-        self.aggregates, count = phases.run("aggregation", aggregate_nodes, A.context.device, graph)
+        nodes, examination = self.examine(A, phases)
+        device, xp = A.context.device, A.context.device.xp
+        numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
+        places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
+        own = kernels_of(device).sparse_rows.map_columns(device, nodes, places, nodes.num_rows)
+        own = replace(own, is_canonical=True)
+        graph = phases.run("strength", strong_graph, device, own, examination, strength, symmetry)
+        self.aggregates, count = phases.run("aggregation", aggregate_nodes, device, graph)
         ends = np.cumsum(A.context.communicator.table([count])[:, 0]).tolist()
         self._aggregate_owners = RowPartition((0, *ends))
         self.num_aggregates = self._aggregate_owners.num_rows
@@ -133,7 +250,9 @@ class RankCoarsening:
         if size > 1:
             nodes = kernels.aggregation.block_weights(device, A.csr, size)
             nodes = replace(nodes, shape=(nodes.num_rows, A.csr.num_cols // size))
-        examination = kernels.aggregation.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
+        examination = kernels.aggregation.examine_rows(
+            device, A.csr, nodes, size, self._strength.measure, self._strength.dropping_theta
+        )
         smallest, largest = examination.diagonal_range
         # A rank without rows has no smallest element.
         numbers = [examination.bound, examination.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
@@ -151,22 +270,6 @@ class RankCoarsening:
         largest: list[float] = bits.view(np.float64).max(axis=0).tolist()
         return largest
 
-    @property
-    def _theta(self) -> float:
-        return self._strength.theta if self._strength.drops else 0.0
-
-    def _connect(self, nodes: Csr, examination: Examination) -> Csr:
-        """Return the graph of strong connections between the rank's own nodes, with a symmetric structure."""
-        device, kernels, xp = self._context.device, kernels_of(self._context.device), self._context.device.xp
-        numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
-        places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
-        own = replace(kernels.sparse_rows.map_columns(device, nodes, places, nodes.num_rows), is_canonical=True)
-        graph = kernels.aggregation.strong_connections(device, own, examination.scales, self._strength.theta)
-        if self._symmetry != "nonsymmetric":
-            return graph
-        graph = graph.with_data(xp.abs(graph.data))
-        return combine(device, "maximum", graph, kernels.transpose.csr_transpose(device, graph))
-
     def fill(self, A: RankRows, candidates: tuple[Array, Array], radius: float, phases: Phases) -> RankTransfers:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
 
@@ -179,7 +282,8 @@ class RankCoarsening:
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
         """
-        groups, k = self._group_nodes(), self._k
+        own, k = self._aggregate_owners.rows(self._context.rank), self._k
+        groups = group_nodes(self._context.device, self.aggregates, own.stop - own.start)
         tentative, coarse = phases.run("candidates", self._orthonormalize, groups, candidates[0])
         P = phases.run("prolongation", self._smooth, 0, A, self._examined, tentative, radius)
         left_coarse = coarse
@@ -192,15 +296,6 @@ class RankCoarsening:
             R = phases.run("transpose", P.adjoint if self._symmetry == "hermitian" else P.transposed)
         AP = phases.run("products", A.multiply, P)
         return RankTransfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
-
-    def _group_nodes(self) -> tuple[Array, Array]:
-        """Return bounds and order: the nodes of the rank's aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
-        device, own = self._context.device, self._aggregate_owners.rows(self._context.rank)
-        count = own.stop - own.start
-        # Nodes without an aggregate come last.
-        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
-        order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
-        return bounds[: count + 1], order
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
         """Return the tentative prolongator, and the candidates of the coarse rows that this rank owns."""
@@ -216,7 +311,7 @@ class RankCoarsening:
     ) -> RankRows:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
         device, kernels, (nodes, examination) = self._context.device, kernels_of(self._context.device), examined
-        theta = self._theta if examination.num_dropped else 0.0
+        theta = self._strength.dropping_theta if examination.num_dropped else 0.0
         size, k = self._block_size, self._k
         if len(self._interpolations) == number:
             self._interpolations.append(self._interpolation(A, nodes, examination, theta))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,14 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import recorded_wait
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.ranks.rank_coarsening import RankCoarsening, RankTransfers
+from gsparse.distributed.ranks.rank_coarsening import (
+    RankCoarsening,
+    RankLevelMatrix,
+    RankTransfers,
+    smoothers_over_ranks,
+)
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
-from gsparse.distributed.ranks.rank_smoothers import RankLevelMatrix, smoothers_over_ranks
 from gsparse.errors import CoarseningWarning
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
@@ -39,11 +42,11 @@ from gsparse.linalg.multigrid.level_setup import (
     STALLED,
     TRANSFER_PRODUCTS,
     LevelSetup,
-    MakeSmoothers,
+    Setup,
     improved_candidates,
     largest_magnitude,
 )
-from gsparse.linalg.multigrid.options import AggregationOptions, Phases
+from gsparse.linalg.multigrid.options import Phases
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.linalg.preconditioners.polynomial import gershgorin_bound
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
@@ -67,23 +70,17 @@ class _RankLevel:
 
 
 @dataclass(eq=False)
-class RankLevelSetup:
+class RankLevelSetup(Setup):
     """Computes the levels of a matrix over ranks, and keeps their structures.
 
     A matrix with the same structure and other values is then set up faster.
 
     Attributes
     ----------
-    options : AggregationOptions
-    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     candidates, left_candidates : array, shape (own rows, k)
         The rank's rows of the near-nullspace candidates of the matrix and of its adjoint.
-    make : callable
-        Makes the smoothers of a level on one device.
     smoother : str
         The name of the smoother, or "auto".
-    dtype : dtype or None
-        The dtype of the values of the levels; None for that of the matrix.
     coarsenings : list of RankCoarsening or None
         The structure of each distributed level that has a coarser one; None before the first set-up.
     replicated : LevelSetup or None
@@ -91,18 +88,11 @@ class RankLevelSetup:
     sizes : list of (int, int)
         Rows and entries of each level, of all ranks together, after the set-up.
     suits_theory : bool
-        As in `LevelSetup`.
-    phases : Phases
-        The times of the latest set-up on this rank.
+
+    The others are those of `LevelSetup`. `phases` has the times of the latest set-up on this rank.
     """
 
-    options: AggregationOptions
-    symmetry: str
-    candidates: Array
-    left_candidates: Array
-    make: MakeSmoothers
     smoother: str
-    dtype: np.dtype[Any] | None
     coarsenings: list[RankCoarsening] | None = None
     replicated: LevelSetup | None = None
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -152,14 +142,6 @@ class RankLevelSetup:
         return self._with_replicated(built, matrix, candidates)
 
     @property
-    def num_candidates(self) -> int:
-        return int(self.candidates.shape[1])
-
-    @property
-    def _is_hermitian(self) -> bool:
-        return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
-
-    @property
     def _declared(self) -> Any:
         """The option ``symmetric=`` with which the matrices of levels are made."""
         if not self._is_hermitian:
@@ -174,7 +156,7 @@ class RankLevelSetup:
 
     def _coarsening(self, matrix: RankLevelMatrix, depth: int) -> RankCoarsening | None:
         """Return the structure of a level's transfers, or None if the ranks do not coarsen this level together."""
-        size, block_size = matrix.part.shape[0], self.num_candidates if depth else self.options.block_size
+        size, block_size = matrix.part.shape[0], self._block_size(depth)
         if self.coarsenings is not None:
             if depth == len(self.coarsenings):
                 return None
@@ -212,7 +194,7 @@ class RankLevelSetup:
             # This coarsening is made for its bounds only. `_coarsening` has discarded the one that stalled, with its
             # bounds, and in an update it makes none for this level.
             strength = self.options.strength(depth)
-            block_size = self.num_candidates if depth else self.options.block_size
+            block_size = self._block_size(depth)
             coarsening = RankCoarsening(
                 matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, 0, self.phases
             )
@@ -237,7 +219,7 @@ class RankLevelSetup:
             depth, options = len(built), self.options
             options = replace(
                 options,
-                block_size=self.num_candidates if depth else options.block_size,
+                block_size=self._block_size(depth),
                 strengths=options.strengths[min(depth, len(options.strengths) - 1) :],
                 max_levels=options.max_levels - depth,
             )
@@ -251,24 +233,32 @@ class RankLevelSetup:
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
-        shared = _ReplicatedVectors(matrix.operator, partition)
         if not built:  # the finest level is replicated
             nothing = Relaxation(())
             finest = self._operator(matrix.part, matrix.operator)
-            return [_level_of(finest, shared.transfers(None, None), (nothing, nothing)), *levels], inverse
+            R, P = self._replicated_transfers(matrix.operator, partition, None, None)
+            return [Level(finest, R, P, nothing, nothing), *levels], inverse
         distributed = [self._level(level, None) for level in built[:-1]]
-        return [*distributed, self._level(built[-1], shared), *levels], inverse
+        return [*distributed, self._level(built[-1], partition), *levels], inverse
 
-    def _level(self, level: _RankLevel, shared: _ReplicatedVectors | None) -> Level:
-        """Return a level as cycles use it. If the next one is replicated, `shared` makes the transfers to it."""
+    def _level(self, level: _RankLevel, replicated: RowPartition | None) -> Level:
+        """Return a level as cycles use it. If the next one is replicated, its rows are computed by `replicated`."""
         operator: Any = self._operator(level.matrix.part, level.matrix.operator)
-        if level.transfers is None:
-            return _level_of(operator, (None, None), level.smoothers)
-        R, P = (
-            self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
-            for part in (level.transfers.restriction, level.transfers.prolongation)
-        )
-        return _level_of(operator, (R, P) if shared is None else shared.transfers(R, P), level.smoothers)
+        R: Any = None
+        P: Any = None
+        if level.transfers is not None:
+            R, P = (
+                self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
+                for part in (level.transfers.restriction, level.transfers.prolongation)
+            )
+            if replicated is not None:
+                R, P = self._replicated_transfers(level.matrix.operator, replicated, R, P)
+        return Level(operator, R, P, *level.smoothers)
+
+    @staticmethod
+    def _replicated_transfers(matrix: Any, partition: RowPartition, R: Any, P: Any) -> tuple[Any, Any]:
+        """Return the restriction to a replicated level and the prolongation from it. None stands for the identity."""
+        return _ReplicatedTransfer(matrix, partition, R, True), _ReplicatedTransfer(matrix, partition, P, False)
 
     def _operator(self, part: RankRows, operator: Any) -> Any:
         """Return the matrix of a level as an operator with values of the dtype of the levels."""
@@ -284,63 +274,36 @@ def _max_replicated_rows(device: Device) -> int:
     return _MAX_REPLICATED_ROWS["cpu" if device.is_host else "gpu"]
 
 
-def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:
-    """Return a `Level` of operators over ranks, which have the interface of matrix operators."""
-    return Level(operator, transfers[0], transfers[1], smoothers[0], smoothers[1])
-
-
 def _narrowest(csr: Csr) -> Csr:
     """Return a matrix with indices of int32, if they suffice."""
     is_small = max(*csr.shape, csr.nnz) <= MAX_INT32
     return csr.with_index_dtype(np.int32) if is_small else csr
 
 
-@dataclass(frozen=True, eq=False)
-class _ReplicatedVectors:
-    """Which rank computes which elements of the vectors of a replicated level, which every rank has in full.
-
-    Attributes
-    ----------
-    matrix : RankOperator
-        The distributed matrix of the level. Only its communicator, its dtype and `is_resident` are used.
-    partition : RowPartition
-        The rows whose elements each rank computes.
-    """
-
-    matrix: Any
-    partition: RowPartition
-
-    @property
-    def own(self) -> slice:
-        return self.partition.rows(self.matrix.communicator.rank)
-
-    def transfers(self, R: RankOperator | None, P: RankOperator | None) -> tuple[Operator, Operator]:
-        """Return the restriction to this level and the prolongation from it. None stands for the identity."""
-        return _ReplicatedTransfer(self, R, True), _ReplicatedTransfer(self, P, False)
-
-
 class _ReplicatedTransfer(Operator):
-    """A transfer between a distributed level and a replicated one.
+    """A transfer between a distributed level and a replicated one, whose vectors every rank has in full.
 
     Parameters
     ----------
-    shared : _ReplicatedVectors
-        The vectors of the replicated level.
+    matrix : RankOperator
+        The matrix of the distributed level.
+    partition : RowPartition
+        The ranks that compute the rows of the replicated level.
     inner : RankOperator or None
-        The transfer between distributed vectors; None for the identity.
+        The restriction or the prolongation, whose coarse rows are distributed by `partition`; None stands for the
+        identity.
     restricts : bool
-        If true, every rank gets the whole product: ``y = all rows of inner·x``. Otherwise every rank has the whole x,
-        and multiplies its own rows of it: ``y = inner·(own rows of x)``. With ``adjoint=True`` it is the other way
-        round.
+        Whether this is the restriction, whose result each rank gets in full.
     """
 
-    def __init__(self, shared: _ReplicatedVectors, inner: RankOperator | None, restricts: bool) -> None:
-        self._shared, self.inner, self._restricts = shared, inner, restricts
-        size, own = shared.partition.num_rows, shared.own
+    def __init__(self, matrix: Any, partition: RowPartition, inner: RankOperator | None, restricts: bool) -> None:
+        self._partition, self._communicator = partition, matrix.communicator
+        self.inner, self._restricts, self._own = inner, restricts, partition.rows(matrix.communicator.rank)
+        size, own = partition.num_rows, self._own
         other = inner.shape[1 if restricts else 0] if inner is not None else own.stop - own.start
         self.shape = (size, other) if restricts else (other, size)
-        self.dtype = shared.matrix.dtype if inner is None else inner.dtype
-        self.is_resident = shared.matrix.is_resident
+        self.dtype = matrix.dtype if inner is None else inner.dtype
+        self.is_resident = matrix.is_resident
 
     def bind(
         self,
@@ -353,9 +316,13 @@ class _ReplicatedTransfer(Operator):
         beta: float = 0,
     ) -> Apply:
         """Bind the product. `beta` must be 0 where y is the vector that every rank has: such a y is overwritten."""
-        own = self._shared.own
+        own = self._own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
-        multiply: Apply = partial(_copy, beta=beta)  # alpha is 1, beta is 0 or 1
+
+        def copy(x: Array, y: Array) -> None:
+            y[...] = x + y if beta else x  # alpha is 1, beta is 0 or 1
+
+        multiply: Apply = copy
         if self.inner is not None:
             multiply = self.inner.bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=beta)
 
@@ -370,11 +337,11 @@ class _ReplicatedTransfer(Operator):
 
     def _bind_collect(self, device: Device, multiply: Apply, part: Array) -> Apply:
         """Bind the product of which every rank gets all rows. `multiply` computes the rank's own rows, into `part`."""
-        own, rows, communicator = self._shared.own, self._shared.partition.rows, self._shared.matrix.communicator
+        own, rows, communicator = self._own, self._partition.rows, self._communicator
         others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
         senders = [peer for peer in others if rows(peer).start < rows(peer).stop]
         receivers = others if own.start < own.stop else []
-        whole = device.xp.zeros((len(part), self._shared.partition.num_rows), part.dtype)
+        whole = device.xp.zeros((len(part), self._partition.num_rows), part.dtype)
         exchanges = [
             communicator.bind_exchange(dict.fromkeys(receivers, mine), {peer: all_rows[rows(peer)] for peer in senders})
             for mine, all_rows in zip(part, whole, strict=True)
@@ -388,10 +355,3 @@ class _ReplicatedTransfer(Operator):
             y.reshape(whole.shape)[...] = whole
 
         return collect
-
-
-def _copy(x: Array, y: Array, *, beta: float) -> None:
-    if beta:
-        y += x
-    else:
-        y[...] = x

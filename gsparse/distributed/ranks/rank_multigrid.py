@@ -191,7 +191,7 @@ def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigr
         symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
         right, left = _candidates(part, options.block_size, symmetry, arguments["B"], arguments["BH"])
         name = smoother[0] if isinstance(smoother, tuple) else smoother
-        setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), name, dtype)
+        setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), dtype, name)
         return RankMultigrid(part, A, setup, cycle_index)
 
 

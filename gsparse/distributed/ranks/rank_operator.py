@@ -114,7 +114,7 @@ class RankOperator(Operator):
             diagonal, off_diagonal = self.diagonal[rows].tocoo(), self.off_diagonal[places[is_boundary]].tocoo()
             boundary = np.flatnonzero(is_boundary)
         row_numbers = np.concatenate([diagonal.coords[0], boundary[off_diagonal.coords[0]]])
-        columns = np.concatenate([diagonal.coords[1] + self._first_column, self.ghosts[off_diagonal.coords[1]]])
+        columns = np.concatenate([diagonal.coords[1] + self.first_index, self.ghosts[off_diagonal.coords[1]]])
         data = np.concatenate([diagonal.data, off_diagonal.data])
         num_rows = self.shape[0] if rows is None else len(rows)
         return sp.csr_array((data, (row_numbers, columns)), shape=(num_rows, self.whole_shape[1]))

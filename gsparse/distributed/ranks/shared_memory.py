@@ -24,8 +24,7 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import get_device
-from gsparse.distributed.ranks.communicator import Buffers, Communicator
-from gsparse.distributed.ranks.messages import bytes_of
+from gsparse.distributed.ranks.communicator import Buffers, Communicator, bytes_of
 from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.exchange import Mailboxes

@@ -11,28 +11,22 @@ Then each rank makes its `SocketCommunicator`. PyTorch is not needed.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
-import threading
-import time
 import warnings
 from typing import Any
 
-from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
+from gsparse.distributed.ranks.communicator import TIMEOUT, Communicator, SingleCommunicator
 from gsparse.distributed.ranks.construction import matrix_from_own_rows
 from gsparse.distributed.ranks.handshake import (
-    MAX_STRANGERS,
     Acceptor,
     Address,
     Deadline,
     closed_on_error,
-    connect,
-    prove,
+    join,
     read_before,
 )
-from gsparse.distributed.ranks.messages import TIMEOUT
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
@@ -43,15 +37,11 @@ _SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
 # TORCHELASTIC_RUN_ID if `torchrun` is started without ``--rdzv-id``.
 _DEFAULT_RUN_ID = b"none"
 _PURPOSE = b"rendezvous"
-_NUMBER = struct.Struct("<I")  # a rank, or the number of bytes of the text that follows
-# Most bytes of an address, and of the addresses of all ranks.
-_MAX_ADDRESS_BYTES, _MAX_LIST_BYTES = 1 << 10, 1 << 24
+_ADDRESS = struct.Struct("<256sI")  # a host and a port
 # With these addresses of rank 0, all ranks run on one host, and no other host can connect to their ports.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Linux chooses ports from here on for outgoing connections, and `torchrun` often for MASTER_PORT.
 _FIRST_EPHEMERAL_PORT = 32_768
-# Seconds between two attempts to connect to rank 0.
-_CONNECT_RETRY_DELAY = 0.1
 
 
 def from_torchrun(
@@ -158,7 +148,7 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
         _warn_if_everybody_knows(secret, host)
         addresses, listener = _collect_addresses(place, world_size, secret, timeout)
     else:
-        addresses, listener = _exchange_addresses(place, rank, secret, timeout)
+        addresses, listener = _exchange_addresses(place, rank, world_size, secret, timeout)
     communicator = SocketCommunicator(rank, addresses, listener, secret, timeout)
     try:
         return share_memory(communicator)
@@ -205,75 +195,39 @@ def _warn_if_everybody_knows(secret: bytes, host: str) -> None:
         )
 
 
-class _RankListener:
-    """The ranks that have told rank 0 the addresses of their listeners. An `Acceptor` calls `identify` and `admit`."""
-
-    def __init__(self, world_size: int, secret: bytes) -> None:
-        self._world_size, self._secret = world_size, secret
-        self._received: dict[socket.socket, Address] = {}
-        self.members: dict[int, tuple[socket.socket, Address]] = {}
-        self.is_complete = threading.Event()
-
-    def identify(self, connection: socket.socket, deadline: Deadline) -> int:
-        (peer,) = _NUMBER.unpack(read_before(connection, _NUMBER.size, deadline))
-        self._check_expected(peer)
-        prove(connection, self._secret, 0, peer, deadline, connects=False, purpose=_PURPOSE)
-        host, port = _receive(connection, _MAX_ADDRESS_BYTES, deadline)
-        self._received[connection] = str(host), int(port)
-        return int(peer)
-
-    def admit(self, peer: int, connection: socket.socket) -> None:
-        address = self._received.pop(connection)
-        self._check_expected(peer)  # again: another connection of that rank may have been admitted since `identify`
-        self.members[peer] = connection, address
-        if len(self.members) == self._world_size - 1:
-            self.is_complete.set()
-
-    def _check_expected(self, peer: int) -> None:
-        if not 0 < peer < self._world_size or peer in self.members:
-            raise CommunicationError(f"it claimed to be rank {peer}")
-
-
 def _collect_addresses(
     place: Address, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
     """Return the addresses of all ranks and the listener of rank 0, after they have been sent to every rank."""
-    ranks, (host, port) = _RankListener(world_size, secret), place
+    host, port = place
     try:
         server = _open_port(host, port)
     except OSError as error:
         text = f"rank 0 cannot listen at port {port} of {host}: {error}"
         raise CommunicationError(f"{text}. Pass another port= on all ranks, at which no program listens") from error
-    limit = world_size + MAX_STRANGERS
+    acceptor, peer = Acceptor(server, 0, world_size, secret, purpose=_PURPOSE), 0
+    ranks = acceptor.connections
     try:
-        with Acceptor(server, ranks.identify, ranks.admit, None, limit, "gsparse rank 0 waits for ranks") as acceptor:
-            if not ranks.is_complete.wait(timeout):
-                missing = sorted(set(range(1, world_size)) - set(ranks.members))
-                text = f"ranks {missing} have not reached rank 0 at {host}:{port} in {timeout:g} s"
-                raise CommunicationError(text + acceptor.refused)
-        return _send_addresses(host, dict(sorted(ranks.members.items())), timeout)
-    finally:
-        for connection, _ in ranks.members.values():
-            connection.close()
-
-
-def _send_addresses(
-    host: str, members: dict[int, tuple[socket.socket, Address]], timeout: float
-) -> tuple[list[Address], socket.socket]:
-    """Open the listener of rank 0, and send the addresses of all ranks to the others, which `members` has in order."""
-    receiver = "the other ranks"
-    try:
-        listener = _open_port(host, 0)
+        with acceptor:
+            acceptor.wait(Deadline(timeout))
+        deadline, listener = Deadline(timeout), _open_port(host, 0)
         with closed_on_error(listener):
-            addresses = [(host, listener.getsockname()[1]), *(address for _, address in members.values())]
-            for peer, (connection, _) in members.items():
-                receiver = f"rank {peer}"
-                connection.settimeout(timeout)
-                _send(connection, addresses)
+            addresses = [(host, listener.getsockname()[1])]
+            for peer in sorted(ranks):
+                addresses += _unpacked(read_before(ranks[peer], _ADDRESS.size, deadline))
+            for peer in ranks:
+                ranks[peer].sendall(b"".join(_packed(address) for address in addresses))
         return addresses, listener
+    except TimeoutError as error:
+        missing = sorted(set(range(1, world_size)) - set(ranks)) or [peer]
+        text = f"ranks {missing} have not reached rank 0 at {host}:{port} in {timeout:g} s"
+        raise CommunicationError(text + acceptor.refused) from error
     except OSError as error:
-        text = f"rank 0 cannot send the addresses of all ranks to {receiver}: {error}"
-        raise CommunicationError(f"{text}. See whether {receiver} has ended with an error of its own") from error
+        text = f"rank 0 cannot exchange addresses with rank {peer}: {error}"
+        raise CommunicationError(f"{text}. See whether rank {peer} has ended with an error of its own") from error
+    finally:
+        for connection in ranks.values():
+            connection.close()
 
 
 def _open_port(host: str, port: int) -> socket.socket:
@@ -292,50 +246,26 @@ def _open_port(host: str, port: int) -> socket.socket:
 
 
 def _exchange_addresses(
-    place: Address, rank: int, secret: bytes, timeout: float
+    place: Address, rank: int, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
     """Tell rank 0 the address of this rank's listener; return the addresses of all ranks, and the listener."""
     deadline, (host, port) = Deadline(timeout), place
     try:
-        with _connect_when_possible(place, deadline) as connection:
-            connection.sendall(_NUMBER.pack(rank))
-            prove(connection, secret, rank, 0, deadline, connects=True, purpose=_PURPOSE)
+        with join(place, rank, 0, secret, deadline, purpose=_PURPOSE, waits=True) as connection:
             listener = listen(connection.getsockname()[0])
             with closed_on_error(listener):
-                _send(connection, listener.getsockname()[:2])
-                addresses = [
-                    (str(name), int(number)) for name, number in _receive(connection, _MAX_LIST_BYTES, deadline)
-                ]
+                connection.sendall(_packed(listener.getsockname()))
+                addresses = _unpacked(read_before(connection, world_size * _ADDRESS.size, deadline))
         return addresses, listener
-    except (OSError, CommunicationError, TypeError, ValueError) as error:
+    except (OSError, CommunicationError) as error:
         text = f"rank {rank} cannot join rank 0 at {host}:{port}: {error}"
         advice = "All ranks need the same port=, and the same GSPARSE_SECRET or TORCHELASTIC_RUN_ID"
         raise CommunicationError(f"{text}. {advice}") from error
 
 
-def _connect_when_possible(place: Address, deadline: Deadline) -> socket.socket:
-    """Connect, and try again until the deadline while nobody listens: rank 0 may have been started later."""
-    while True:
-        try:
-            return connect(place, None, deadline)
-        except ConnectionRefusedError:
-            if deadline.remaining() < _CONNECT_RETRY_DELAY:
-                raise
-            time.sleep(_CONNECT_RETRY_DELAY)
+def _packed(address: Any) -> bytes:
+    return _ADDRESS.pack(address[0].encode(), address[1])
 
 
-def _send(connection: socket.socket, values: Any) -> None:
-    """Send text and numbers as JSON, after their size."""
-    text = json.dumps(values).encode()
-    connection.sendall(_NUMBER.pack(len(text)) + text)
-
-
-def _receive(connection: socket.socket, most_bytes: int, deadline: Deadline) -> Any:
-    """Receive what `_send` sends; raise an error if it is larger than allowed, or not JSON."""
-    (size,) = _NUMBER.unpack(read_before(connection, _NUMBER.size, deadline))
-    if size > most_bytes:
-        raise CommunicationError(f"an address was expected, {size} bytes were announced")
-    try:
-        return json.loads(read_before(connection, size, deadline))
-    except ValueError as error:
-        raise CommunicationError("an address was expected, other bytes were received") from error
+def _unpacked(data: bytes) -> list[Address]:
+    return [(host.rstrip(b"\0").decode(), port) for host, port in _ADDRESS.iter_unpack(data)]

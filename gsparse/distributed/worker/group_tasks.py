@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,15 +204,4 @@ def aborting(communicator: Communicator) -> Iterator[None]:
         yield
     except BaseException as error:
         communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
-        if communicator.is_stuck:
-            _restart_needed.set()
         raise
-
-
-# Set if NCCL has not freed its resources. The GPU continues to work, but they are freed only when the process ends.
-_restart_needed = threading.Event()
-
-
-def needs_restart() -> bool:
-    """Return whether this process should be restarted before it gets another matrix, to free the resources of NCCL."""
-    return _restart_needed.is_set()

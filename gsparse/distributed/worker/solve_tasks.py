@@ -6,7 +6,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -323,18 +323,12 @@ def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]
     return PreconditionerSummary(repr(made), str(made), tuple(issued))
 
 
-def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> HostArray:
+def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> Any:
     """Apply a preconditioner to a rank's part of vectors: with the other ranks, if they have made it together."""
-    with rank.require_matrix().device.active():
-        if not METHODS[spec.name].spans_ranks:
-            return _product(spec.build(rank), x, adjoint)
-        with aborting(rank.communicator):
-            return _product(spec.build(rank), x, adjoint)
-
-
-def _product(preconditioner: Any, x: HostArray, adjoint: bool) -> HostArray:
-    result: HostArray = preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
-    return result
+    together = aborting(rank.communicator) if METHODS[spec.name].spans_ranks else nullcontext()
+    with rank.require_matrix().device.active(), together:
+        preconditioner = spec.build(rank)
+        return preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
 
 
 class _Observer:

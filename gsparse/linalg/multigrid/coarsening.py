@@ -66,6 +66,24 @@ def aggregate_nodes(device: Device, graph: Csr) -> tuple[Array, int]:
     return kernels.aggregation.join_aggregates(device, graph, labels)
 
 
+def strong_graph(device: Device, nodes: Csr, examination: Examination, strength: Strength, symmetry: str) -> Csr:
+    """Return the graph of strong connections, with a symmetric structure."""
+    kernels = kernels_of(device)
+    graph = kernels.aggregation.strong_connections(device, nodes, examination.scales, strength.theta)
+    if symmetry != "nonsymmetric":
+        return graph
+    graph = graph.with_data(device.xp.abs(graph.data))
+    return combine(device, "maximum", graph, kernels.transpose.csr_transpose(device, graph))
+
+
+def group_nodes(device: Device, aggregates: Array, count: int) -> tuple[Array, Array]:
+    """Return bounds and order: the nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
+    # Nodes without an aggregate come last.
+    numbers = device.xp.where(aggregates < 0, np.int32(count), aggregates)
+    order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
+    return bounds[: count + 1], order
+
+
 @dataclass(frozen=True, eq=False)
 class Transfers:
     """The values of one level.
@@ -114,7 +132,7 @@ class Coarsening:
     ) -> None:
         self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
         examined = self.examine(csr, phases)
-        graph = phases.run("strength", self._connect, *examined)
+        graph = phases.run("strength", strong_graph, device, *examined, strength, symmetry)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
         # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
         self._groups: tuple[Array, Array] | None = None
@@ -134,23 +152,8 @@ class Coarsening:
         kernels, size = kernels_of(self._device), self._block_size
         nodes = csr if size == 1 else kernels.aggregation.block_weights(self._device, csr, size)
         return nodes, kernels.aggregation.examine_rows(
-            self._device, csr, nodes, size, self._strength.measure, self._dropping_theta
+            self._device, csr, nodes, size, self._strength.measure, self._strength.dropping_theta
         )
-
-    @property
-    def _dropping_theta(self) -> float:
-        return self._strength.theta if self._strength.drops else 0.0
-
-    def _connect(self, nodes: Csr, examination: Examination) -> Csr:
-        """Return the graph of strong connections, with a symmetric structure."""
-        device = self._device
-        graph = kernels_of(device).aggregation.strong_connections(
-            device, nodes, examination.scales, self._strength.theta
-        )
-        if self._symmetry != "nonsymmetric":
-            return graph
-        graph = graph.with_data(device.xp.abs(graph.data))
-        return combine(device, "maximum", graph, kernels_of(device).transpose.csr_transpose(device, graph))
 
     def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
@@ -169,7 +172,7 @@ class Coarsening:
         phases : Phases
         """
         device = self._device
-        groups = self._group_nodes() if self._groups is None else self._groups
+        groups = self._groups or group_nodes(device, self.aggregates, self.num_aggregates)
         of_right, of_left = phases.run("candidates", candidates)
         if self._symmetry != "nonsymmetric":
             del of_left
@@ -194,14 +197,6 @@ class Coarsening:
         A_coarse = self._without_empty_rows(A_coarse, coarse)
         return Transfers(P, R, A_coarse, coarse, left_coarse)
 
-    def _group_nodes(self) -> tuple[Array, Array]:
-        """Return bounds and order: the nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
-        device, count = self._device, self.num_aggregates
-        # Nodes without an aggregate come last.
-        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
-        order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
-        return bounds[: count + 1], order
-
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
         return kernels_of(self._device).prolongation.orthonormal_candidates(
             self._device, *groups, candidates, self._block_size
@@ -210,7 +205,7 @@ class Coarsening:
     def _smooth(self, number: int, csr: Csr, examined: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
         kernels, device, (nodes, examination) = kernels_of(self._device), self._device, examined
-        theta = self._dropping_theta if examination.num_dropped else 0.0
+        theta = self._strength.dropping_theta if examination.num_dropped else 0.0
         size, k = self._block_size, tentative.shape[1]
         if len(self._patterns) == number:
             pattern = kernels.prolongation.prolongator_pattern(

@@ -88,7 +88,30 @@ class LevelMatrix(SquareMatrix):
 
 
 @dataclass(eq=False)
-class LevelSetup:
+class Setup:
+    """The arguments of a set-up on one device, and of one over ranks; see `LevelSetup`."""
+
+    options: AggregationOptions
+    symmetry: str
+    candidates: Array
+    left_candidates: Array
+    make: MakeSmoothers
+    dtype: np.dtype[Any] | None
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.candidates.shape[1])
+
+    @property
+    def _is_hermitian(self) -> bool:
+        return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
+
+    def _block_size(self, depth: int) -> int:
+        return self.num_candidates if depth else self.options.block_size
+
+
+@dataclass(eq=False)
+class LevelSetup(Setup):
     """Computes the levels of a matrix, and keeps their structures.
 
     A matrix with the same structure and other values is then set up faster.
@@ -123,12 +146,6 @@ class LevelSetup:
         matrix.
     """
 
-    options: AggregationOptions
-    symmetry: str
-    candidates: Array
-    left_candidates: Array
-    make: MakeSmoothers
-    dtype: np.dtype[Any] | None
     improves: bool = True
     finer_levels: int = 0
     is_automatic: bool = False
@@ -171,17 +188,6 @@ class LevelSetup:
             matrix = LevelMatrix(finest.device, transfers.coarse, operator)
         self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
         return self._with_coarsest(levels, matrix)
-
-    @property
-    def num_candidates(self) -> int:
-        return int(self.candidates.shape[1])
-
-    @property
-    def _is_hermitian(self) -> bool:
-        return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
-
-    def _block_size(self, depth: int) -> int:
-        return self.num_candidates if depth else self.options.block_size
 
     def _max_coarse_rows(self, depth: int) -> int:
         """Return the largest number of rows with which a level is not coarsened further."""

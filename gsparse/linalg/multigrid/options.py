@@ -80,6 +80,11 @@ class Strength:
     theta: float
     drops: bool
 
+    @property
+    def dropping_theta(self) -> float:
+        """The `theta` below which prolongators leave connections out; 0 if they leave out none."""
+        return self.theta if self.drops else 0.0
+
 
 @dataclass(frozen=True)
 class AggregationOptions:

@@ -129,6 +129,14 @@ class SpmmKernels(Protocol):
         """Whether these products also read CSR's values in half the precision."""
         ...
 
+    @property
+    def TRANSPOSED_PRODUCT(self) -> Callable[[Csr, Array, Array, Any, Any, bool], None] | None:
+        """``TRANSPOSED_PRODUCT(csr, x, y, alpha, beta, conjugate)`` computes y = alpha·Aᵀ·x + beta·y, if it exists.
+
+        It needs no transposed arrays. x and y are vectors, or have several columns.
+        """
+        ...
+
     def csr_spmm(
         self,
         device: Device,

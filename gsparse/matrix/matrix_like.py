@@ -15,7 +15,7 @@ from gsparse.device.counters import Stats
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.device.locks import made_once
 from gsparse.matrix.arrays import MatrixArrays
-from gsparse.products.prepared import PreparedMatrix
+from gsparse.products.prepared import ByColumns, PreparedMatrix
 
 # Entries that SciPy prints of a matrix.
 _MAXPRINT = 50
@@ -122,6 +122,16 @@ class MatrixLike:
         if (transpose or adjoint) != self._by_columns:
             prepared, flip = prepared.transposed()
         return prepared, (self._arrays.data.conjugated != adjoint) != flip
+
+    def _factor(
+        self, storage: np.dtype[Any], *, transpose: bool, adjoint: bool
+    ) -> tuple[PreparedMatrix | ByColumns, bool]:
+        """Return what one product reads (`gsparse.products.multiply.MultipliableMatrix`)."""
+        if (transpose or adjoint) != self._by_columns:
+            first = self._arrays.current(self._stored_shape).by_columns(storage)
+            if first is not None:
+                return first, self._arrays.data.conjugated != adjoint
+        return self._prepared(transpose=transpose, adjoint=adjoint)
 
     # -------------------------------------------------------------------------------------------- views and copies
 

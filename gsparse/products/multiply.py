@@ -20,7 +20,7 @@ from gsparse.device.interchange import DenseInput, as_own_array, parse_dense
 from gsparse.device.streams import NO_CONTEXT
 from gsparse.products.building import Product
 from gsparse.products.checks import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
-from gsparse.products.prepared import PreparedMatrix
+from gsparse.products.prepared import ByColumns, PreparedMatrix
 from gsparse.profiling import recording
 from gsparse.profiling.recording import span
 
@@ -37,6 +37,12 @@ class MultipliableMatrix(Protocol):
 
     def _prepared(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[PreparedMatrix, bool]:
         """Return the prepared matrix to multiply by, and whether the product must conjugate its values."""
+        ...
+
+    def _factor(
+        self, storage: np.dtype[Any], *, transpose: bool, adjoint: bool
+    ) -> tuple[PreparedMatrix | ByColumns, bool]:
+        """Return what one product reads as values of dtype `storage`, and whether it must conjugate them."""
         ...
 
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
@@ -175,7 +181,7 @@ def multiply(
         product = alpha * A._host_product(x, transpose=transpose, adjoint=adjoint)
         product = _copy_to_out(product if is_zero(beta) else product + beta * target, target)
     else:
-        prepared, conjugate = A._prepared(transpose=transpose, adjoint=adjoint)
+        prepared, conjugate = A._factor(types.storage, transpose=transpose, adjoint=adjoint)
         with device.active(), device.memory_guard():
             product = _run(prepared, conjugate, types, x, None if plain else (alpha, beta), target, A.stats)
         A.stats.products += 1
@@ -266,7 +272,7 @@ def multiply_columns_quickly(prepared: PreparedMatrix, X: Array, conjugate: bool
 
 
 def _run(
-    prepared: PreparedMatrix,
+    prepared: PreparedMatrix | ByColumns,
     conjugate: bool,
     types: _Types,
     x: Array,
@@ -306,7 +312,7 @@ def _run(
 
 
 def _launch(
-    prepared: PreparedMatrix,
+    prepared: PreparedMatrix | ByColumns,
     stats: Stats,
     product: Product,
     x: Array,
@@ -323,7 +329,7 @@ def _launch(
         product.multiply(x, y, alpha, beta, conjugate)
 
 
-def _span(product: Product, prepared: PreparedMatrix, stats: Stats, x: Array, y: Array) -> Any:
+def _span(product: Product, prepared: PreparedMatrix | ByColumns, stats: Stats, x: Array, y: Array) -> Any:
     """Return the context manager in which an open profile records a product."""
     name = "A @ x" if x.ndim == 1 else f"A @ X, {x.shape[1]} columns"
     if prepared.transpose is not None:
@@ -332,7 +338,7 @@ def _span(product: Product, prepared: PreparedMatrix, stats: Stats, x: Array, y:
     return span("product", name, prepared.device, label_of(prepared, stats, product), nbytes)
 
 
-def label_of(prepared: PreparedMatrix, stats: Stats, product: Product) -> tuple[Any, ...]:
+def label_of(prepared: PreparedMatrix | ByColumns, stats: Stats, product: Product) -> tuple[Any, ...]:
     """Return what identifies a matrix in a profile: its name, shape, number of entries, dtype and format."""
     csr = prepared.csr
     return stats.name, csr.shape, int(csr.data.size), csr.data.dtype, product.format

@@ -12,7 +12,7 @@ the values have changed, the new one shares the `Structure` of the old one: stat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
@@ -44,11 +44,14 @@ from gsparse.products.building import (
     values_as,
 )
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
-from gsparse.products.csr import CsrRows
+from gsparse.products.csr import CSR_SCALAR, CsrRows
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.products.tuning import FirstProducts, call_if_alive
+
+# Products with the transpose that are computed before it is made. On two cores, making it takes as long as six to ten.
+MAX_BY_COLUMNS = 8
 
 _Result = TypeVar("_Result")
 
@@ -94,6 +97,7 @@ class PreparedMatrix:
     plain_columns: Product | None = field(default=None, repr=False)
     # The transposed matrix, None for this one (no reference cycle), and whether its values are to be conjugated.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
+    _num_by_columns: int = field(default=0, repr=False)
     # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
     # False after memory did not suffice for a format: then only formats that read CSR's own arrays are candidates.
@@ -259,6 +263,21 @@ class PreparedMatrix:
                     self.plain_columns = product
         return product
 
+    def by_columns(self, storage: np.dtype[Any]) -> ByColumns | None:
+        """Return what the next product with the transpose reads, or None if it is to read transposed arrays.
+
+        These pay off after some products. `storage` is the dtype in which values are read.
+        """
+        options = self.options
+        has_arrays = self._transposed is not None or self.structure.known_transposition is not None
+        if has_arrays or storage != self.csr.dtype or options.symmetric or options.format != "auto" or options.tune:
+            return None
+        multiply = kernels_of(self.device).spmm.TRANSPOSED_PRODUCT
+        if multiply is None or self._num_by_columns == MAX_BY_COLUMNS:
+            return None
+        self._num_by_columns += 1
+        return ByColumns(self, multiply)
+
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
@@ -355,6 +374,41 @@ class PreparedMatrix:
                     return self._transposed_csr, False
         prepared, conjugated = self.transposed()
         return prepared.csr, conjugated
+
+
+@dataclass(frozen=True)
+class ByColumns:
+    """The transpose of a matrix, for the first products: they read the matrix's own arrays by columns.
+
+    Attributes
+    ----------
+    matrix : PreparedMatrix
+    multiply : callable
+        `gsparse.kernels.contract.SpmmKernels.TRANSPOSED_PRODUCT`.
+    """
+
+    matrix: PreparedMatrix
+    multiply: Callable[..., None]
+
+    @property
+    def device(self) -> Device:
+        return self.matrix.device
+
+    @property
+    def csr(self) -> Csr:
+        """The arrays of the matrix, in the shape of its transpose."""
+        return replace(self.matrix.csr, shape=self.matrix.csr.shape[::-1])
+
+    @property
+    def transpose(self) -> Csr:
+        return self.matrix.csr
+
+    def product(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        """Return the product with a vector, or with several columns."""
+        csr = self.matrix.csr
+        return Product(partial(self.multiply, csr), CSR_SCALAR.layout, csr, one_and_zero(compute))
+
+    columns = product
 
 
 def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix | None, bool]:

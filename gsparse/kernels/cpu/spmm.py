@@ -68,6 +68,8 @@ _FEW_COLUMNS = 2
 
 # A smaller X stays in the caches of a core, and its rows are gathered faster than rows of Y are changed.
 _CACHE_BYTES = 4 << 20
+# A thread has a copy of the result of `transposed_product` if it has at least this many entries for each element of it.
+_ENTRIES_PER_SUM = 4
 # X must have at least this many times the bytes of all copies of Y.
 _RATIO = 2
 
@@ -273,6 +275,17 @@ def multiply_by_columns(
     run_parts(_write_sums, copies.size, copies, y, alpha, beta)
 
 
+def transposed_product(csr: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """Add each row of the matrix to the result, as SciPy does, with a copy of it for each thread."""
+    if x.ndim == 1:
+        x, y = x[:, np.newaxis], y[:, np.newaxis]
+    copies = min(get_num_threads(), csr.nnz // (_ENTRIES_PER_SUM * max(csr.num_cols, 1)))
+    multiply_by_columns(csr, max(copies, 1), np.ascontiguousarray(x), y, alpha, beta, conjugate)
+
+
+TRANSPOSED_PRODUCT = transposed_product
+
+
 @compiled
 def _add_columns(part: int, num_parts: int, panel: ColumnPanel) -> None:
     """Fill the copies of Y that belong to this part."""
@@ -282,12 +295,25 @@ def _add_columns(part: int, num_parts: int, panel: ColumnPanel) -> None:
         panel.copies[np.uint64(copy)] = panel.copies.dtype.type(0)
         first, last = first_row(copy, num_copies, panel.indptr), first_row(copy + 1, num_copies, panel.indptr)
         for j in range(first, last):
+            if num_columns == 1:
+                _add_column(j, copy, panel)
+                continue
             for column in range(0, num_columns, LANES):
                 count = min(num_columns - column, LANES)
                 if count == LANES:
                     _add_lanes(j, copy, column, panel)
                 else:
                     _add_first(j, copy, column, count, panel)
+
+
+@inlined
+def _add_column(j: Int, copy: Int, panel: ColumnPanel) -> None:
+    """Add multiples of the only element of row j of X."""
+    sums, zero = panel.copies[np.uint64(copy)], panel.copies.dtype.type(0)
+    element = panel.x[np.uint64(j), np.uint64(0)]
+    for k in range(panel.indptr[np.uint64(j)], panel.indptr[np.uint64(j + 1)]):
+        value = widened(zero, panel.data[np.uint64(k)], panel.conjugate)
+        sums[np.uint64(panel.indices[np.uint64(k)]), np.uint64(0)] += value * element
 
 
 @inlined

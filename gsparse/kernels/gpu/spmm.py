@@ -40,6 +40,8 @@ from gsparse.kernels.set_up import Survey
 # Products with several columns also read row patterns that share values, blocks, and CSR in half the precision.
 FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
 READS_HALVES = True
+# Rows of the result would be added to in an order that differs from run to run.
+TRANSPOSED_PRODUCT = None
 
 # A block computes each chunk of a long row if at most this number of threads of a warp have the same columns, or if
 # there are few chunks and most of the long rows have more entries than this. Otherwise a warp does.

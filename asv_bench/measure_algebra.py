@@ -9,7 +9,6 @@ CPU is SciPy. Calls are made one after the other until the device is idle again.
     edits        single entries, writes to a copy, and a dense block of the same matrices
     products     A @ A on stencils, and the products of smoothed aggregation
     blocks       products of matrices of dense blocks computed by blocks, beside gsparse's own products by entries
-    phases       each phase of products whose rows are merged, and the same kernels launched in other ways (GPU)
     matrices     A @ A on the square matrices from applications in the folder GSPARSE_MATRICES
     graphs       A @ A on R-MAT graphs, some of whose rows are very long (GPU)
 """
@@ -26,12 +25,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import product_phases
 import scipy.sparse as sp
 from tetrahedra import tetrahedral_elasticity
 
@@ -393,24 +390,6 @@ def product_by_blocks(device: Device, a: Csr, b: Csr, sizes: tuple[int, int, int
     return CsrProduct(device, a, b, patterns)
 
 
-def phases(device: Device) -> Iterator[Row]:
-    """Time the phases of products, and of the most important ones also other launches. There is no peer."""
-    if device.kind != "gpu":
-        return
-
-    A = GpuSparseMatrix(poisson(200), device=device)
-    T = GpuSparseMatrix(aggregates(200), device=device)
-    P = T - (A @ T) * (0.66 / 6)
-    cases = {"A @ A, 7-point 200³": (A, A), "A @ P, smoothed, 200³": (A, P), "Pᵀ @ (A @ P), 200³": (P.T.tocsr(), A @ P)}
-    F = GpuSparseMatrix(poisson(100, 27), device=device)
-    for what, operands in ({**cases, "A @ A, 27-point 100³": (F, F)}).items():
-        factors = [csr_of(M) for M in operands]
-        parts = (product_phases.phases(device, *factors), product_phases.alternatives(device, *factors))
-        for name, own in chain(product_phases.transposes(device, factors[1]), *parts):
-            print(f"{what:24} {name:50} {own:10.3f} ms", flush=True)
-            yield {"what": f"{what}: {name}", "ours": own, "theirs": math.nan, "ratio": math.nan}
-
-
 def matrices(device: Device) -> Iterator[Row]:
     folder = Path(os.environ.get("GSPARSE_MATRICES", "../shared/matrices"))
     for path in sorted(folder.glob("*.npz")):
@@ -436,7 +415,7 @@ def graphs(device: Device) -> Iterator[Row]:
 
 SECTIONS = {
     "operations": operations, "results": results, "edits": edits, "products": products, "blocks": blocks,
-    "phases": phases, "matrices": matrices, "graphs": graphs,
+    "matrices": matrices, "graphs": graphs,
 }  # fmt: skip
 
 

@@ -838,5 +838,7 @@ def test_a_matrix_on_loan_keeps_the_options_of_its_user() -> None:
     assert "ranked by the time of 1 products" in A.plan.reason
     del data
     assert A @ np.ones(100) is not None
-    assert not A._prepared()[0].on_loan
+    prepared = A._prepared()[0]
+    assert not prepared.on_loan
+    prepared.plan_for_many_products()
     assert "ranked by the time of 70 products" in A.plan.reason

@@ -12,6 +12,8 @@ import scipy.sparse as sp
 import gsparse.linalg
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
+from gsparse.kernels.backends import kernels_of
+from gsparse.products.transposing import MAX_BY_COLUMNS
 from tests.support import assert_product, on_device
 
 
@@ -60,6 +62,29 @@ def test_matrices_derived_from_a_result_are_cheap_too(derive, S: sp.csr_array) -
     for _ in range(60):
         assert_product(A @ x, want, x)
     assert "result of an operation" not in A.plan.reason
+
+
+def test_the_first_product_of_a_result_does_not_look_at_its_rows(
+    device: Device, S: sp.csr_array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = sp.csr_array(S[:300, :300])
+    A, x = GpuSparseMatrix(small, device=device), on_device(device, np.ones(300))
+    monkeypatch.setattr(kernels_of(device).layout, "survey", None)
+    for operation in (abs, lambda A: A * 2.0, lambda A: A[10:200], lambda A: A + A, lambda A: A.multiply(A)):
+        assert_product(operation(A) @ x, sp.csr_array(operation(small)), np.ones(300))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128], ids=str)
+@pytest.mark.parametrize("columns", [(), (1,), (3,), (11,)], ids=str)
+def test_first_products_with_the_transpose_read_the_matrix_by_columns(columns, dtype) -> None:
+    rng = np.random.default_rng(2)
+    S = sp.random_array((400, 60), density=0.1, rng=rng, format="csr").astype(dtype)
+    S.data += dtype(1j) if dtype is np.complex128 else 0
+    A = GpuSparseMatrix(S, device="cpu")
+    for turn in range(MAX_BY_COLUMNS + 2):
+        X = np.asarray(rng.standard_normal((400, *columns)), order="F" if turn % 2 else "C").astype(dtype)
+        assert (A._prepared()[0]._transposed is None) == (turn <= MAX_BY_COLUMNS)
+        assert_product(A.H @ X, sp.csr_array(S.conj().T), X)
 
 
 @pytest.mark.parametrize("options", [{"format": "csr_vector"}, {"expected_products": 5}], ids=str)

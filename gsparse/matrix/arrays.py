@@ -29,10 +29,12 @@ from gsparse.device.dtypes import Array
 from gsparse.device.streams import NO_CONTEXT
 from gsparse.errors import HostLoanWarning
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.loans import ArrayPair
+from gsparse.products.checks import common_index_dtype, refuse_arrays
 from gsparse.products.planning import MatrixOptions
-from gsparse.products.prepared import PreparedMatrix, prepare_matrix
-from gsparse.products.structure import Structure
+from gsparse.products.prepared import PreparedMatrix
+from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.profiling import recording
 from gsparse.profiling.names import ON_LOAN
 
@@ -328,6 +330,39 @@ class MatrixArrays:
                 HostLoanWarning,
                 stacklevel=frames_to_the_caller(),
             )
+
+
+def prepare_matrix(
+    device: Device,
+    shape: tuple[int, int],
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    options: MatrixOptions,
+    *,
+    on_loan: bool = False,
+) -> PreparedMatrix:
+    """Check CSR arrays on their device, once, and return the prepared matrix. Synchronizes.
+
+    Raises
+    ------
+    StructureError
+        If the arrays do not describe a matrix of this shape.
+    """
+    with device.active(), device.memory_guard():
+        source = (indptr, indices, data)
+        indptr, indices = common_index_dtype(indptr, indices)
+        if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
+            refuse_arrays(device, shape, indptr, indices, data)
+        device.compile_ahead("A @ x", data.dtype, indices.dtype)
+        survey = kernels_of(device).layout.survey(
+            device, indptr, indices, bool(kernels_of(device).encode.CSR_CODES)
+        )  # synchronizes
+        if not survey.describes(shape[1], min(indices.size, data.size)):
+            refuse_arrays(device, shape, indptr, indices, data)
+        indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
+        csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
+        return PreparedMatrix(device, csr, options, Structure(SparsityPattern(device, csr, survey)), source, on_loan)
 
 
 def _is_of(prepared: PreparedMatrix, indptr: Array, indices: Array) -> bool:

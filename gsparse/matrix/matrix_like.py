@@ -15,7 +15,8 @@ from gsparse.device.counters import Stats
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.device.locks import made_once
 from gsparse.matrix.arrays import MatrixArrays
-from gsparse.products.prepared import ByColumns, PreparedMatrix
+from gsparse.products.prepared import PreparedMatrix
+from gsparse.products.transposing import ByColumns
 
 # Entries that SciPy prints of a matrix.
 _MAXPRINT = 50

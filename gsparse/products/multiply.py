@@ -20,7 +20,8 @@ from gsparse.device.interchange import DenseInput, as_own_array, parse_dense
 from gsparse.device.streams import NO_CONTEXT
 from gsparse.products.building import Product
 from gsparse.products.checks import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
-from gsparse.products.prepared import ByColumns, PreparedMatrix
+from gsparse.products.prepared import PreparedMatrix
+from gsparse.products.transposing import ByColumns
 from gsparse.profiling import recording
 from gsparse.profiling.recording import span
 

@@ -12,7 +12,7 @@ the values have changed, the new one shares the `Structure` of the old one: stat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
@@ -43,15 +43,13 @@ from gsparse.products.building import (
     plan_of_columns,
     values_as,
 )
-from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
-from gsparse.products.csr import CSR_SCALAR, CsrRows
+from gsparse.products.checks import with_values
+from gsparse.products.csr import CsrRows
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import SparsityPattern, Structure
+from gsparse.products.transposing import MAX_BY_COLUMNS, ByColumns, find_symmetry, transpose_arrays
 from gsparse.products.tuning import FirstProducts, call_if_alive
-
-# Products with the transpose that are computed before it is made. On two cores, making it takes as long as six to ten.
-MAX_BY_COLUMNS = 8
 
 _Result = TypeVar("_Result")
 
@@ -276,7 +274,7 @@ class PreparedMatrix:
         if multiply is None or self._num_by_columns == MAX_BY_COLUMNS:
             return None
         self._num_by_columns += 1
-        return ByColumns(self, multiply)
+        return ByColumns(self.device, self.csr, multiply)
 
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
@@ -357,9 +355,21 @@ class PreparedMatrix:
         if self._transposed is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
-                    self._transposed, self._transposed_csr = _transpose(self, self._transposed_csr), None
+                    self._transposed = self._transpose()
         prepared, conjugated = self._transposed
         return (self if prepared is None else prepared), conjugated
+
+    def _transpose(self) -> tuple[PreparedMatrix | None, bool]:
+        """Return the prepared transpose (None: this matrix), and whether products must conjugate its values."""
+        device, symmetry = self.device, self.options.symmetric
+        if symmetry is None and self.csr.shape[0] == self.csr.shape[1] and self.is_canonical:
+            symmetry = find_symmetry(device, self.csr)  # synchronizes
+        if symmetry:  # Only complex values have a conjugate: a matrix that is declared Hermitian may be real.
+            return None, symmetry == "hermitian" and self.csr.dtype.kind == "c"
+        csr, structure = transpose_arrays(self.structure, self.csr, self._transposed_csr)
+        self._transposed_csr = None
+        source, flags = (csr.indptr, csr.indices, csr.data), (self.on_loan, self.is_new_result)
+        return PreparedMatrix(device, csr, self.options, structure, source, *flags, self.csr), False
 
     def transposed_csr(self) -> tuple[Csr, bool]:
         """Return the transposed arrays, which are kept, and whether their values are still to be conjugated.
@@ -374,93 +384,3 @@ class PreparedMatrix:
                     return self._transposed_csr, False
         prepared, conjugated = self.transposed()
         return prepared.csr, conjugated
-
-
-@dataclass(frozen=True)
-class ByColumns:
-    """The transpose of a matrix, for the first products: they read the matrix's own arrays by columns.
-
-    Attributes
-    ----------
-    matrix : PreparedMatrix
-    multiply : callable
-        `gsparse.kernels.contract.SpmmKernels.TRANSPOSED_PRODUCT`.
-    """
-
-    matrix: PreparedMatrix
-    multiply: Callable[..., None]
-
-    @property
-    def device(self) -> Device:
-        return self.matrix.device
-
-    @property
-    def csr(self) -> Csr:
-        """The arrays of the matrix, in the shape of its transpose."""
-        return replace(self.matrix.csr, shape=self.matrix.csr.shape[::-1])
-
-    @property
-    def transpose(self) -> Csr:
-        return self.matrix.csr
-
-    def product(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        """Return the product with a vector, or with several columns."""
-        csr = self.matrix.csr
-        return Product(partial(self.multiply, csr), CSR_SCALAR.layout, csr, one_and_zero(compute))
-
-    columns = product
-
-
-def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix | None, bool]:
-    """Return the transposed matrix (None stands for `matrix` itself), and whether products must conjugate its values.
-
-    `csr` has the transposed arrays if they have been made. Synchronizes.
-    """
-    device, symmetry = matrix.device, matrix.options.symmetric
-    if symmetry is None and matrix.csr.shape[0] == matrix.csr.shape[1] and matrix.is_canonical:
-        is_symmetric = partial(kernels_of(device).transpose.is_symmetric, device, matrix.csr)
-        symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
-    if symmetry:  # Only complex values have a conjugate: a matrix that is declared Hermitian may be real.
-        return None, symmetry == "hermitian" and matrix.csr.dtype.kind == "c"
-    structure, known = None, matrix.structure.known_transposition
-    if csr is None and known is not None:
-        structure = known[0]
-        csr = structure.sparsity.csr.with_data(matrix.csr.data.take(known[1]))
-    elif csr is None:
-        csr = kernels_of(device).transpose.csr_transpose(device, matrix.csr)
-    source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure(SparsityPattern(device, csr))
-    flags = matrix.on_loan, matrix.is_new_result
-    return PreparedMatrix(device, csr, matrix.options, structure, source, *flags, matrix.csr), False
-
-
-def prepare_matrix(
-    device: Device,
-    shape: tuple[int, int],
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    options: MatrixOptions,
-    *,
-    on_loan: bool = False,
-) -> PreparedMatrix:
-    """Check CSR arrays on their device, once, and return the prepared matrix. Synchronizes.
-
-    Raises
-    ------
-    StructureError
-        If the arrays do not describe a matrix of this shape.
-    """
-    with device.active(), device.memory_guard():
-        source = (indptr, indices, data)
-        indptr, indices = common_index_dtype(indptr, indices)
-        if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
-            refuse_arrays(device, shape, indptr, indices, data)
-        device.compile_ahead("A @ x", data.dtype, indices.dtype)
-        survey = kernels_of(device).layout.survey(
-            device, indptr, indices, bool(kernels_of(device).encode.CSR_CODES)
-        )  # synchronizes
-        if not survey.describes(shape[1], min(indices.size, data.size)):
-            refuse_arrays(device, shape, indptr, indices, data)
-        indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
-        csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
-        return PreparedMatrix(device, csr, options, Structure(SparsityPattern(device, csr, survey)), source, on_loan)

@@ -62,6 +62,7 @@ _KINDS = {
     "gsparse.products.multiply": "product",
     "gsparse.matrix": "sparse algebra",
     "gsparse.sparse": "sparse algebra",
+    "gsparse.matrix.arrays": "set-up",
     "gsparse.matrix.assembly": "conversion",
     "gsparse.matrix.constructor": "set-up",
     "gsparse.matrix.conversions": "conversion",
@@ -75,7 +76,7 @@ _KINDS = {
 _NAMES = {
     "multiply.multiply": "arguments and results of products",
     "operators._product": "product of an operator",
-    "prepared.prepare_matrix": "check a matrix and count its rows",
+    "arrays.prepare_matrix": "check a matrix and count its rows",
     "prepared._retry_with_csr": "",  # The cache of formats records the choice and the storing one by one.
     "prepared.transposed": "transposed copy for products",
     "prepared.transposed_csr": "transpose",

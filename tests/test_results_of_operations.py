@@ -45,10 +45,10 @@ def test_a_solver_asks_for_the_better_format_at_once(device: Device, S: sp.csr_a
     small = sp.csr_array(S[:300, :300])
     A, b = sum_of(small, device), on_device(device, np.ones(300))
     A @ b
-    assert A._prepared(transpose=False)[0].is_new_result
+    assert A._prepared(transpose=False)[0].is_new
     _, info = gsparse.linalg.cg(A, b, rtol=1e-10)
     assert info == 0
-    assert not A._prepared(transpose=False)[0].is_new_result
+    assert not A._prepared(transpose=False)[0].is_new
 
 
 @pytest.mark.parametrize(

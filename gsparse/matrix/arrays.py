@@ -362,7 +362,10 @@ def prepare_matrix(
             refuse_arrays(device, shape, indptr, indices, data)
         indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
         csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
-        return PreparedMatrix(device, csr, options, Structure(SparsityPattern(device, csr, survey)), source, on_loan)
+        structure = Structure(SparsityPattern(device, csr, survey))
+        # On a CPU, a conversion takes as long as tens of products.
+        is_new = device.is_host and options.may_be_planned_later and not on_loan
+        return PreparedMatrix(device, csr, options, structure, source, on_loan, is_new)
 
 
 def _is_of(prepared: PreparedMatrix, indptr: Array, indices: Array) -> bool:

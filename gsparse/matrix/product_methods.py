@@ -22,6 +22,7 @@ from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 from gsparse.products.bsr import DenseBlocks
 from gsparse.products.multiply import multiply, multiply_columns_quickly, multiply_quickly
+from gsparse.products.prepared import PreparedMatrix
 from gsparse.profiling.recording import recorded_call
 
 # The property is not called `blocksize` as in SciPy, because methods of SciPy such as `resize` and `sum` take a matrix
@@ -58,6 +59,14 @@ def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:
     return dtype, dtype
 
 
+def _planned(matrix: MatrixLike) -> PreparedMatrix:
+    """Return the prepared matrix. To ask for the plan of a matrix that is no result ends its provisional products."""
+    prepared = matrix._prepared()[0]
+    if not prepared.is_result:
+        prepared.plan_for_many_products()
+    return prepared
+
+
 class Plans(MatrixLike):
     """The chosen format, and why."""
 
@@ -71,7 +80,7 @@ class Plans(MatrixLike):
             If no device multiplies values of the matrix's dtype.
         """
         types = _own_types(self)
-        return self._prepared()[0].plan(*types)
+        return _planned(self).plan(*types)
 
     def plan_for(self, columns: int) -> ColumnsPlan:
         """Return how ``A @ X`` with a row-major X runs here and on a GPU, and why. Synchronizes at first.
@@ -95,13 +104,13 @@ class Plans(MatrixLike):
         """
         types = _own_types(self)
         pack = next((n for n in (4, 2) if n * types[1].itemsize <= 16 and columns % n == 0), 1)
-        return self._prepared()[0].columns_plan(Panel(columns, pack), *types)
+        return _planned(self).columns_plan(Panel(columns, pack), *types)
 
     @property
     def stored(self) -> StoredMatrix:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
-        stored: StoredMatrix = self._prepared()[0].product(*types).stored
+        stored: StoredMatrix = _planned(self).product(*types).stored
         return stored
 
     @property

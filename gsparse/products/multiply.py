@@ -217,7 +217,7 @@ def multiply_quickly(
         convert the arguments.
     """
     product = prepared.plain_product
-    if product is None and not prepared.is_new_result:
+    if product is None and not prepared.is_new:
         return None
     device, csr = prepared.device, prepared.csr
     shape, dtype = csr.shape, csr.data.dtype

@@ -64,6 +64,11 @@ class MatrixOptions:
         """What `compress` allows."""
         return Encoding(columns=self.compress in (True, "columns"), values=self.compress in (True, "values"))
 
+    @property
+    def may_be_planned_later(self) -> bool:
+        """Whether the first products may use a format without set-up."""
+        return self.format == "auto" and not self.tune and self.expected_products >= MIN_ANALYSIS_PRODUCTS
+
     def transposed(self) -> MatrixOptions:
         """Return the options of a matrix that has the transposed CSR arrays."""
         return self if self.block_shape is None else replace(self, block_shape=self.block_shape[::-1])
@@ -89,8 +94,8 @@ class Planner:
         The options of the user.
     format : str
         The requested format, or "auto" if it cannot store the matrix.
-    is_new_result : bool
-        Whether the matrix is the result of an operation and has not been multiplied often.
+    is_new : bool
+        Whether the matrix has not been multiplied often, and its first products use a format without set-up.
     on_loan : bool
         Whether somebody may write to an array of the matrix before the next product.
     has_memory : bool
@@ -100,20 +105,20 @@ class Planner:
     structure: Structure
     options: MatrixOptions
     format: str
-    is_new_result: bool
+    is_new: bool
     on_loan: bool
     has_memory: bool
 
     @property
     def request(self) -> str:
-        """The format for the next products. The first products of a result use one that needs no set-up."""
+        """The format for the next products. The first products of a new matrix use one without set-up."""
         device = self.structure.sparsity.device
-        return str(kernels_of(device).spmv.FIRST_FORMAT) if self.is_new_result else self.format
+        return str(kernels_of(device).spmv.FIRST_FORMAT) if self.is_new else self.format
 
     @property
     def expected_products(self) -> int:
-        """Number of products that counts for the choice: 1 for a new result or a loan, else what the user expects."""
-        return 1 if self.is_new_result or self.on_loan else self.options.expected_products
+        """Number of products that counts for the choice: 1 for a new matrix or a loan, else what the user expects."""
+        return 1 if self.is_new or self.on_loan else self.options.expected_products
 
     @property
     def leaves_choice(self) -> bool:
@@ -158,7 +163,7 @@ class Planner:
         """Add to the reason of a plan what restricted the choice, and what will change it later."""
         if not self.has_memory:
             reason = f"{reason}; memory did not suffice for other formats"
-        if self.is_new_result:
+        if self.is_new:
             reason = (
                 "it needs no set-up; the matrix is the result of an operation, so formats that need a set-up are "
                 f"considered after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"

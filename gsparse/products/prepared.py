@@ -12,7 +12,7 @@ the values have changed, the new one shares the `Structure` of the old one: stat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
@@ -72,9 +72,11 @@ class PreparedMatrix:
     on_loan : bool, optional
         Whether the user holds an array of the matrix and may write to it before the next product. Then a conversion to
         another format would serve one product only.
-    is_new_result : bool, optional
-        Whether the matrix is the result of an operation and has not been multiplied often. Until then, products use a
-        format without set-up.
+    is_new : bool, optional
+        Whether the matrix is the result of an operation, or was made on a CPU, and has not been multiplied often. Until
+        then, products use a format without set-up.
+    is_result : bool, optional
+        Whether it is the result of an operation.
     transpose : Csr, optional
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
@@ -89,7 +91,8 @@ class PreparedMatrix:
     structure: Structure
     source: tuple[Array, Array, Array]
     on_loan: bool = False
-    is_new_result: bool = False
+    is_new: bool = False
+    is_result: bool = False
     transpose: Csr | None = None
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: Product | None = field(default=None, repr=False)
@@ -122,9 +125,7 @@ class PreparedMatrix:
         """
         structure = structure or Structure(SparsityPattern(device, csr))
         source = source or (csr.indptr, csr.indices, csr.data)
-        has_choice = options.format == "auto" and not options.tune
-        is_new_result = has_choice and options.expected_products >= MIN_ANALYSIS_PRODUCTS
-        return cls(device, csr, options, structure, source, is_new_result=is_new_result)
+        return cls(device, csr, options, structure, source, is_new=options.may_be_planned_later, is_result=True)
 
     def with_data(self, data: Array, options: MatrixOptions, *, on_loan: bool = False) -> PreparedMatrix:
         """Return a prepared matrix that shares the structure and has other values and options."""
@@ -170,7 +171,7 @@ class PreparedMatrix:
     @property
     def _planner(self) -> Planner:
         """The object that chooses the format, with what is known about the products to come. May synchronize."""
-        return Planner(self.structure, self.options, self._format, self.is_new_result, self.on_loan, self._has_memory)
+        return Planner(self.structure, self.options, self._format, self.is_new, self.on_loan, self._has_memory)
 
     def plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
         """Return the plan for values read as `storage` by products in `compute`. Synchronizes the first time."""
@@ -181,12 +182,12 @@ class PreparedMatrix:
         return self._planner.plan(self._preparation(storage, compute), compute)
 
     def plan_for_many_products(self) -> None:
-        """Let the next product of a new result choose its format again, now for many products."""
-        if not self.is_new_result:
+        """Let the next product of a new matrix choose its format, now for many products."""
+        if not self.is_new:
             return
         with self._formats.lock:
-            if self.is_new_result:
-                self.is_new_result = False
+            if self.is_new:
+                self.is_new = False
                 self._forget()
 
     def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
@@ -209,14 +210,14 @@ class PreparedMatrix:
     def own_product(self) -> Product | None:
         """Return the product with vectors of the matrix's own dtype, or None if it would take a set-up to bind it."""
         dtype = self.csr.dtype
-        if self.plain_product is None and self.is_new_result and dtype in COMPUTE_DTYPES:
+        if self.plain_product is None and self.is_new and dtype in COMPUTE_DTYPES:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self.plain_product is None:
                     self._set_product(self._build_first(dtype, dtype), (dtype, dtype))
         return self.plain_product
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        if self.is_new_result:
+        if self.is_new:
             return self._build_first(storage, compute)
         plan = self.plan(storage, compute)
         adopt = partial(call_if_alive, WeakMethod(self._adopt_plan), (storage, compute))
@@ -234,9 +235,12 @@ class PreparedMatrix:
         launch = Launch(self.options.threads_per_block, rows.threads_per_row)
         stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
         multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](self.device, stored, compute, launch)
+        return Product(self._counted(multiply), kernels.FIRST_FORMAT, stored, one_and_zero(compute))
+
+    def _counted(self, multiply: Callable[..., None]) -> FirstProducts:
+        """Return a product of a new matrix that asks for a plan after some calls."""
         plan_later = partial(call_if_alive, WeakMethod(self.plan_for_many_products))
-        first = FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, plan_later)
-        return Product(first, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
+        return FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, plan_later)
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""
@@ -279,7 +283,7 @@ class PreparedMatrix:
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
-        return product
+        return replace(product, multiply=self._counted(product.multiply)) if self.is_new else product
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.
@@ -368,7 +372,7 @@ class PreparedMatrix:
             return None, symmetry == "hermitian" and self.csr.dtype.kind == "c"
         csr, structure = transpose_arrays(self.structure, self.csr, self._transposed_csr)
         self._transposed_csr = None
-        source, flags = (csr.indptr, csr.indices, csr.data), (self.on_loan, self.is_new_result)
+        source, flags = (csr.indptr, csr.indices, csr.data), (self.on_loan, self.is_new, self.is_result)
         return PreparedMatrix(device, csr, self.options, structure, source, *flags, self.csr), False
 
     def transposed_csr(self) -> tuple[Csr, bool]:

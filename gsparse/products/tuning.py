@@ -27,6 +27,7 @@ import numpy as np
 from gsparse._version import __version__
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
+from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
@@ -193,13 +194,13 @@ def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
 
 
 class FirstProducts:
-    """A product that counts its calls and says when there were many.
+    """A product that counts its calls, one for each column, and says when there were many.
 
     Parameters
     ----------
     multiply : callable
     count : int
-        Number of calls before `say_so` is called.
+        Number of products before `say_so` is called.
     say_so : callable
         Called before each further product; the first time, it makes the matrix replace this object. It must not refer
         to the matrix (`call_if_alive`), so that the matrix is freed as soon as nobody refers to it.
@@ -208,11 +209,11 @@ class FirstProducts:
     def __init__(self, multiply: Callable[..., None], count: int, say_so: Callable[[], None]) -> None:
         self._multiply, self._remaining, self._say_so = multiply, count, say_so
 
-    def __call__(self, *args: Any) -> None:
-        self._remaining -= 1
-        if self._remaining < 0:
+    def __call__(self, x: Array, *args: Any) -> None:
+        if self._remaining <= 0:
             self._say_so()
-        self._multiply(*args)
+        self._remaining -= 1 if x.ndim == 1 else x.shape[1]
+        self._multiply(x, *args)
 
 
 class LazyTuner:

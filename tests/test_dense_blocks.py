@@ -448,6 +448,7 @@ def test_blocks_are_stored_for_columns_alone_if_that_pays(device: Device, rng: n
             A = GpuSparseMatrix(S, device=device, **({"expected_products": 10**6} | options))
             prepared, types = A._prepared()[0], (S.dtype, np.dtype(compute))
             X = random_values(rng, (S.shape[1], 5), types[1])
+            prepared.plan_for_many_products()
             assert_product(A @ X, S, X)
             assert_product(A @ X[:, 0], S, X[:, 0])
             return [prepared.product(*types).stored, prepared.columns(*types).stored]
@@ -472,6 +473,7 @@ def test_a_cpu_makes_no_plan_for_columns_of_a_matrix_without_blocks(rng: np.rand
         S = of_blocks(np.full(300, 6), 300, size, rng)
         A = GpuSparseMatrix(S, device="cpu", expected_products=10**6)
         X = random_values(rng, (S.shape[1], 4), float)
+        A._prepared()[0].plan_for_many_products()
         with patch.object(PreparedMatrix, "plan", autospec=True, side_effect=PreparedMatrix.plan) as plan:
             assert_product(A @ X, S, X)
         assert plan.called is is_planned
@@ -485,6 +487,7 @@ def test_columns_read_csr_if_memory_does_not_suffice_for_blocks(device: Device, 
         unregister("bsr")
         register(replace(format, build=build))
         A = GpuSparseMatrix(S, device=device, expected_products=10**6)
+        A._prepared()[0].plan_for_many_products()
         assert_product(A @ X, S, X)
         assert build.called
         assert isinstance(A._prepared()[0].columns(S.dtype, S.dtype).stored, Csr)

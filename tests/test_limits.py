@@ -67,6 +67,7 @@ def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     wanted = GpuSparseMatrix(S, device=device, expected_products=10**9).plan.format
     assert wanted not in names_of(reads_csr=True)
     A = GpuSparseMatrix(S, device=device, expected_products=10**9)
+    A._prepared()[0].plan_for_many_products()
     with monkeypatch.context() as short:
         if where == "analysis":
             short.setattr(storage, "compress_values", out_of_memory)
@@ -86,6 +87,7 @@ def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
 
 def test_too_little_memory_even_for_csr_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     A = GpuSparseMatrix(poisson(6), device=device, expected_products=10**9)
+    A._prepared()[0].plan_for_many_products()
     for name, format in list(REGISTRY.items()):
         monkeypatch.setitem(REGISTRY, name, replace(format, build=out_of_memory))
     with pytest.raises(DeviceMemoryError, match="no memory for that"):

@@ -59,6 +59,7 @@ def test_with_data_chooses_a_format_without_examining_the_structure_again(
 ) -> None:
     S = large(structure, rng)
     A, x = GpuSparseMatrix(S, device=device), random_values(rng, S.shape[1], float)
+    assert A.plan
     assert_product(A @ x, S, x)
     T = S.copy()
     T.data = random_values(rng, S.nnz, float)

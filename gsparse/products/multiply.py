@@ -196,7 +196,7 @@ def multiply_quickly(
     """Compute A·x on the shortest path, if the product is bound and x can be read as it is.
 
     That is the case for contiguous vectors of its device and dtype, from the second product of a matrix on, or from the
-    first one if the matrix is the result of an operation.
+    first one if the matrix is new (`PreparedMatrix.is_new`).
 
     Parameters
     ----------

@@ -165,8 +165,8 @@ class Planner:
             reason = f"{reason}; memory did not suffice for other formats"
         if self.is_new:
             reason = (
-                "it needs no set-up; the matrix is the result of an operation, so formats that need a set-up are "
-                f"considered after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"
+                "it needs no set-up; the matrix is the result of an operation or has new values, so formats that need "
+                f"a set-up are considered after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"
             )
         if self.is_to_be_timed:
             when = "in the first products" if self.options.tune == "lazy" else "at the first product"

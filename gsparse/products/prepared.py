@@ -76,7 +76,8 @@ class PreparedMatrix:
         Whether the matrix is the result of an operation, or was made on a CPU, and has not been multiplied often. Until
         then, products use a format without set-up.
     is_result : bool, optional
-        Whether it is the result of an operation.
+        Whether it is the result of an operation, or got other values. If not, the first products end as soon as
+        somebody asks for the plan.
     transpose : Csr, optional
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional

@@ -96,7 +96,7 @@ def solve(problem: EllipticProblem, S: Any, A: GpuSparseMatrix, b: Any, M: Any) 
 
 
 def converge(A: GpuSparseMatrix, b: Any, M: Any, most: int, rtol: float = 1e-8) -> Any:
-    """Return the solution by conjugate gradients, after at most so many iterations."""
+    """Return the solution by conjugate gradients, which must not take more than `most` iterations."""
     result = cg(A, b, M=M, rtol=rtol, full_output=True)
     assert result.info == 0
     assert result.iterations <= most

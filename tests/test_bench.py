@@ -390,7 +390,7 @@ def test_the_command_measures_columns(matrix_file: str, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "m × 5: 216 x 216" in text
     assert "plan by columns" in text
-    # MKL is measured only with PyTorch installed.
+    assert "MKL (PyTorch)" in text
     assert re.search(r"5 columns, float64: the plan's speed over (MKL/)?SciPy", text)
 
 
@@ -537,7 +537,7 @@ def test_gpu_measurements_run_and_missing_libraries_are_recorded(fake_gpu: FakeG
         assert rows[name].call_us
         assert rows[name].correct
         assert not rows[name].note
-    assert rows["CuPy A @ x"].status == "failed"
+    assert rows["CuPy A @ x"].status in ("skipped", "failed")  # CuPy is not installed, or cannot use these arrays.
     assert rows["cuSPARSE CSR_ALG1"].setup_us is not None
     assert rows["cuSPARSE default"].setup_us is None
     assert rows["plan"].reference == "cuSPARSE best-of"

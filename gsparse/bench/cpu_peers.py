@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError
@@ -18,12 +17,10 @@ OPENMP_PAUSE = 0.25
 
 
 def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
-    """Yield SciPy, and MKL through each installed package that calls it."""
+    """Yield SciPy, and MKL through each package that calls it. The run skips a package that is not installed."""
     yield Peer("SciPy", "library", lambda: _prepare_scipy(loaded), {})
-    if find_spec("sparse_dot_mkl"):
-        yield Peer("MKL (sparse_dot_mkl)", "vendor", lambda: _prepare_mkl(loaded), {}, _set_mkl_threads)
-    if find_spec("torch"):
-        yield Peer("MKL (PyTorch)", "vendor", lambda: _prepare_torch(loaded), {}, _set_torch_threads)
+    yield Peer("MKL (sparse_dot_mkl)", "vendor", lambda: _prepare_mkl(loaded), {}, _set_mkl_threads)
+    yield Peer("MKL (PyTorch)", "vendor", lambda: _prepare_torch(loaded), {}, _set_torch_threads)
 
 
 def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
@@ -50,10 +47,7 @@ def _prepare_scipy(loaded: LoadedMatrix) -> Prepared:
 
 
 def _prepare_mkl(loaded: LoadedMatrix) -> Prepared:
-    try:
-        mkl = import_module("sparse_dot_mkl")
-    except ImportError as error:  # The package is installed, but MKL itself is not.
-        raise SkippedError(str(error)) from error
+    mkl = import_module("sparse_dot_mkl")
     S = loaded.arrays.to_scipy()
     return Prepared(lambda: mkl.dot_product_mkl(S, loaded.x), loaded.csr_bytes, pause=OPENMP_PAUSE)
 

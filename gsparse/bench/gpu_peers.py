@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from ctypes import POINTER, byref, c_int, c_size_t, c_void_p
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from math import gcd
 from typing import Any
 
@@ -81,7 +80,7 @@ class CusparsePlan(CusparseProduct):
 
 
 def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
-    """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""
+    """Yield cuSPARSE's algorithms, CuPy and PyTorch. The run skips PyTorch if it is not installed."""
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
     for algorithm in plan_algorithms():
@@ -89,8 +88,7 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     for algorithm in BLOCK_ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), {})
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
-    if find_spec("torch"):
-        yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), {})
+    yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), {})
 
 
 def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
@@ -103,8 +101,7 @@ def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     for algorithm in BLOCK_ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), label)
     yield Peer("CuPy A @ X", "library", lambda: _prepare_cupy(loaded), label)
-    if find_spec("torch"):
-        yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), label)
+    yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), label)
 
 
 def _prepare_columns(loaded: LoadedMatrix, algorithm: str, by_columns: bool) -> Prepared:

@@ -193,7 +193,7 @@ def _measure_group(
             prepared = peer.prepare()
             record = replace(untimed, **_record_fields(prepared))
             ready.append((peer, prepared, _with_error(record, prepared, exact)))
-        except SkippedError as reason:
+        except (SkippedError, ImportError) as reason:  # The peer does not fit the matrix, or is not installed.
             records.append(replace(untimed, status="skipped", note=str(reason)))
         except Exception as error:
             records.append(replace(untimed, status="failed", note=describe(error)))

@@ -10,6 +10,8 @@ from .common import MATRICES, Prepared, WithMatrices, matrix, vector
 
 # Calls that are timed together, because a single one takes hardly longer than reading the clock.
 CALLS = 100
+# Products before the first sample. The transpose is stored only when a matrix has been multiplied this often.
+FIRST = 10
 
 
 class Formats(WithMatrices):
@@ -37,8 +39,9 @@ class Types(WithMatrices):
     def prepare(self, dtype, name):
         self.A = matrix(name, dtype)
         self.x, self.y = vector(self.A.shape[1], dtype), vector(self.A.shape[0], dtype)
-        self.time_product(dtype, name)
-        self.time_transposed_product(dtype, name)
+        for _ in range(FIRST):
+            self.time_product(dtype, name)
+            self.time_transposed_product(dtype, name)
 
     def time_product(self, dtype, name):
         self.A @ self.x

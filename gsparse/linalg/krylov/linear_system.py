@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from gsparse.linalg.krylov.units import (
 )
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.small_matrices import hashed_vector
+from gsparse.matrix.reductions import sums_along
 from gsparse.sparse.reductions import sums_of_squares
 
 # How many times the precision of its dtype x may be off after it was rounded to the units of the caller.
@@ -189,17 +191,19 @@ class LinearSystem:
         if self.A.ranks is not None or self.shift:
             return ""
         size = self.A.shape[0]
-        matrix: Any = self.A.matrix if isinstance(self.A, MatrixOperator) else None
+        first_where = partial(kernels_of(self.device).reductions.first_where, self.device)
         with self.device.active(), np.errstate(all="ignore"):
             product = self.device.xp.ones(size, self.dtype)
             self.A.bind(self.device, self.dtype)(hashed_vector(self.device, size, self.dtype), product)
             is_unsolvable = (product == 0) & (self.b.reshape(self.columns, -1) != 0).any(axis=0)
-            rows = self.device.download(self.device.xp.flatnonzero(is_unsolvable)[:1])
-            is_nonzero = self.device.download(product != 0)
-        if rows.size:
-            fault = f"Row {rows[0]} of A is zero and b is not: A is singular, and no x solves the system"
-        elif matrix is not None and (columns := np.flatnonzero((matrix.count_nonzero(axis=0) == 0) & is_nonzero)).size:
-            fault = f"Column {columns[0]} of A is zero: A is singular, and the system has a solution for few b only"
+            row, column = first_where(is_unsolvable, "not zero"), None  # synchronizes
+            if row is None and isinstance(self.A, MatrixOperator):
+                is_zero = sums_along(self.A.matrix, 0, "nonzero", summed=True) == 0
+                column = first_where(is_zero & (product != 0), "not zero")  # synchronizes
+        if row is not None:
+            fault = f"Row {row} of A is zero and b is not: A is singular, and no x solves the system"
+        elif column is not None:
+            fault = f"Column {column} of A is zero: A is singular, and the system has a solution for few b only"
         else:
             return ""
         return f"{fault}. Remove the row and the column of this number, or use lsqr for least squares."

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array
-from gsparse.device.locks import made_once
+from gsparse.device.locks import made_once, make_lock
 from gsparse.errors import FormatError
 from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Launch, Panel
@@ -52,6 +52,8 @@ from gsparse.products.transposing import MAX_BY_COLUMNS, ByColumns, find_symmetr
 from gsparse.products.tuning import FirstProducts, call_if_alive
 
 _Result = TypeVar("_Result")
+# Is held while a matrix gets its first product, and while it stops being new.
+_first = make_lock()
 
 
 @dataclass(eq=False)
@@ -186,7 +188,7 @@ class PreparedMatrix:
         """Let the next product of a new matrix choose its format, now for many products."""
         if not self.is_new:
             return
-        with self._formats.lock:
+        with self._formats.lock, _first:
             if self.is_new:
                 self.is_new = False
                 self._forget()
@@ -201,6 +203,8 @@ class PreparedMatrix:
         """Return the product for these dtypes. The first call builds it on the device, and synchronizes."""
         formats, types = self._formats, (storage, compute)
         product = formats.products.get(types)
+        if product is None and types == 2 * (self.csr.dtype,):
+            product = self.plain_product
         if product is None:
             make = partial(self._retry_with_csr, partial(self._build, *types))
             with formats.lock:
@@ -212,9 +216,11 @@ class PreparedMatrix:
         """Return the product with vectors of the matrix's own dtype, or None if it would take a set-up to bind it."""
         dtype = self.csr.dtype
         if self.plain_product is None and self.is_new and dtype in COMPUTE_DTYPES:
-            with self._formats.lock, self.device.active(), self.device.memory_guard():
-                if self.plain_product is None:
-                    self._set_product(self._build_first(dtype, dtype), (dtype, dtype))
+            with self.device.memory_guard():
+                product = self._build_first(dtype, dtype)
+            with _first:
+                if self.is_new and self.plain_product is None:
+                    self.plain_product = product
         return self.plain_product
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
@@ -236,12 +242,8 @@ class PreparedMatrix:
         launch = Launch(self.options.threads_per_block, rows.threads_per_row)
         stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
         multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](self.device, stored, compute, launch)
-        return Product(self._counted(multiply), kernels.FIRST_FORMAT, stored, one_and_zero(compute))
-
-    def _counted(self, multiply: Callable[..., None]) -> FirstProducts:
-        """Return a product of a new matrix that asks for a plan after some calls."""
-        plan_later = partial(call_if_alive, WeakMethod(self.plan_for_many_products))
-        return FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, plan_later)
+        counted = FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, ref(self))
+        return Product(counted, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""
@@ -284,7 +286,9 @@ class PreparedMatrix:
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
-        return replace(product, multiply=self._counted(product.multiply)) if self.is_new else product
+        if not self.is_new:
+            return product
+        return replace(product, multiply=FirstProducts(product.multiply, MIN_ANALYSIS_PRODUCTS, ref(self)))
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.

@@ -194,24 +194,23 @@ def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
 
 
 class FirstProducts:
-    """A product that counts its calls, one for each column, and says when there were many.
+    """A product of a new matrix that counts its calls, one for each column, and lets it choose a format after many.
 
     Parameters
     ----------
     multiply : callable
     count : int
-        Number of products before `say_so` is called.
-    say_so : callable
-        Called before each further product; the first time, it makes the matrix replace this object. It must not refer
-        to the matrix (`call_if_alive`), so that the matrix is freed as soon as nobody refers to it.
+        Number of products before `matrix.plan_for_many_products` is called, which makes the matrix replace this object.
+    matrix : weakref.ref
+        The prepared matrix, which is freed as soon as nobody else refers to it.
     """
 
-    def __init__(self, multiply: Callable[..., None], count: int, say_so: Callable[[], None]) -> None:
-        self._multiply, self._remaining, self._say_so = multiply, count, say_so
+    def __init__(self, multiply: Callable[..., None], count: int, matrix: Callable[[], Any]) -> None:
+        self._multiply, self._remaining, self._matrix = multiply, count, matrix
 
     def __call__(self, x: Array, *args: Any) -> None:
-        if self._remaining <= 0:
-            self._say_so()
+        if self._remaining <= 0 and (matrix := self._matrix()) is not None:
+            matrix.plan_for_many_products()
         self._remaining -= 1 if x.ndim == 1 else x.shape[1]
         self._multiply(x, *args)
 

@@ -185,12 +185,11 @@ def test_of_two_threads_that_need_a_format_first_one_builds_it(kind: str, monkey
     assert results[0] is results[1]
 
 
-def test_only_matrices_that_are_used_register_locks_for_forks() -> None:
+def test_results_register_no_locks_for_forks() -> None:
     A = GpuSparseMatrix(laplacian(5), device="cpu")
     A * 2.0  # Now A has the locks that this operation needs.
     before = len(locks._locks)
     results = [A * 2.0 for _ in range(10)]
-    assert len(locks._locks) == before
     for result in results:
         result @ np.ones(25)
-    assert before < len(locks._locks) <= before + 20
+    assert len(locks._locks) == before

@@ -10,7 +10,8 @@ ones. While there is one, the array is *on loan*:
             |                                                                                 |
             +------------- one more upload, by the next product (`current_array`) ------------+
 
-Where the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy.
+Where the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy. If
+nothing was written, the device copy stays instead, and with it the format and the plan.
 
 Two rules make this safe. The device copy is never written in place: a changed array is a new array. So matrices may
 share device arrays, and what was built from an array is valid as long as the matrix has this very array. And an array
@@ -31,6 +32,9 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.locks import lock_of_instance
 from gsparse.device.memory import alias_of
+
+# Number of bytes that are compared at once.
+_BLOCK = 2**18
 
 
 class ArrayPair:
@@ -129,7 +133,10 @@ class ArrayPair:
             if self.lent and self._host is not None:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = self.on_loan
-                self.on_device = self.device.upload(self._device_form(may_be_written=on_loan))
+                form = self._device_form(may_be_written=on_loan)
+                # If nothing was written, what was built from the device copy remains valid.
+                if not (self.device.is_host and _have_same_bits(form, self.on_device)):
+                    self.on_device = self.device.upload(form)
                 if self.device.is_host and not on_loan:
                     self._host = None  # Its memory is that of the device copy from now on.
                 self.lent = on_loan
@@ -234,6 +241,14 @@ class ArrayPair:
     def _own_references(self) -> int:
         """Count our own references to the host copy: by the pair, and by the read-only alias of it."""
         return 1 + (self._reading is not None and _memory(self._reading) is self._host)
+
+
+def _have_same_bits(array: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
+    """Return whether two contiguous arrays have the same dtype and bits. They are compared up to the first difference."""
+    if other is None or (array.dtype, array.shape) != (other.dtype, other.shape) or not array.flags.c_contiguous:
+        return False
+    a, b = (each.reshape(-1).view(np.uint8) for each in (array, other))
+    return all(np.array_equal(a[k : k + _BLOCK], b[k : k + _BLOCK]) for k in range(0, a.size, _BLOCK))
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:

@@ -235,7 +235,7 @@ def _estimate(system: LinearSystem) -> tuple[float, float]:
     return margins[0] * float(ritz.min()), margins[1] * float(ritz.max())
 
 
-def _ritz_values(scalars: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _ritz_values(scalars: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
     """Return the eigenvalues of Lanczos's tridiagonal matrix, from 1/alpha and the next beta of each iteration."""
     inverse_alpha, beta = scalars[:, 0], scalars[:-1, 1]
     diagonal, off_diagonal = inverse_alpha.copy(), np.sqrt(beta) * inverse_alpha[:-1]

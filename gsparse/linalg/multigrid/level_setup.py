@@ -309,7 +309,7 @@ def improved_candidates(
     The last step is one of Jacobi's method. Unlike a polynomial, it makes a candidate zero in the rows in which the
     diagonal is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same.
     """
-    smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
+    smoothers = smoother, Relaxation("jacobi", ((1.0, matrix.reciprocals),))
     smoothed = _smoothed(matrix, smoothers, right, adjoint=False)
     of_adjoint = smoothed if left is None else _smoothed(matrix, smoothers, left, adjoint=True)
     matrix.forget_diagonal()

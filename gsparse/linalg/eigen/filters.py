@@ -57,13 +57,6 @@ def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
     return values, vectors.real if A.dtype.kind != "c" and M.dtype.kind != "c" else vectors
 
 
-def dense_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
-    """Return the finite eigenvalues of A·x = λ·M·x, as complex numbers, and eigenvectors of norm 1."""
-    values, vectors = scipy.linalg.eig(A, M)
-    is_finite = np.isfinite(values)
-    return values[is_finite], vectors[:, is_finite]
-
-
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which dense problems are solved."""
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)

@@ -52,19 +52,12 @@ class KrylovSchur(Runs):
     def _schur(self, projection: Projection) -> tuple[Host, Host]:
         """Return the Schur form of the projected matrix of the vectors that are not locked, the same on all ranks."""
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
-        T, Q = scipy.linalg.schur(H, output="real" if self._is_real else "complex")
-        if self.space.ranks is not None:
-            both = self.space.ranks.agreed(np.vstack([T, Q]))
-            T, Q = both[: len(T)].copy(), both[len(T) :].copy()
-        return T, Q
+        return self.space.agreed(*scipy.linalg.schur(H, output="real" if self._is_real else "complex"))
 
     @with_one_blas_thread
     def _ritz(self, projection: Projection) -> Ritz:
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
-        values, vectors = scipy.linalg.eig(H)
-        if self.space.ranks is not None:
-            both = self.space.ranks.agreed(np.vstack([values, vectors.astype(complex)]))
-            values, vectors = both[0].copy(), both[1:].copy()
+        values, vectors = self.space.agreed(*scipy.linalg.eig(H))
         order = general_order(values, self.wanted.which, self._is_real)
         values, vectors = values[order], vectors[:, order]
         errors = projection.remainder * abs(vectors[-1])

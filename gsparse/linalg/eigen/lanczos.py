@@ -98,10 +98,7 @@ class Lanczos(Runs):
     @with_one_blas_thread
     def _ritz(self, projection: Projection) -> _LanczosRitz:
         H = projection.matrix[self.krylov.num_locked :, self.krylov.num_locked :]
-        theta, vectors = np.linalg.eigh((H + H.conj().T) / 2)
-        if self.space.ranks is not None:  # the signs of eigenvectors may differ between hosts
-            both = self.space.ranks.agreed(np.vstack([theta.astype(vectors.dtype), vectors]))
-            theta, vectors = both[0].real.copy(), both[1:].copy()
+        theta, vectors = self.space.agreed(*np.linalg.eigh((H + H.conj().T) / 2))
         values = self.operator.values(theta)
         order = hermitian_order(values, self.wanted.which)
         theta, vectors, values = theta[order], vectors[:, order], values[order]

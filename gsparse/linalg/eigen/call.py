@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.krylov_space import random_vector
 from gsparse.linalg.eigen.problem import (
@@ -24,6 +23,7 @@ from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import SingularShiftError, Solve, Transform
 from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, Operator, as_operator
+from gsparse.linalg.small_matrices import as_dense
 from gsparse.sparse.reductions import sums_of_squares
 
 # An eigenvalue is equal to the shift if their distance is at most this many rounding errors of A - σM. A moved shift is

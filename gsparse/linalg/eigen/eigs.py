@@ -10,8 +10,6 @@ import scipy.linalg
 
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
-from gsparse.linalg.eigen.filters import products, rows_of, wide
-from gsparse.linalg.eigen.krylov_schur import KrylovSchur
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     Eigenproblem,
@@ -24,10 +22,12 @@ from gsparse.linalg.eigen.problem import (
     no_convergence,
     seed_of,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
+from gsparse.linalg.eigen.restarted import KrylovSchur
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.registry import register
+from gsparse.linalg.small_matrices import rows_of, wide
 
 Host = npt.NDArray[Any]
 

@@ -12,8 +12,6 @@ import scipy.linalg
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
 from gsparse.linalg.eigen.eigs import eigs
-from gsparse.linalg.eigen.filters import FilterRule, hermitian_pairs, products, rows_of, wide
-from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     HERMITIAN,
@@ -27,11 +25,13 @@ from gsparse.linalg.eigen.problem import (
     no_convergence,
     seed_of,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.restarted import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.runs import Wanted
-from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.transforms import FilterRule, Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.registry import register
+from gsparse.linalg.small_matrices import hermitian_pairs, rows_of, wide
 
 Host = npt.NDArray[Any]
 

@@ -35,7 +35,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, GsparseError, SingularMatrixError
 from gsparse.linalg.direct.factorization import Factorization, choose_library
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.gmres import gmres
 from gsparse.linalg.krylov.minres import minres
@@ -44,6 +43,7 @@ from gsparse.linalg.multigrid.amg import amg
 from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.diagonal import jacobi
 from gsparse.linalg.preconditioners.ilu import ilu0
+from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 # The share of the eigensolver's tolerance that a solve gets, and the smallest tolerance, in units of the precision.

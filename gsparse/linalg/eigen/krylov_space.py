@@ -115,15 +115,6 @@ class Space:
         copy = self.device.read_async(values.reshape(-1), None if self.ranks is None else self.ranks.wait)()
         return np.array(copy).reshape(values.shape)
 
-    def agreed(self, values: Host, vectors: Host) -> tuple[Host, Host]:
-        """Return the eigenvalues (or a matrix) and vectors of the first rank: the signs may differ between hosts."""
-        if self.ranks is None:
-            return values, vectors
-        rows, dtype = np.atleast_2d(values), np.result_type(values, vectors)
-        both = self.ranks.agreed(np.vstack([rows.astype(dtype), vectors.astype(dtype)]))
-        first = both[: len(rows)].reshape(values.shape)
-        return (first if values.dtype.kind == "c" else first.real).copy(), both[len(rows) :].copy()
-
     def times_mass(self, x: Array) -> Array:
         """Return M·x, or x itself if there is no M."""
         if self.multiply_mass is None:

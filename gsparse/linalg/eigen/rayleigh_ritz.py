@@ -16,11 +16,11 @@ from scipy.linalg import eigh
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.filters import products
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Space
 from gsparse.linalg.eigen.problem import exponent_of_product
 from gsparse.linalg.krylov.units import needed_exponent, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, as_operator
+from gsparse.linalg.small_matrices import agreed
 
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
@@ -125,7 +125,7 @@ class BlockEigenproblem:
 
     def _eigh(self, gram: Host) -> tuple[Host, Host]:
         """Return the eigenvalues and eigenvectors of a Hermitian matrix, the same on all ranks."""
-        return self.space.agreed(*eigh((gram + gram.conj().T) / 2))
+        return agreed(self.space.ranks, *eigh((gram + gram.conj().T) / 2))
 
     def _gram(self, V: Array, W: Array) -> Array:
         return self.space.sum_over_ranks(self.device.xp.ascontiguousarray(V.conj().T @ W))
@@ -192,7 +192,15 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
     X = krylov.vectors[:count]
     AX = products(space.device, apply, X)
     gram = space.download(space.sum_over_ranks(xp.conj(X @ xp.conj(AX).T)))
-    values, combinations = space.agreed(*np.linalg.eigh((gram + gram.conj().T) / 2))
+    values, combinations = agreed(space.ranks, *np.linalg.eigh((gram + gram.conj().T) / 2))
     krylov.rotate(combinations)
     rows = space.device.upload(np.ascontiguousarray(combinations.T).astype(space.dtype))
     return values, residual_norms(krylov, rows @ AX, values, krylov.vectors[:count])
+
+
+def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:
+    """Return the products of an operator with each row, which have `size` elements if not as many as the rows."""
+    result = device.empty((len(vectors), vectors.shape[1] if size is None else size), vectors.dtype)
+    for x, y in zip(vectors, result, strict=True):
+        apply(x, y)
+    return result

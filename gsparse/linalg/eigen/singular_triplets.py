@@ -26,14 +26,15 @@ import scipy.sparse.linalg as scipy_linalg
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.eigsh import matrix_cost
-from gsparse.linalg.eigen.filters import FilterRule, as_dense, products, rows_of, wide
 from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.lanczos import Lanczos
 from gsparse.linalg.eigen.problem import exponent_of_apply, no_convergence
+from gsparse.linalg.eigen.rayleigh_ritz import products
+from gsparse.linalg.eigen.restarted import Lanczos
 from gsparse.linalg.eigen.runs import Wanted
-from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.transforms import FilterRule, Solve, Transform
 from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.small_matrices import as_dense, rows_of, wide
 
 Host = npt.NDArray[Any]
 

@@ -24,8 +24,7 @@ from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
-from gsparse.linalg.multigrid.coarsest import dense_inverse
+from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers, dense_inverse
 from gsparse.linalg.multigrid.cycle import Level, inner_dtype
 from gsparse.linalg.multigrid.options import AggregationOptions, Phases
 from gsparse.linalg.operators import MatrixOperator

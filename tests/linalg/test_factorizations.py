@@ -24,7 +24,7 @@ from gsparse.errors import (
 )
 from gsparse.linalg import bicgstab, cg, cholesky, factorized, splu, spsolve
 from gsparse.linalg.direct import factorization, host_factors
-from gsparse.linalg.direct.factors import find_kind, includes
+from gsparse.linalg.direct.factors import find_kind
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.conftest import make_device
 from tests.linalg.problems import convection, indefinite, laplacian, matrix, right_hand_side
@@ -303,10 +303,6 @@ def test_the_kind_is_what_is_declared_or_certain(real_device: Device) -> None:
     assert factorized(laplacian(4), assume_a="sym").kind == "hermitian"
     assert factorized(symmetric(4), assume_a="symmetric").kind == "symmetric"
     assert factorized(laplacian(4), assume_a="pos").kind == "positive definite"
-    assert includes("general", "symmetric")
-    assert includes("hermitian", "positive definite")
-    assert not includes("hermitian", "symmetric")
-    assert not includes("positive definite", "hermitian")
 
 
 def test_a_real_matrix_of_a_complex_dtype_is_symmetric_as_well_as_hermitian(real_device: Device) -> None:

@@ -155,7 +155,7 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
     needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
     """
 
-    def invert(matrix: SquareMatrix) -> Array:
+    def invert(matrix: SquareMatrix, _: Any) -> Array:
         xp = matrix.device.xp
         inverse = reciprocals(xp, magnitude := xp.abs(matrix.diagonal))
         squares = matrix.csr.with_data(xp.abs(matrix.csr.data) ** 2)

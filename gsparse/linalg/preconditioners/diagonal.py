@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gsparse.device.dtypes import Array
@@ -143,44 +141,23 @@ class BlockRelaxation(StepRelaxation):
 
 
 class DiagonalPreconditioner(MatrixPreconditioner):
-    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix.
-
-    Parameters
-    ----------
-    matrix, kind
-        As for `MatrixPreconditioner`.
-    invert : callable
-        Returns the inverses for a matrix.
-    """
-
-    def __init__(self, matrix: SquareMatrix, kind: str, invert: Callable[[SquareMatrix], Array]) -> None:
-        self._invert = invert
-        super().__init__(matrix, kind)
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        self._diagonal = self._invert(matrix)
+    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix."""
 
     @property
     def scaling(self) -> Array:
-        return self._diagonal
+        inverses: Array = self._values
+        return inverses
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        d = passes.diagonal(self._diagonal, adjoint=adjoint)
+        d = passes.diagonal(self._values, adjoint=adjoint)
         return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
 
 
 class BlockDiagonalPreconditioner(MatrixPreconditioner):
     """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
 
-    def __init__(self, matrix: SquareMatrix, size: int) -> None:
-        self._size = size
-        super().__init__(matrix, "block_jacobi")
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        self._inverses = inverse_blocks(matrix, self._size, self._kind)
-
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        step = BlockStep(passes, self._inverses, adjoint)
+        step = BlockStep(passes, self._values, adjoint)
         return lambda x, y: [step.bind(1.0, x, y, y, start=FROM_ZERO)]
 
 
@@ -219,7 +196,7 @@ def jacobi(A: Any) -> MatrixPreconditioner:
     (0, True)
     """
     with SquareMatrix.of(A, "jacobi") as matrix:
-        return DiagonalPreconditioner(matrix, "jacobi", partial(SquareMatrix.inverse_diagonal, name="jacobi"))
+        return DiagonalPreconditioner(matrix, "jacobi", lambda matrix, _: matrix.inverse_diagonal("jacobi"))
 
 
 @register("preconditioner")
@@ -265,4 +242,5 @@ def block_jacobi(A: Any, block_size: int) -> MatrixPreconditioner:
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
-        return BlockDiagonalPreconditioner(matrix, block_size)
+        kind = "block_jacobi"
+        return BlockDiagonalPreconditioner(matrix, kind, lambda matrix, _: inverse_blocks(matrix, block_size, kind))

@@ -310,4 +310,4 @@ def _precondition(
         return make_gauss_seidel(matrix, directions, omega=omega, ordering=ordering, inverses=inverses)
 
     with SquareMatrix.of(A, kind, keep=True) as matrix:
-        return SmootherPreconditioner(matrix, make, kind)
+        return SmootherPreconditioner(matrix, kind, make)

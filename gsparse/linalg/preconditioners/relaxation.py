@@ -237,35 +237,20 @@ class OperatorRelaxation(StepRelaxation):
 
 
 class SmootherPreconditioner(MatrixPreconditioner):
-    """A smoother that begins with x = 0.
-
-    Parameters
-    ----------
-    matrix : SquareMatrix
-    make : callable
-        ``make(matrix, smoother)`` returns the smoother of a matrix. `smoother` is that of the matrix before, which has
-        the same structure, or None the first time.
-    kind : str
-    """
+    """A smoother that begins with x = 0."""
 
     _KEEPS_MATRIX = True
 
-    def __init__(self, matrix: SquareMatrix, make: Callable[[SquareMatrix, Any], Smoother], kind: str) -> None:
-        self._make = make
-        self._smoother: Smoother | None = None
-        super().__init__(matrix, kind)
-
     def _set_values(self, matrix: SquareMatrix) -> None:
-        self._smoother = self._make(matrix, self._smoother)
+        super()._set_values(matrix)
         self._operator = matrix.operator
 
     def __repr__(self) -> str:
         end = f", on {self.device.name}>"
-        return f"{super().__repr__().removesuffix(end)}: {self._smoother}{end}"
+        return f"{super().__repr__().removesuffix(end)}: {self._values}{end}"
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        assert self._smoother is not None
-        smoother, r = self._smoother.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
+        smoother, r = self._values.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
         return lambda x, y: smoother.calls(y, x, r, guess=False, residual=False)
 
 

@@ -219,11 +219,11 @@ def _estimate(system: LinearSystem) -> tuple[float, float]:
     scalars: list[list[tuple[float, float]]] = [[] for _ in range(columns)]
 
     def keep(loop: SolveLoop, snapshot: Snapshot) -> Snapshot:
-        old, new, pq = (snapshot[name].real for name in ("rho_old", "rho", "pq"))
-        if (old < 0).any() or (new < 0).any() or (pq <= 0).any():
+        old, new, alpha = (snapshot[name].real for name in ("rho_old", "rho", "alpha"))
+        if (old < 0).any() or (new < 0).any() or (alpha <= 0).any():
             raise ValueError("A (or M) is not positive definite, so its eigenvalues cannot be estimated: give bounds")
         for column in np.flatnonzero(snapshot.iterations > [*map(len, scalars)]):
-            scalars[column].append((pq[column] / old[column], new[column] / old[column]))
+            scalars[column].append((1 / alpha[column], new[column] / old[column]))
         return snapshot
 
     epsilon = float(np.finfo(system.dtype).eps)

@@ -14,10 +14,10 @@ from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.eigsh import eigsh
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.svds import svds
 from gsparse.linalg.operators import MatrixOperator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
 

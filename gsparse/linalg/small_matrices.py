@@ -1,4 +1,4 @@
-"""Small dense matrices on the host, with one thread of BLAS, and vectors that look random, made on the device."""
+"""Dense matrices and eigenproblems on the host, one thread of BLAS, and vectors that look random on the device."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import scipy.linalg
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, RankGroup
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Host = npt.NDArray[Any]
 
 
 def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
@@ -69,3 +73,62 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
     vector = device.empty(size, dtype)
     kernels_of(device).steps.fill_hashes(device, vector, number * _STRIDE + first_row)
     return vector
+
+
+def as_dense(operator: Operator, device: Device, dtype: np.dtype[Any]) -> Host:
+    """Return the entries of an operator on the host, by products with the columns of the identity if need be."""
+    if isinstance(operator, MatrixOperator):
+        matrix: Any = operator.matrix
+        return np.asarray(matrix.toarray()).astype(dtype, copy=False)
+    if isinstance(operator, DenseOperator):
+        array = operator.array
+        return np.asarray(array if isinstance(array, np.ndarray) else device.download(array)).astype(dtype, copy=False)
+    rows, columns = operator.shape
+    product = operator.bind(device, dtype)
+    y, identity = device.xp.zeros(rows, dtype), device.upload(np.eye(columns, dtype=dtype))
+    result = np.empty((rows, columns), dtype)
+    for column in range(columns):
+        product(identity[column], y)
+        result[:, column] = device.download(y)  # synchronizes
+    return result
+
+
+def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
+    """Return all eigenvalues of A·x = λ·M·x, ascending, and M-orthonormal eigenvectors, for Hermitian A and M.
+
+    If M is only semidefinite, the finite eigenvalues are returned.
+    """
+    if M is None:
+        values, vectors = np.linalg.eigh(np.asarray_chkfinite(A))
+        return values, vectors
+    try:
+        return scipy.linalg.eigh(A, M)  # type: ignore[no-any-return]
+    except scipy.linalg.LinAlgError:
+        values, vectors = scipy.linalg.eig(A, M)
+    is_finite = np.isfinite(values)
+    values, vectors = values[is_finite].real, vectors[:, is_finite]
+    order = np.argsort(values, kind="stable")
+    values, vectors = values[order], vectors[:, order]
+    norms = np.sqrt(np.maximum(np.einsum("ij,ij->j", vectors.conj(), M @ vectors).real, np.finfo(A.dtype).tiny))
+    vectors = vectors / norms
+    return values, vectors.real if A.dtype.kind != "c" and M.dtype.kind != "c" else vectors
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which dense problems are solved."""
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def rows_of(vectors: Host, dtype: np.dtype[Any], device: Device) -> Array:
+    """Return columns of a host array as rows of an array on the device."""
+    return device.upload(np.ascontiguousarray(vectors.T).astype(dtype))
+
+
+def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, Host]:
+    """Return the eigenvalues (or a matrix) and vectors of the first rank: the signs may differ between hosts."""
+    if ranks is None:
+        return values, vectors
+    rows, dtype = np.atleast_2d(values), np.result_type(values, vectors)
+    both = ranks.agreed(np.vstack([rows.astype(dtype), vectors.astype(dtype)]))
+    first = both[: len(rows)].reshape(values.shape)
+    return (first if values.dtype.kind == "c" else first.real).copy(), both[len(rows) :].copy()

@@ -102,15 +102,6 @@ def test_the_method_is_chosen_by_the_matrix(real_device: Device) -> None:
     assert told._methods[0][0] is cg
 
 
-@pytest.mark.whole
-def test_indefinite_matrices_are_solved(real_device: Device) -> None:
-    S = indefinite(SIDE)
-    b = right_hand_side(S)
-    x, info = solve("gmres", GpuSparseMatrix(S, device=real_device).accelerated(), b, rtol=1e-9)
-    assert info == 0
-    assert residual(S, x, b) < 1e-9
-
-
 @pytest.mark.parametrize("name", ["cgg", "jacobi", "SolveResult"])
 def test_the_error_for_an_unknown_method_lists_the_known_ones(real_device: Device, name: str) -> None:
     A = GpuSparseMatrix(laplacian(SIDE), device=real_device)

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from asv_bench.tetrahedra import tetrahedral_elasticity
-from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
-from gsparse.linalg import cg, ic0, ilu0
+from gsparse.linalg import ic0, ilu0
 from gsparse.linalg.preconditioners.triangular import are_positive_definite
 from tests.linalg.problems import matrix
 from tests.support import host
@@ -80,24 +78,6 @@ def test_factors_in_blocks_equal_those_of_dense_blocks(device: Device, rows: int
         assert_inverse(ilu0(matrix(device, S), block_size=size, **options), expected)
 
 
-@pytest.mark.parametrize("rows", [0, 5])
-def test_a_matrix_of_few_blocks_has_factors(device: Device, rows: int) -> None:
-    S = random_matrix(rows, "float64")
-    M = ilu0(matrix(device, S), block_size=8)
-    assert M.shape == (rows, rows)
-    close(host(M @ np.eye(rows)), np.linalg.inv(S.toarray()) if rows else np.zeros((0, 0)))
-
-
-def test_unsorted_and_repeated_entries_and_wide_indices_are_factorized(device: Device) -> None:
-    S = random_matrix(24, "float64").tocoo()
-    order = np.random.default_rng(1).permutation(2 * S.nnz)
-    data, rows, columns = (np.concatenate([part, part])[order] for part in (S.data / 2, S.row, S.col))
-    order = np.argsort(rows, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=24))]).astype(np.int64)
-    A = GpuSparseMatrix((data[order], columns[order].astype(np.int64), indptr), shape=(24, 24), device=device)
-    assert_inverse(ilu0(A, block_size=3, solve="levels"), reference(S.tocsr(), 3))
-
-
 @pytest.mark.few(2)
 def test_wide_levels_are_factorized_by_many_thread_blocks(device: Device) -> None:
     nodes, size, rng = 900, 3, np.random.default_rng(2)
@@ -155,15 +135,6 @@ def test_positive_definite_blocks_are_told_from_others(device: Device, dtype: st
     assert expected.any() and not expected.all()
     with device.active():
         assert (host(are_positive_definite(device, device.upload(blocks))) == expected).all()
-
-
-@pytest.mark.few(2)
-def test_blocks_need_as_many_iterations_as_rows_for_full_blocks(real_device: Device) -> None:
-    S = tetrahedral_elasticity(6)[0].tocsr()
-    A, b = matrix(real_device, S), np.ones(S.shape[0])
-    rows, nodes = (cg(A, b, M=ic0(A, solve="levels", block_size=size), full_output=True) for size in (1, 3))
-    assert rows.info == nodes.info == 0
-    assert abs(nodes.iterations - rows.iterations) <= 1  # Both are the same factors, but for rounding errors.
 
 
 @pytest.mark.parametrize("make", [ilu0, ic0])

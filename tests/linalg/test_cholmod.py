@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg import cholesky, factorized
-from gsparse.linalg.direct import cholmod
-from gsparse.linalg.direct.superlu import MIN_COLUMNS
+from gsparse.linalg.direct import host_factors
+from gsparse.linalg.direct.host_factors import MIN_COLUMNS
 from tests.linalg.problems import convection, laplacian, matrix, right_hand_side
 from tests.linalg.test_factorizations import assert_solution, transposed
 from tests.support import DTYPES
@@ -75,8 +75,8 @@ class StandIn:
 @pytest.fixture(params=["stand-in", "installed"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "stand-in":
-        monkeypatch.setattr(cholmod, "find_cholmod", StandIn)
-    elif cholmod.find_cholmod() is None:
+        monkeypatch.setattr(host_factors, "find_cholmod", StandIn)
+    elif host_factors.find_cholmod() is None:
         pytest.skip("CHOLMOD is not installed: pip install 'scikit-sparse>=0.5'")
     return "cholmod"
 
@@ -115,12 +115,12 @@ def test_without_scikit_sparse_the_command_is_named(monkeypatch: pytest.MonkeyPa
     def no_module(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(cholmod, "import_module", no_module)
-    assert cholmod.find_cholmod.__wrapped__() is None
-    monkeypatch.setattr(cholmod, "import_module", lambda name: object())  # an older version
-    assert cholmod.find_cholmod.__wrapped__() is None
-    monkeypatch.setattr(cholmod, "import_module", lambda name: StandIn)
-    assert cholmod.find_cholmod.__wrapped__() is StandIn
-    monkeypatch.setattr(cholmod, "find_cholmod", lambda: None)
+    monkeypatch.setattr(host_factors, "import_module", no_module)
+    assert host_factors.find_cholmod.__wrapped__() is None
+    monkeypatch.setattr(host_factors, "import_module", lambda name: object())  # an older version
+    assert host_factors.find_cholmod.__wrapped__() is None
+    monkeypatch.setattr(host_factors, "import_module", lambda name: StandIn)
+    assert host_factors.find_cholmod.__wrapped__() is StandIn
+    monkeypatch.setattr(host_factors, "find_cholmod", lambda: None)
     with pytest.raises(FactorizationError, match=r"pip install 'scikit-sparse>=0\.5'"):
         cholesky(laplacian(4), library="cholmod")

@@ -17,8 +17,8 @@ from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import eigs
 from gsparse.linalg.eigen import inner_solve
-from gsparse.linalg.eigen.krylov_schur import reordered
 from gsparse.linalg.eigen.problem import GENERAL, general_order
+from gsparse.linalg.eigen.restarted import reordered
 from tests.linalg.problems import convection
 from tests.support import DTYPES, host, on_device, random_values
 

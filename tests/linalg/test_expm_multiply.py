@@ -153,17 +153,6 @@ def test_results_at_evenly_spaced_times_are_those_of_expm(
             np.testing.assert_allclose(X, expected, atol=1e-12 * max(abs(expected).max(), 1))
 
 
-@pytest.mark.whole
-def test_real_and_complex_operands_may_mix(real_device: Device) -> None:
-    S, rng = convection(5), np.random.default_rng(2)
-    b = random_values(rng, 25, complex)
-    A = GpuSparseMatrix(S, device=real_device)
-    np.testing.assert_allclose(expm_multiply(A, b), scipy.linalg.expm(S.toarray()) @ b, rtol=1e-10)
-    H = sp.csr_array(1j * laplacian(5))
-    unitary = expm_multiply(GpuSparseMatrix(H, device=real_device), b.real)
-    assert np.linalg.norm(unitary) == pytest.approx(np.linalg.norm(b.real), rel=1e-13)
-
-
 def test_huge_and_tiny_values_are_not_mistaken_for_convergence(real_device: Device) -> None:
     A = GpuSparseMatrix(sp.csr_array(sp.diags_array([4.0, 3.0, 1.0])), device=real_device)
     for scale in (1.0, 1e-170, 1e170):

@@ -159,19 +159,6 @@ def test_gmres_is_the_same_for_any_number_of_threads() -> None:
     np.testing.assert_array_equal(*found)
 
 
-def test_each_of_several_right_hand_sides_is_solved_as_if_alone(device: Device) -> None:
-    S = convection(150)
-    A = GpuSparseMatrix(S, device=device)
-    B = np.stack([right_side(150), np.zeros(150), S @ np.ones(150)], 1)
-    got = gmres(A, B, x0=np.stack([np.zeros(150), np.ones(150), np.ones(150)], 1), rtol=1e-9, full_output=True)
-    assert got.info == 0
-    assert np.all(np.linalg.norm(S @ got.x - B, axis=0) <= 1e-9 * np.linalg.norm(B, axis=0))
-    alone = gmres(A, B[:, 0], rtol=1e-9, full_output=True)
-    assert got.iterations == alone.iterations
-    np.testing.assert_allclose(got.x[:, 0], alone.x, atol=1e-12)
-    assert np.isnan(got.residuals[1:, 1:]).all()
-
-
 # ------------------------------------------------------------------ flexible
 
 
@@ -248,18 +235,11 @@ def test_callback_without_its_type_warns_as_in_scipy() -> None:
         gmres(sp.csr_array((3, 4)), np.ones(3))
 
 
-def test_a_zero_right_hand_side_gives_zero_and_a_converged_guess_is_returned(device: Device) -> None:
+def test_one_column_gives_a_vector_as_in_scipy(device: Device) -> None:
     S = convection(70)
-    A, ones = GpuSparseMatrix(S, device=device), np.ones(70)
-    x, info = gmres(A, np.zeros(70), x0=ones)
-    assert info == 0
-    np.testing.assert_array_equal(x, 0)
-    got = gmres(A, S @ ones, x0=ones, full_output=True)
-    assert (got.info, got.iterations) == (0, 0)
-    np.testing.assert_array_equal(got.x, ones)
-    column, info = gmres(A, (S @ ones)[:, None], x0="Mb", rtol=1e-10)
-    assert column.shape == (70,)
-    np.testing.assert_allclose(column, ones, atol=1e-8)
+    x, info = gmres(GpuSparseMatrix(S, device=device), (S @ np.ones(70))[:, None], x0="Mb", rtol=1e-10)
+    assert (x.shape, info) == ((70,), 0)
+    np.testing.assert_allclose(x, 1, atol=1e-8)
 
 
 def test_a_lucky_breakdown_ends_with_the_solution(device: Device) -> None:

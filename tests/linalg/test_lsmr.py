@@ -161,16 +161,6 @@ def test_least_squares_stops_for_scipys_reasons(device: Device, mine: Any, their
 
 
 @methods
-def test_least_squares_stops_at_once_on_nan(device: Device, mine: Any, theirs: Any) -> None:
-    S = rectangular(60, 30)
-    b = right_hand_side(S)
-    b[3] = np.nan
-    with pytest.warns(ConvergenceWarning):
-        _, istop, itn = mine(matrix(device, S), b)[:3]
-    assert (istop, itn) == (7, 0)
-
-
-@methods
 def test_least_squares_accepts_foreign_operators(real_device: Device, mine: Any, theirs: Any) -> None:
     S = rectangular(90, 40)
     b = right_hand_side(S)

@@ -14,7 +14,7 @@ from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError
 from gsparse.linalg import cg
 from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
-from gsparse.linalg.krylov.cg import _run as run_cg
+from gsparse.linalg.krylov.cg import run as run_cg
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.result import ConvergenceMonitor
@@ -70,7 +70,7 @@ def test_complex_systems_iterate_in_complex64(real_device: Device, monkeypatch: 
         dtypes.append(system.dtype)
         return run_cg(system, *arguments)
 
-    monkeypatch.setattr("gsparse.linalg.krylov.cg._run", recorded)
+    monkeypatch.setattr("gsparse.linalg.krylov.cg.run", recorded)
     x, info = cg(GpuSparseMatrix(C, device=real_device), b, rtol=1e-11, inner_dtype=np.float32)
     assert info == 0
     assert len(dtypes) >= 2 and set(dtypes) == {np.dtype(np.complex64)}

@@ -221,7 +221,7 @@ def test_blocks_of_fine_and_coarse_points_are_relaxed(real_device: Device) -> No
     smoother(S, x, b)
     with SquareMatrix.of(GpuSparseMatrix(sp.csr_array(S), device=real_device), "test") as matrix:
         ours = relaxation_for(matrix, smoother, hermitian=True)
-        M = SmootherPreconditioner(matrix, lambda *_: ours, "test")
+        M = SmootherPreconditioner(matrix, "test", lambda *_: ours)
     np.testing.assert_allclose(M @ b, x, rtol=0, atol=1e-12 * abs(x).max())
 
 

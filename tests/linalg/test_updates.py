@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DtypeError, FactorizationError, StructureError
-from gsparse.linalg import cg, chebyshev_polynomial, gauss_seidel, ic0, ilu0, isai, jacobi
+from gsparse.linalg import chebyshev_polynomial, gauss_seidel, ic0, ilu0, isai, jacobi
 from tests.linalg.problems import convection, laplacian, matrix, right_hand_side
 from tests.linalg.test_preconditioners import FOR_ANY, FOR_CG
 from tests.support import host
@@ -62,34 +62,15 @@ def test_an_updated_preconditioner_equals_a_new_one_to_the_bit(device: Device, d
 
 @pytest.mark.parametrize("name", ["ilu0", "ic0"])
 def test_factors_of_a_matrix_without_a_stored_diagonal_are_updated(device: Device, name: str) -> None:
-    S = sp.csr_array(laplacian(5))
-    S.data[S.indices == np.repeat(np.arange(25), np.diff(S.indptr))] = 0
-    S.eliminate_zeros()
-    A, b = matrix(device, S), right_hand_side(S)
-    make = {"ilu0": ilu0, "ic0": ic0}[name]
-    with pytest.raises(FactorizationError):
-        make(A)
     T = sp.csr_array(laplacian(5).tolil())
     T[7, 7] = 0
     T.eliminate_zeros()
-    A = matrix(device, T)
+    A, b = matrix(device, T), right_hand_side(T)
     make = {"ilu0": ilu0, "ic0": lambda A: ic0(A, shift=3.0)}[name]  # without a shift, a pivot of ic0 is negative
     M = make(A)
     B = A.with_data(A.device_data * 3)
     np.testing.assert_array_equal(host(M.update(B) @ b), host(make(B) @ b))
     np.testing.assert_allclose(host(M @ b), host(make(A) @ b) / 3, rtol=1e-12)
-
-
-def test_a_solver_uses_the_new_values(device: Device) -> None:
-    S = laplacian(12)
-    A, b = matrix(device, S), right_hand_side(S)
-    M = ic0(A)
-    d = np.linspace(1, 30, 144)
-    B = A.with_data(device.upload(S.data * d[S.indices] * np.repeat(d, np.diff(S.indptr))))
-    stale = cg(B, b, M=M, rtol=1e-9, full_output=True).iterations
-    fresh = cg(B, b, M=ic0(B), rtol=1e-9, full_output=True).iterations
-    assert fresh < stale
-    assert cg(B, b, M=M.update(B), rtol=1e-9, full_output=True).iterations == fresh
 
 
 @pytest.mark.parametrize("name", ["jacobi", "gauss_seidel", "isai", "ic0, levels", "chebyshev_polynomial"])

@@ -28,8 +28,7 @@ from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes, group_no
 from gsparse.linalg.multigrid.level_setup import LevelMatrix, MakeSmoothers
 from gsparse.linalg.multigrid.options import Phases, Strength
 from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Relax, Smoother
 from gsparse.linalg.preconditioners.square_matrix import canonical_csr
 
 # The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
@@ -112,28 +111,22 @@ class _BlockSmoother(Smoother):
     def __str__(self) -> str:
         return f"{self.smoother}, on each rank"
 
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundBlockSmoother(self, passes, operator, adjoint)
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        # Traffic in vectors, besides that of the smoother of the block: 6 from x, none from zero.
+        passes, size = bound.passes, self.block.shape[0]
+        smoother = self.smoother.bind(passes, self.block, bound.adjoint)
+        correction, work = passes.vector(size), passes.vector(size)
+
+        def relax(x: Array, b: Array, r: Array, guess: bool, residual: bool) -> list[Call]:
+            if not guess:
+                return smoother.calls(x, b, r, guess=False, residual=False)
+            smooth = smoother.calls(correction, r, work, guess=False, residual=False)
+            return [*bound.residual(x, b, r), *smooth, partial(passes.device.xp.add, x, correction, out=x)]
+
+        return relax
 
     def mirrored(self) -> _BlockSmoother:
         return replace(self, smoother=self.smoother.mirrored())
-
-
-class _BoundBlockSmoother(BoundSmoother):
-    """Traffic in vectors, besides that of the smoother of the block: 6 from x, none from zero."""
-
-    def __init__(self, smoother: _BlockSmoother, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
-        super().__init__(passes, operator, adjoint)
-        self._smoother = smoother.smoother.bind(passes, smoother.block, adjoint)
-        size = smoother.block.shape[0]
-        self._correction, self._work = passes.vector(size), passes.vector(size)
-
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        if not guess:
-            return self._smoother.calls(x, b, r, guess=False, residual=False)
-        smooth = self._smoother.calls(self._correction, r, self._work, guess=False, residual=False)
-        add = partial(self._passes.device.xp.add, x, self._correction, out=x)
-        return [*self._residual(x, b, r), *smooth, add]
 
 
 @dataclass(frozen=True, eq=False)

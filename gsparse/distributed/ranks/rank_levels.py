@@ -234,7 +234,7 @@ class RankLevelSetup(Setup):
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
         if not built:  # the finest level is replicated
-            nothing = Relaxation(())
+            nothing = Relaxation("none", ())
             finest = self._operator(matrix.part, matrix.operator)
             R, P = self._replicated_transfers(matrix.operator, partition, None, None)
             return [Level(finest, R, P, nothing, nothing), *levels], inverse

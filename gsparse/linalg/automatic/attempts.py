@@ -16,7 +16,7 @@ from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.plan import Trial
 from gsparse.linalg.automatic.problem import LinearProblem, MatrixProperties
 from gsparse.linalg.direct.factorization import Factorization, choose_library
-from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
+from gsparse.linalg.direct.host_factors import SUPERLU, estimate_operations
 from gsparse.linalg.norms import norm
 from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix, reciprocals
@@ -155,7 +155,7 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
     needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
     """
 
-    def invert(matrix: SquareMatrix) -> Array:
+    def invert(matrix: SquareMatrix, _: Any) -> Array:
         xp = matrix.device.xp
         inverse = reciprocals(xp, magnitude := xp.abs(matrix.diagonal))
         squares = matrix.csr.with_data(xp.abs(matrix.csr.data) ** 2)

@@ -12,7 +12,6 @@ from gsparse.device.dtypes import Array
 from gsparse.device.interchange import parse_dense
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError
 from gsparse.formats import Csr
-from gsparse.linalg.direct.cholmod import CHOLMOD
 from gsparse.linalg.direct.cudss import CUDSS
 from gsparse.linalg.direct.factors import (
     FactorLibrary,
@@ -26,7 +25,7 @@ from gsparse.linalg.direct.factors import (
     parse_kind,
     solved,
 )
-from gsparse.linalg.direct.superlu import SUPERLU
+from gsparse.linalg.direct.host_factors import CHOLMOD, SUPERLU
 from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 

@@ -54,7 +54,7 @@ class LevelSolves:
         )
         inverse = self._device.upload(1 / pivots)
         factors = IncompleteFactors((lower, False), inverse, (upper, False))
-        self._factors = FactoredPreconditioner(matrix, lambda _: factors, "factors")
+        self._factors = FactoredPreconditioner(matrix, "factors", lambda *_: factors)
         self._rows, self._columns = (self._device.upload(perm.astype(np.int64)) for perm in (perm_r, perm_c))
         self._row_order, self._column_order = (
             self._device.upload(np.argsort(perm).astype(np.int64)) for perm in (perm_r, perm_c)

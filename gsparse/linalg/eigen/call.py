@@ -10,22 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.krylov_space import random_vector
 from gsparse.linalg.eigen.problem import (
     Eigenproblem,
     EigenResult,
-    exponent_of_product,
-    is_small,
+    exponent_of_apply,
     no_convergence,
-    seed_of,
     start_vector,
 )
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import SingularShiftError, Solve, Transform
 from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, Operator, as_operator
+from gsparse.linalg.small_matrices import as_dense
 from gsparse.sparse.reductions import sums_of_squares
 
 # An eigenvalue is equal to the shift if their distance is at most this many rounding errors of A - σM. A moved shift is
@@ -132,103 +130,76 @@ class Options:
     noise: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of an eigensolver.
+# ``solve_dense(problem, options, wanted)`` solves a small problem on the host.
+SolveDense = Callable[[Eigenproblem, Options, Wanted], EigenResult]
+# ``solve(problem, options, wanted, v0)`` solves any other problem on the device.
+SolveOnDevice = Callable[[Eigenproblem, Options, Wanted, Array | None], EigenResult]
 
-    Attributes
+
+def run(
+    problem: Eigenproblem,
+    wanted: Wanted,
+    options: Options,
+    v0: Any,
+    is_dense: bool,
+    solvers: tuple[SolveDense, SolveOnDevice],
+    return_eigenvectors: bool,
+    full_output: bool,
+) -> Any:
+    """Find the pairs, and return what the caller has asked for. Synchronizes.
+
+    Parameters
     ----------
     problem : Eigenproblem
     wanted : Wanted
+    options : Options
     is_dense : bool
-        Whether the problem is small, and is solved by LAPACK on the host.
+        Whether the problem is so small that the first one of the `solvers` serves.
+    solvers : (callable, callable)
+    v0, return_eigenvectors, full_output
+        The arguments of the eigensolver.
+
+    Raises
+    ------
+    scipy.sparse.linalg.ArpackNoConvergence
+        If there are fewer than k finite eigenvalues.
     """
+    with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
+        problem, options, exponent = _scaled(problem, options)
+        if is_dense and options.OPinv is None and problem.A.ranks is None:
+            result = solvers[0](problem, options, wanted)
+        else:
+            result = _solve(solvers[1], problem, options, wanted, start_vector(problem, v0))
+    result = replace(result, residuals=times_power(result.residuals, exponent))
+    w, v = result
+    if len(w) < wanted.k:  # M is semidefinite, and other eigenvalues are infinite
+        raise no_convergence(result.restarts, len(w), wanted.k, w, v)
+    if full_output:
+        return result
+    return (w, v) if return_eigenvectors else w
 
-    problem: Eigenproblem
-    wanted: Wanted
-    is_dense: bool
 
-    @classmethod
-    def of(
-        cls,
-        problem: Eigenproblem,
-        k: int,
-        which: str,
-        ncv: int | None,
-        smallest_ncv: int,
-        maxiter: int | None,
-        tol: float,
-        multiplicities: bool,
-        rng: Any,
-    ) -> Call:
-        """Return a call with the arguments of the function; `smallest_ncv` is the least number of basis vectors."""
-        size = problem.ncv(k, ncv, smallest_ncv)
-        is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
-        maxiter = 10 * problem.n if maxiter is None else int(maxiter)
-        return cls(problem, Wanted(k, which, tol, size, maxiter, multiplicities, seed_of(rng)), is_dense)
-
-    def run(
-        self,
-        solve_dense: Callable[[Eigenproblem, Options, Wanted], EigenResult],
-        solve: Callable[[Eigenproblem, Options, Wanted, Array | None], EigenResult],
-        options: Options,
-        v0: Any,
-        *,
-        return_eigenvectors: bool,
-        full_output: bool,
-    ) -> Any:
-        """Find the pairs, and return what the caller has asked for. Synchronizes.
-
-        Parameters
-        ----------
-        solve_dense : callable
-            ``solve_dense(problem, options, wanted)`` solves a small problem on the host.
-        solve : callable
-            ``solve(problem, options, wanted, v0)`` solves any other problem on the device.
-        options : object
-            The options of the transform, which both of these functions take.
-        v0, return_eigenvectors, full_output
-            The arguments of the eigensolver.
-
-        Raises
-        ------
-        scipy.sparse.linalg.ArpackNoConvergence
-            If there are fewer than k finite eigenvalues.
-        """
-        device = self.problem.device
-        with device.active(), device.memory_guard(), device.own_stream():
-            problem, options, exponent = _scaled(self.problem, options)
-            if self.is_dense and options.OPinv is None:
-                result = solve_dense(problem, options, self.wanted)
-            else:
-                result = replace(self, problem=problem)._solve(solve, options, start_vector(problem, v0))
-        result = replace(result, residuals=times_power(result.residuals, exponent))
-        w, v = result
-        if len(w) < self.wanted.k:  # M is semidefinite, and other eigenvalues are infinite
-            raise no_convergence(result.restarts, len(w), self.wanted.k, w, v)
-        if full_output:
-            return result
-        return (w, v) if return_eigenvectors else w
-
-    def _solve(self, solve: Callable[..., EigenResult], options: Options, v0: Array | None) -> EigenResult:
-        """Find the pairs on the device. A shift that is an eigenvalue is moved."""
-        # Of a real problem with a complex shift, the real or imaginary part of the inverse is used.
-        has_part = self.problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
-        if options.sigma is None or options.OPinv is not None or has_part:
-            return solve(self.problem, options, self.wanted, v0)
-        shift = Shift.of(self.problem, options.sigma)
-        sigma = shift.moved(1) if shift.has_constant_vector else shift.sigma
-        for _ in range(_CHECKED_SHIFTS):
-            side, next_distance = 1, np.inf
-            try:
-                result = solve(self.problem, replace(options, sigma=sigma, noise=shift.noise), self.wanted, v0)
-                if shift.is_trusted(result.residuals, self.wanted.tol):
-                    return result
-            except SingularShiftError as error:
-                # With a shift that has not been moved, the distance may be that of a rounding error.
-                side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
-            sigma = shift.moved(side, next_distance)
-        return solve(self.problem, replace(options, sigma=sigma), self.wanted, v0)
+def _solve(
+    solve: SolveOnDevice, problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | None
+) -> EigenResult:
+    """Find the pairs on the device. A shift that is an eigenvalue is moved."""
+    # Of a real problem with a complex shift, the real or imaginary part of the inverse is used.
+    has_part = problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
+    if options.sigma is None or options.OPinv is not None or has_part:
+        return solve(problem, options, wanted, v0)
+    shift = Shift.of(problem, options.sigma)
+    sigma = shift.moved(1) if shift.has_constant_vector else shift.sigma
+    for _ in range(_CHECKED_SHIFTS):
+        side, next_distance = 1, np.inf
+        try:
+            result = solve(problem, replace(options, sigma=sigma, noise=shift.noise), wanted, v0)
+            if shift.is_trusted(result.residuals, wanted.tol):
+                return result
+        except SingularShiftError as error:
+            # With a shift that has not been moved, the distance may be that of a rounding error.
+            side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
+        sigma = shift.moved(side, next_distance)
+    return solve(problem, replace(options, sigma=sigma), wanted, v0)
 
 
 def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Options, int]:
@@ -271,14 +242,8 @@ def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = F
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))
-    space, product = replace(problem.space(), dtype=dtype), operator.bind(problem.device, dtype)
-
-    def multiply(x: Array) -> Array:
-        y = problem.device.xp.zeros_like(x)
-        product(x, y)
-        return y
-
-    return exponent_of_product(multiply, space)
+    product = operator.bind(problem.device, dtype)
+    return exponent_of_apply(product, replace(problem.space(), dtype=dtype), operator.shape[0])
 
 
 def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:

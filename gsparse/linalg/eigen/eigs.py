@@ -9,9 +9,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
-from gsparse.linalg.eigen.filters import dense_pairs, products, rows_of, wide
-from gsparse.linalg.eigen.krylov_schur import KrylovSchur
+from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     Eigenproblem,
@@ -19,13 +17,17 @@ from gsparse.linalg.eigen.problem import (
     check_arguments,
     check_dense_fallback,
     general_order,
+    is_small,
     make_problem,
     no_convergence,
+    seed_of,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
+from gsparse.linalg.eigen.restarted import KrylovSchur
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.registry import register
+from gsparse.linalg.small_matrices import rows_of, wide
 
 Host = npt.NDArray[Any]
 
@@ -139,10 +141,11 @@ def eigs(
     options = _options(problem, sigma, OPpart, Minv, OPinv, float(tol))
     if k >= problem.n - 1:
         check_dense_fallback(problem, A, M, k, "N - 1", "eig")
-        return _eig(problem, return_eigenvectors)
-    call = Call.of(problem, k, which, ncv, k + 2, maxiter, options.tol, multiplicities, rng)
-    output = {"return_eigenvectors": return_eigenvectors, "full_output": full_output}
-    return call.run(_solve_dense, _solve, options, v0, **output)
+        return scipy.linalg.eig(*dense_arrays(problem, problem.dtype), right=return_eigenvectors)
+    limit, seed = 10 * problem.n if maxiter is None else int(maxiter), seed_of(rng)
+    wanted = Wanted(k, which, options.tol, problem.ncv(k, ncv, k + 2), limit, multiplicities, seed)
+    is_dense, output = is_small(problem.n, k, ncv, maxiter), (return_eigenvectors, full_output)
+    return run(problem, wanted, options, v0, is_dense, (_solve_dense, _solve), *output)
 
 
 def _options(problem: Eigenproblem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> Options:
@@ -178,15 +181,10 @@ def _transformed(values: Host, options: Options) -> Host:
 # ---------------------------------------------------------------- dense
 
 
-def _eig(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
-    """Return all eigenpairs of a dense matrix, from `scipy.linalg.eig`."""
-    A, M = dense_arrays(problem, problem.dtype)
-    return scipy.linalg.eig(A, b=M, right=return_eigenvectors)
-
-
 def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
     device, dtype = problem.device, wide(problem.dtype)
-    values, vectors = dense_pairs(*dense_arrays(problem, dtype))
+    values, vectors = scipy.linalg.eig(*dense_arrays(problem, dtype))
+    values, vectors = values[np.isfinite(values)], vectors[:, np.isfinite(values)]
     nu = _transformed(values, options)
     order = general_order(nu, wanted.which, problem.dtype.kind != "c")[: wanted.k]
     out = np.dtype(np.result_type(problem.dtype, np.complex64))

@@ -10,10 +10,8 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Call, Options, dense_arrays, make_transform
+from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
 from gsparse.linalg.eigen.eigs import eigs
-from gsparse.linalg.eigen.filters import FilterRule, hermitian_pairs, products, rows_of, wide
-from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     HERMITIAN,
@@ -22,14 +20,18 @@ from gsparse.linalg.eigen.problem import (
     check_arguments,
     check_dense_fallback,
     hermitian_order,
+    is_small,
     make_problem,
     no_convergence,
+    seed_of,
 )
-from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, residual_norms
+from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.restarted import Lanczos, SemidefiniteMassError
 from gsparse.linalg.eigen.runs import Wanted
-from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.transforms import FilterRule, Solve, Transform
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.registry import register
+from gsparse.linalg.small_matrices import hermitian_pairs, rows_of, wide
 
 Host = npt.NDArray[Any]
 
@@ -173,10 +175,11 @@ def eigsh(
     options = Options(sigma, Minv, OPinv, float(tol), mode, inner_product=inner_product)
     if k >= problem.n:
         check_dense_fallback(problem, A, M, k, "N", "eigh")
-        return _eigh(problem, return_eigenvectors)
-    call = Call.of(problem, k, which, ncv, k + 1, maxiter, options.tol, multiplicities, rng)
-    output = {"return_eigenvectors": return_eigenvectors, "full_output": full_output}
-    return call.run(_solve_dense, _solve, options, v0, **output)
+        return scipy.linalg.eigh(*dense_arrays(problem, problem.dtype), eigvals_only=not return_eigenvectors)
+    limit, seed = 10 * problem.n if maxiter is None else int(maxiter), seed_of(rng)
+    wanted = Wanted(k, which, options.tol, problem.ncv(k, ncv, k + 1), limit, multiplicities, seed)
+    is_dense, output = is_small(problem.n, k, ncv, maxiter), (return_eigenvectors, full_output)
+    return run(problem, wanted, options, v0, is_dense, (_solve_dense, _solve), *output)
 
 
 def _parse_shift(sigma: Any, mode: str) -> float | None:
@@ -190,12 +193,6 @@ def _parse_shift(sigma: Any, mode: str) -> float | None:
 
 
 # ---------------------------------------------------------------- dense
-
-
-def _eigh(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
-    """Return all eigenpairs of a dense matrix, from `scipy.linalg.eigh`."""
-    A, M = dense_arrays(problem, problem.dtype)
-    return scipy.linalg.eigh(A, b=M, eigvals_only=not return_eigenvectors)
 
 
 def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:

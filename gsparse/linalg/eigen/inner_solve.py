@@ -35,7 +35,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, GsparseError, SingularMatrixError
 from gsparse.linalg.direct.factorization import Factorization, choose_library
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.gmres import gmres
 from gsparse.linalg.krylov.minres import minres
@@ -44,6 +43,7 @@ from gsparse.linalg.multigrid.amg import amg
 from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, as_operator
 from gsparse.linalg.preconditioners.diagonal import jacobi
 from gsparse.linalg.preconditioners.ilu import ilu0
+from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 # The share of the eigensolver's tolerance that a solve gets, and the smallest tolerance, in units of the precision.
@@ -94,29 +94,23 @@ class InnerSolver:
 
     def __init__(self, methods: Iterator[tuple[str, Callable[[Array], Any]]], rtol: float, name: str) -> None:
         self._methods, self.rtol, self._name = methods, rtol, name
-        self._method: str
-        self._solve: Callable[[Array], Any] | None
-        self._method, self._solve = next(methods, ("", None))
+        self._method, self._solve = next(methods)
         self._solves = self._iterations = 0
         self._failed: list[str] = []
 
     def __call__(self, b: Array, x: Array) -> None:
-        result = self._try(b)
-        while result is None:
+        while (result := self._solve(b)) is None:
             self._failed.append(self._method)
-            self._method, self._solve = next(self._methods, ("", None))
-            if self._solve is None:
+            following = next(self._methods, None)
+            if following is None:
                 raise ValueError(
                     f"no inner solver reached a relative residual of {self.rtol:.1e} for {self._name}: tried "
                     f"{', '.join(self._failed)}. Pass a solver of your own as OPinv (or Minv), or a larger tol"
                 )
-            result = self._try(b)
+            self._method, self._solve = following
         x[...] = result[0]
         self._solves += 1
         self._iterations += result[1]
-
-    def _try(self, b: Array) -> Any:
-        return None if self._solve is None else self._solve(b)
 
     @property
     def report(self) -> InnerSolve:
@@ -126,13 +120,7 @@ class InnerSolver:
 
 def given_solver(operator: Any, device: Device, dtype: np.dtype[Any], name: str) -> InnerSolver:
     """Return the solver that the caller has passed as an operator, OPinv or Minv."""
-    product = as_operator(operator, device, name).bind(device, dtype)
-
-    def solve(b: Array) -> tuple[Array, int]:
-        x = device.empty(b.shape, dtype)
-        product(b, x)
-        return x, 0
-
+    solve = _applied(as_operator(operator, device, name).bind(device, dtype), device)
     return InnerSolver(iter([("given", solve)]), 0.0, name)
 
 
@@ -269,16 +257,21 @@ def _minres(K: Operator, rtol: float) -> Callable[[Array], Any]:
 
 
 @contextmanager
-def _singular_as(name: str) -> Iterator[None]:
+def _named_if_singular() -> Iterator[None]:
     try:
         yield
     except (SingularMatrixError, scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
-        raise RuntimeError(f"{name} is singular: choose another sigma, or pass one ({error})") from error
+        text = f"A - sigma·M, or M without sigma, is singular: choose another sigma, or pass one ({error})"
+        raise RuntimeError(text) from error
 
 
 def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:
-    with _singular_as("A - sigma·M, or M without sigma,"):
-        product = Factorization(matrix.astype(dtype, copy=False), name="sigma").bind(device, dtype)
+    with _named_if_singular():
+        return _applied(Factorization(matrix.astype(dtype, copy=False), name="sigma").bind(device, dtype), device)
+
+
+def _applied(product: Apply, device: Device) -> Callable[[Array], Any]:
+    """Return the product with an inverse as a solve without iterations."""
 
     def solve(b: Array) -> tuple[Array, int]:
         x = device.empty(b.shape, b.dtype)
@@ -289,15 +282,12 @@ def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Call
 
 
 def _dense_solve(array: Any, device: Device) -> Callable[[Array], Any]:
-    with _singular_as("A - sigma·M, or M without sigma,"), warnings.catch_warnings():
+    with _named_if_singular(), warnings.catch_warnings():
         warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
         factors = scipy.linalg.lu_factor(array)
-    return _host_solve(lambda b: scipy.linalg.lu_solve(factors, b), device)
 
-
-def _host_solve(function: Callable[[Any], Any], device: Device) -> Callable[[Array], Any]:
     def solve(b: Array) -> tuple[Array, int]:
         host = np.array(b) if device.is_host else device.download(b)  # synchronizes
-        return device.upload(np.ascontiguousarray(function(host).astype(b.dtype, copy=False))), 0
+        return device.upload(np.ascontiguousarray(scipy.linalg.lu_solve(factors, host).astype(b.dtype, copy=False))), 0
 
     return solve

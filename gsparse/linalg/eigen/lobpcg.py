@@ -179,7 +179,7 @@ def lobpcg(
         first = 0 if ranks is None else A.first_index
         space = Space(device, block.dtype, block.shape[0], rows, first, ranks)
         (product, a), (mass, b), (preconditioner, _) = (scaled_product(part, space) for part in products)
-        problem = BlockEigenproblem(device, product, mass, largest, ranks, a - b, a - b // 2)
+        problem = BlockEigenproblem(space, product, mass, largest, a - b, a - b // 2)
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
         if is_small(rows, num_constraints, columns):
@@ -225,8 +225,8 @@ class _LobpcgLoop:
         best, best_X, smallest = 0, X, np.inf
         basis, coefficients = None, None
         for number in range(maxiter + 1):
-            if problem.ranks is not None:
-                problem.ranks.observe(self)
+            if problem.space.ranks is not None:
+                problem.space.ranks.observe(self)
             R = AX - BX * problem.device.upload(values)
             norms = self.problem.norms(R)
             self.residuals.append(norms)
@@ -303,7 +303,7 @@ class _LobpcgLoop:
 
 def _solve_dense(problem: BlockEigenproblem, X: Array, num_constraints: int) -> tuple[Host, Array]:
     rows, columns = X.shape
-    if problem.ranks is not None:
+    if problem.space.ranks is not None:
         raise ShapeError(
             f"ranks that share a matrix need {_MIN_ROWS_PER_COLUMN} rows for each of the {columns} columns of X, and "
             "one for each of Y: solve such a small problem on one rank"

@@ -247,6 +247,17 @@ def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int
     return None
 
 
+def exponent_of_apply(product: Apply, space: Space, rows: int) -> int | None:
+    """Return what `exponent_of_product` does for a product that writes `rows` elements. Synchronizes."""
+
+    def multiply(x: Array) -> Array:
+        y = space.device.xp.zeros(rows, space.dtype)
+        product(x, y)
+        return y
+
+    return exponent_of_product(multiply, space)
+
+
 def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
     """Warn of a k that is too large for an iteration, and refuse it unless A and M are dense, as SciPy does."""
     text = f"k >= {limit} for N * N square matrix. Attempting to use scipy.linalg.{function} instead."

@@ -16,11 +16,11 @@ from scipy.linalg import eigh
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.filters import products
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Space
 from gsparse.linalg.eigen.problem import exponent_of_product
 from gsparse.linalg.krylov.units import needed_exponent, times_power
-from gsparse.linalg.operators import Apply, MatrixOperator, RankGroup, as_operator
+from gsparse.linalg.operators import Apply, MatrixOperator, as_operator
+from gsparse.linalg.small_matrices import agreed
 
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
@@ -32,24 +32,26 @@ class BlockEigenproblem:
 
     Attributes
     ----------
-    device : Device
+    space : Space
+        Where the rows of blocks are.
     A, B : callable or None
         None stands for the identity.
     largest : bool
         Whether the largest eigenvalues are wanted, or the smallest.
-    ranks : RankGroup or None
-        The ranks that share the rows of blocks.
     value_exponent, norm_exponent : int
         Eigenvalues, and norms of residuals, of the caller's problem are those of this one times 2 to these powers.
     """
 
-    device: Device
+    space: Space
     A: BlockProduct | None
     B: BlockProduct | None
     largest: bool
-    ranks: RankGroup | None = None
     value_exponent: int = 0
     norm_exponent: int = 0
+
+    @property
+    def device(self) -> Device:
+        return self.space.device
 
     def multiply(self, V: Array) -> tuple[Array, Array]:
         """Return A·V and B·V."""
@@ -62,7 +64,7 @@ class BlockEigenproblem:
     def norms(self, R: Array) -> Host:
         """Return the norms of the columns of residuals, in the caller's problem, on the host. Synchronizes."""
         xp = self.device.xp
-        squares: Host = self.device.download(self._sum_over_ranks(xp.sum(xp.abs(R) ** 2, axis=0)))
+        squares: Host = self.device.download(self.space.sum_over_ranks(xp.sum(xp.abs(R) ** 2, axis=0)))
         norms: Host = np.sqrt(squares)
         return times_power(norms.astype(np.float64), self.norm_exponent) if self.norm_exponent else norms
 
@@ -122,26 +124,11 @@ class BlockEigenproblem:
         return whitening
 
     def _eigh(self, gram: Host) -> tuple[Host, Host]:
-        """Return the eigenvalues and eigenvectors of a Hermitian matrix.
-
-        All ranks use those of the first rank, because the signs of eigenvectors may differ between hosts.
-        """
-        values, vectors = eigh((gram + gram.conj().T) / 2)
-        if self.ranks is None:
-            return values, vectors
-        both = self.ranks.agreed(np.vstack([values.astype(vectors.dtype), vectors]))
-        return both[0].real.copy(), both[1:]
+        """Return the eigenvalues and eigenvectors of a Hermitian matrix, the same on all ranks."""
+        return agreed(self.space.ranks, *eigh((gram + gram.conj().T) / 2))
 
     def _gram(self, V: Array, W: Array) -> Array:
-        return self._sum_over_ranks(V.conj().T @ W)
-
-    def _sum_over_ranks(self, part: Array) -> Array:
-        """Add an array up over all ranks, if there are several."""
-        if self.ranks is None:
-            return part
-        part = self.device.xp.ascontiguousarray(part)
-        self.ranks.allreduce(part)
-        return part
+        return self.space.sum_over_ranks(self.device.xp.ascontiguousarray(V.conj().T @ W))
 
 
 def concatenate_columns(device: Device, blocks: tuple[Array, ...]) -> Array:
@@ -205,10 +192,15 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
     X = krylov.vectors[:count]
     AX = products(space.device, apply, X)
     gram = space.download(space.sum_over_ranks(xp.conj(X @ xp.conj(AX).T)))
-    values, combinations = np.linalg.eigh((gram + gram.conj().T) / 2)
-    if space.ranks is not None:  # the signs of eigenvectors may differ between hosts
-        both = space.ranks.agreed(np.vstack([values.astype(combinations.dtype), combinations]))
-        values, combinations = both[0].real.copy(), both[1:].copy()
+    values, combinations = agreed(space.ranks, *np.linalg.eigh((gram + gram.conj().T) / 2))
     krylov.rotate(combinations)
     rows = space.device.upload(np.ascontiguousarray(combinations.T).astype(space.dtype))
     return values, residual_norms(krylov, rows @ AX, values, krylov.vectors[:count])
+
+
+def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:
+    """Return the products of an operator with each row, which have `size` elements if not as many as the rows."""
+    result = device.empty((len(vectors), vectors.shape[1] if size is None else size), vectors.dtype)
+    for x, y in zip(vectors, result, strict=True):
+        apply(x, y)
+    return result

@@ -26,14 +26,15 @@ import scipy.sparse.linalg as scipy_linalg
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.eigsh import matrix_cost
-from gsparse.linalg.eigen.filters import FilterRule, as_dense, products, rows_of, wide
 from gsparse.linalg.eigen.krylov_space import Space
-from gsparse.linalg.eigen.lanczos import Lanczos
-from gsparse.linalg.eigen.problem import exponent_of_product, no_convergence
+from gsparse.linalg.eigen.problem import exponent_of_apply, no_convergence
+from gsparse.linalg.eigen.rayleigh_ritz import products
+from gsparse.linalg.eigen.restarted import Lanczos
 from gsparse.linalg.eigen.runs import Wanted
-from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.eigen.transforms import FilterRule, Solve, Transform
 from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.small_matrices import as_dense, rows_of, wide
 
 Host = npt.NDArray[Any]
 
@@ -95,15 +96,8 @@ class Options:
 
 def scaled(system: System) -> System:
     """Return a system whose squares do not overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes."""
-    device, dtype, columns = system.device, system.dtype, system.columns
-    forward, _ = system.products()
-
-    def multiply(x: Array) -> Array:
-        y = device.xp.zeros(system.rows, dtype)
-        forward(x, y)
-        return y
-
-    exponent = needed_exponent([exponent_of_product(multiply, Space(device, dtype, columns, columns))], dtype)
+    dtype, space = system.dtype, Space(system.device, system.dtype, system.columns, system.columns)
+    exponent = needed_exponent([exponent_of_apply(system.products()[0], space, system.rows)], dtype)
     return replace(system, A=scaled_operator(system.A, -exponent, dtype), exponent=exponent)
 
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
-from gsparse.linalg.eigen.filters import as_dense
 from gsparse.linalg.eigen.krylov_space import Space, random_vector
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, as_operator, device_for, solve_dtype
+from gsparse.linalg.small_matrices import as_dense
 
 Host = npt.NDArray[Any]
 

@@ -200,7 +200,7 @@ def cg(
     """
     monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
     system = make_linear_system(A, b, x0, M, inner_dtype=inner_dtype)
-    solve = partial(_solve, run_with_single_reduction if single_reduction else _run)
+    solve = partial(_solve, run_with_single_reduction if single_reduction else run)
     solve = solve if inner_dtype is None else partial(refined, solve, inner_dtype)
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
@@ -237,9 +237,10 @@ def _ended_in_rounding_errors(loop: SolveLoop) -> bool:
     return bool(has_failed.any() and (np.fmin.reduce(residuals) <= bounds).all())
 
 
-def _run(
+def run(
     system: LinearSystem, rtol: float, atol: float, maxiter: IterationLimit, monitor: ConvergenceMonitor
 ) -> SolveLoop:
+    """Run conjugate gradients, and return the finished loop. Synchronizes."""
     tolerances = system.tolerances(rtol, atol)
     loop = SolveLoop(
         system, PROGRAM, maxiter, monitor=monitor, is_hopeless=partial(has_no_solution, system, tolerances)

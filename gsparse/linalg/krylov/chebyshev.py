@@ -20,15 +20,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.krylov.cg import run
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.solve_state import Snapshot
 from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, ConvergenceMonitor, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, ConvergenceMonitor, SolveResult
 
 _DIVERGED = 4
 
@@ -62,39 +65,6 @@ PROGRAM = Program(
     ),
 )
 
-# Conjugate gradients from an arbitrary r, to estimate the bounds. They record beta and 1/alpha alternately. These give
-# Lanczos's tridiagonal matrix, whose eigenvalues approximate the outermost eigenvalues of M·A.
-ESTIMATE = Program(
-    "chebyshev_estimate",
-    "x b r z p q",
-    (
-        Step("weigh", sums="rz = real(conj(r) * z)"),
-        Step(
-            "direction",
-            before="beta = rz / rho_old",
-            each="p = z + beta * p",
-            after="""
-                iteration += 1
-                record(rz / rho_old)
-                rho = rz
-                rz_min = tiny * rz if iteration == 1 else rz_min
-                stop = 2 if rz < 0 else 3 if iteration >= maxiter or isnan(rz) else 1 if rz <= rz_min else 0
-            """,
-        ),
-        Step("curvature", sums="pq = real(conj(p) * q)"),
-        Step(
-            "update",
-            before="alpha = rho / pq",
-            each="r -= alpha * q",
-            after="""
-                iteration += 1
-                record(pq / rho)
-                rho_old = rho
-                stop = 2 if pq <= 0 else 0
-            """,
-        ),
-    ),
-)
 # Steps of conjugate gradients for the estimate.
 _ESTIMATE_STEPS = 50
 # Factors for the estimated smallest and largest eigenvalue. The largest is known to a few percent after these steps.
@@ -236,32 +206,38 @@ def _exponent(system: LinearSystem) -> int:
 
 
 def _estimate(system: LinearSystem) -> tuple[float, float]:
-    """Estimate the smallest and the largest eigenvalue of M·A in the units of the solve. Synchronizes."""
-    system = replace(system, units=ONES)  # the residuals are no norms
-    loop = SolveLoop(system, ESTIMATE, 2 * _ESTIMATE_STEPS, sizes={"z": 0} if system.M is None else {})
-    loop.state.set(maxiter=2 * _ESTIMATE_STEPS, rho_old=np.inf, tiny=float(np.finfo(system.dtype).eps) ** 2)
-    xp = system.device.xp
-    # The starting vector must not consist of a few eigenvectors only. A chirp contains all frequencies.
-    loop.vectors["r"][...] = xp.sin(xp.arange(1, system.x.size + 1, dtype=np.float64) ** 2)
-    renamed = {"z": "r"} if system.M is None else {}
-    begin = [] if system.M is None else [loop.apply(system.M, "r", "z")]
-    begin += [loop.step("weigh", **renamed), loop.step("direction", **renamed)]
-    body = [loop.apply(system.A, "p", "q"), loop.step("curvature"), loop.step("update"), *begin]
-    loop.run(begin, body, per_graph=8)
-    if np.any(loop.last.stop == BREAKDOWN):
-        raise ValueError("A (or M) is not positive definite, so its eigenvalues cannot be estimated: give bounds")
-    ritz = np.concatenate([_ritz_values(column) for column in loop.residuals.reshape(-1, system.columns).T])
+    """Estimate the smallest and the largest eigenvalue of M·A in the units of the solve. Synchronizes.
+
+    The scalars of conjugate gradients are the elements of Lanczos's tridiagonal matrix, whose eigenvalues approximate
+    the outermost eigenvalues of M·A.
+    """
+    xp, columns = system.device.xp, system.columns
+    # The right-hand side must not consist of a few eigenvectors only. A chirp contains all frequencies.
+    chirp = xp.sin(xp.arange(1, system.x.size + 1, dtype=np.float64) ** 2).astype(system.dtype)
+    # The residuals of this solve are no norms in the units of the caller.
+    system = replace(system, b=chirp, x=xp.zeros_like(chirp), has_guess=False, units=ONES, b_norms=None)
+    scalars: list[list[tuple[float, float]]] = [[] for _ in range(columns)]
+
+    def keep(loop: SolveLoop, snapshot: Snapshot) -> Snapshot:
+        old, new, alpha = (snapshot[name].real for name in ("rho_old", "rho", "alpha"))
+        if (old < 0).any() or (new < 0).any() or (alpha <= 0).any():
+            raise ValueError("A (or M) is not positive definite, so its eigenvalues cannot be estimated: give bounds")
+        for column in np.flatnonzero(snapshot.iterations > [*map(len, scalars)]):
+            scalars[column].append((1 / alpha[column], new[column] / old[column]))
+        return snapshot
+
+    epsilon = float(np.finfo(system.dtype).eps)
+    loop = run(system, epsilon, 0.0, _ESTIMATE_STEPS, ConvergenceMonitor(lambda _: None, keep))
+    ritz = np.concatenate([_ritz_values(np.array(column).reshape(-1, 2)) for column in scalars])
     if not ritz.size:
         return 1.0, 1.0
     margins = _EXACT_MARGINS if np.all(loop.last.stop == CONVERGED) else _MARGINS
     return margins[0] * float(ritz.min()), margins[1] * float(ritz.max())
 
 
-def _ritz_values(history: Any) -> Any:
-    """Return the eigenvalues of Lanczos's tridiagonal matrix, from the history 0, 0, 1/alpha, beta, 1/alpha, ..."""
-    history = history[~np.isnan(history)]
-    inverse_alpha = history[2::2]
-    beta = history[3::2][: max(len(inverse_alpha) - 1, 0)]
+def _ritz_values(scalars: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
+    """Return the eigenvalues of Lanczos's tridiagonal matrix, from 1/alpha and the next beta of each iteration."""
+    inverse_alpha, beta = scalars[:, 0], scalars[:-1, 1]
     diagonal, off_diagonal = inverse_alpha.copy(), np.sqrt(beta) * inverse_alpha[:-1]
     diagonal[1:] += beta * inverse_alpha[:-1]
     return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))

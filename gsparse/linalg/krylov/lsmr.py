@@ -6,7 +6,7 @@
               hbar = h - thetabar·rho/(rhoold·rhobar)·hbar;
               v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <x, x>, <x, hbar>, <hbar, hbar>
 
-A has M rows and N columns. `gsparse.linalg.krylov.bidiagonalization` explains u and v. The scalars have the names of
+A has M rows and N columns. `gsparse.linalg.krylov.lsqr` explains u and v. The scalars have the names of
 SciPy's `lsmr`. The update of x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right`
 of the next iteration, or at last by `finish`; norm(x) is computed from the products with hbar as if it had been
 applied.
@@ -19,7 +19,8 @@ from typing import Any
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.bidiagonalization import (
+from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.lsqr import (
     FIRST,
     LEFT,
     RIGHT,
@@ -29,7 +30,6 @@ from gsparse.linalg.krylov.bidiagonalization import (
     result_of,
     statistics,
 )
-from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import ConvergenceMonitor

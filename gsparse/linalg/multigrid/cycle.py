@@ -12,7 +12,7 @@ A V-cycle on a level, in PyAMG's terms:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError, SmootherWarning
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.relaxation import Smoother
 from gsparse.linalg.small_matrices import hashed_vector
@@ -56,28 +56,8 @@ class Level:
         return self.operator.shape[0]
 
 
-class BoundLevel:
-    """A level bound to vectors of one dtype: its work vectors, products and smoothers."""
-
-    def __init__(self, passes: VectorPasses, level: Level, adjoint: bool) -> None:
-        smoothers = (level.presmoother, level.postsmoother)
-        if adjoint:
-            smoothers = smoothers[::-1]
-        self.presmoother, self.postsmoother = (smoother.bind(passes, level.operator, adjoint) for smoother in smoothers)
-        self.r = passes.vector(level.size)
-
-
-class BoundTransfers:
-    """The transfers to a coarser level and back, with the vectors of the coarser level."""
-
-    def __init__(
-        self, passes: VectorPasses, restriction: MatrixOperator, prolongation: MatrixOperator, adjoint: bool
-    ) -> None:
-        vectors, coarse_size = (passes.device, passes.dtype, passes.columns), prolongation.shape[1]
-        first, second = (prolongation, restriction) if adjoint else (restriction, prolongation)
-        self.restrict = first.bind(*vectors, adjoint=adjoint)
-        self.prolong = second.bind(*vectors, adjoint=adjoint, beta=1)
-        self.x, self.b = passes.vector(coarse_size), passes.vector(coarse_size)
+# ``cycle(b, x, guess)`` returns the calls of a cycle on one level; without `guess`, x begins as zero.
+LevelCycle = Callable[[Array, Array, bool], list[Call]]
 
 
 class MultigridPreconditioner(Preconditioner):
@@ -170,54 +150,50 @@ class MultigridPreconditioner(Preconditioner):
         ]
 
     def _cycle(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        levels = [BoundLevel(passes, level, adjoint) for level in self.levels]
-        transfers = [
-            BoundTransfers(passes, level.restriction, level.prolongation, adjoint)
-            for level in self.levels
-            if level.restriction is not None and level.prolongation is not None
-        ]
-        vectors = (passes.device, passes.dtype, passes.columns)
-        invert = None if self.coarse is None else self.coarse.bind(*vectors, adjoint=adjoint)
-        return _BoundCycle(levels, transfers, invert, self._cycle_index)
+        cycle: LevelCycle | None = None
+        visits = self._cycle_index
+        if self.coarse is not None:
+            invert = self.coarse.bind(passes.device, passes.dtype, passes.columns, adjoint=adjoint)
+            cycle, visits = (
+                lambda b, x, guess: [partial(invert, b, x)],
+                1,
+            )  # it is exact: a second visit changes nothing
+        for level in reversed(self.levels):
+            cycle, visits = _bound_cycle(passes, level, adjoint, cycle, visits), self._cycle_index
+        assert cycle is not None
+        finest = cycle
+        return lambda x, y: finest(x, y, False)
 
 
-@dataclass(frozen=True, eq=False)
-class _BoundCycle:
-    """Builds the calls of a cycle for given vectors.
+def _bound_cycle(
+    passes: VectorPasses, level: Level, adjoint: bool, coarser: LevelCycle | None, visits: int
+) -> LevelCycle:
+    """Bind the cycle of a level to vectors of one dtype, given that of the next coarser level, if there is one.
 
-    It holds device arrays and must not refer to the preconditioner, which refers to it: in such a reference cycle, the
-    arrays would be freed only by Python's garbage collector.
+    The result holds device arrays and must not refer to the preconditioner, which refers to it: in such a reference
+    cycle, the arrays would be freed only by Python's garbage collector.
     """
-
-    levels: list[BoundLevel]
-    transfers: list[BoundTransfers]
-    invert: Apply | None
-    cycle_index: int
-
-    def __call__(self, x: Array, y: Array) -> list[Call]:
-        return self._calls(0, x, y, False)
-
-    def _calls(self, depth: int, b: Array, x: Array, guess: bool) -> list[Call]:
-        """Return the calls of a cycle on one level."""
-        if depth == len(self.levels):
-            assert self.invert is not None
-            return [partial(self.invert, b, x)]
-        level = self.levels[depth]
-        after = level.postsmoother.calls(x, b, level.r, guess=True, residual=False)
-        if depth == len(self.transfers):
-            return [*level.presmoother.calls(x, b, level.r, guess=guess, residual=False), *after]
-        coarse = self.transfers[depth]
-        correction: list[Call] = []
-        # The inverse is exact, so a second visit would change nothing.
-        for number in range(1 if depth + 1 == len(self.levels) else self.cycle_index):
-            correction += self._calls(depth + 1, coarse.b, coarse.x, number > 0)
-        return [
-            *level.presmoother.calls(x, b, level.r, guess=guess, residual=True),
-            partial(coarse.restrict, level.r, coarse.b),
-            *correction,
-            partial(coarse.prolong, coarse.x, x),
-            *after,
+    smoothers = (level.presmoother, level.postsmoother)[:: -1 if adjoint else 1]
+    before, after = (smoother.bind(passes, level.operator, adjoint) for smoother in smoothers)
+    r, vectors = passes.vector(level.size), (passes.device, passes.dtype, passes.columns)
+    if coarser is None or level.restriction is None or level.prolongation is None:
+        return lambda b, x, guess: [
+            *before.calls(x, b, r, guess=guess, residual=False),
+            *after.calls(x, b, r, guess=True, residual=False),
         ]
+    transfers = (level.restriction, level.prolongation)[:: -1 if adjoint else 1]
+    restrict, prolong = (
+        transfers[0].bind(*vectors, adjoint=adjoint),
+        transfers[1].bind(*vectors, adjoint=adjoint, beta=1),
+    )
+    coarse_x, coarse_b = (passes.vector(level.prolongation.shape[1]) for _ in range(2))
+    return lambda b, x, guess: [
+        *before.calls(x, b, r, guess=guess, residual=True),
+        partial(restrict, r, coarse_b),
+        *(call for number in range(visits) for call in coarser(coarse_b, coarse_x, number > 0)),
+        partial(prolong, coarse_x, x),
+        *after.calls(x, b, r, guess=True, residual=False),
+    ]
 
 
 def hierarchy_table(

@@ -24,8 +24,7 @@ from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
-from gsparse.linalg.multigrid.coarsest import dense_inverse
+from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers, dense_inverse
 from gsparse.linalg.multigrid.cycle import Level, inner_dtype
 from gsparse.linalg.multigrid.options import AggregationOptions, Phases
 from gsparse.linalg.operators import MatrixOperator
@@ -309,7 +308,7 @@ def improved_candidates(
     The last step is one of Jacobi's method. Unlike a polynomial, it makes a candidate zero in the rows in which the
     diagonal is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same.
     """
-    smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
+    smoothers = smoother, Relaxation("jacobi", ((1.0, matrix.reciprocals),))
     smoothed = _smoothed(matrix, smoothers, right, adjoint=False)
     of_adjoint = smoothed if left is None else _smoothed(matrix, smoothers, left, adjoint=True)
     matrix.forget_diagonal()

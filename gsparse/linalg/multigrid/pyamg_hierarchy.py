@@ -36,7 +36,7 @@ Options = dict[str, Any]
 
 
 def _none(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    return Relaxation(())
+    return Relaxation("none", ())
 
 
 def _jacobi(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
@@ -50,12 +50,13 @@ def _jacobi(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother
 
 
 def _richardson(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    return Relaxation(options["iterations"] * (_real(options["omega"]),), name="richardson")
+    return Relaxation("richardson", options["iterations"] * ((_real(options["omega"]), None),))
 
 
 def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
     roots = np.roots([*(-np.asarray(options["coefficients"])), 1.0])  # of the error polynomial
-    return Relaxation(options["iterations"] * tuple((1 / in_leja_order(roots.real)).tolist()), name="chebyshev")
+    omegas = (1 / in_leja_order(roots.real)).tolist()
+    return Relaxation("chebyshev", options["iterations"] * tuple((omega, None) for omega in omegas))
 
 
 def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str = "gauss_seidel") -> Smoother:
@@ -87,8 +88,8 @@ def _subset_jacobi(matrix: SquareMatrix, options: Options, hermitian: bool, *, n
         weights = {id(subset): inverses * subset[:, None, None] for subset in subsets}
         return BlockRelaxation(f"{name}({size})", tuple((omega, weights[id(subset)]) for subset in subsets))
     inverse = matrix.inverse_diagonal(f"the smoother {name}")
-    masked = {id(subset): xp.where(subset, inverse, 0) for subset in subsets}
-    return Relaxation(len(subsets) * (omega,), name=name, subsets=tuple(masked[id(subset)] for subset in subsets))
+    weights = {id(subset): xp.where(subset, inverse, 0) for subset in subsets}
+    return Relaxation(name, tuple((omega, weights[id(subset)]) for subset in subsets))
 
 
 def _projections(matrix: SquareMatrix, options: Options, hermitian: bool, *, of_residual: bool) -> Smoother:

@@ -156,6 +156,9 @@ class MatrixPreconditioner(Preconditioner):
         The matrix that was passed to that function.
     kind : str
         Name of the function.
+    compute : callable, optional
+        ``compute(matrix, latest)`` returns what products need. `latest` is what it returned for the matrix before,
+        which has the same structure, or None the first time.
 
     Examples
     --------
@@ -173,9 +176,12 @@ class MatrixPreconditioner(Preconditioner):
     # Whether products multiply by the matrix itself, so that a copy of it must be kept.
     _KEEPS_MATRIX: ClassVar[bool] = False
 
-    def __init__(self, matrix: SquareMatrix, kind: str) -> None:
+    def __init__(
+        self, matrix: SquareMatrix, kind: str, compute: Callable[[SquareMatrix, Any], Any] | None = None
+    ) -> None:
         super().__init__(matrix.device, matrix.size, matrix.dtype, kind)
-        self._structure = matrix.structure
+        self._structure, self._compute_values = matrix.structure, compute
+        self._values: Any = None
         self._set_values(matrix)
 
     def update(self, A: Any) -> Self:
@@ -212,6 +218,7 @@ class MatrixPreconditioner(Preconditioner):
         self._latest = (None,)
         return self
 
-    @abstractmethod
     def _set_values(self, matrix: SquareMatrix) -> None:
         """Compute what products need, and then replace it. Every call but the first is an update."""
+        assert self._compute_values is not None
+        self._values = self._compute_values(matrix, self._values)

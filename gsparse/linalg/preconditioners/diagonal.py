@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gsparse.device.dtypes import Array
@@ -11,9 +9,8 @@ from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
-from gsparse.linalg.preconditioners.relaxation import BoundSmoother, StepRelaxation
+from gsparse.linalg.preconditioners.relaxation import BindStep, BoundSmoother, StepRelaxation
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
 from gsparse.linalg.registry import register
 from gsparse.linalg.small_matrices import hashed_vector
@@ -122,89 +119,45 @@ def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
 
 
 class BlockRelaxation(StepRelaxation):
-    """A sequence of at least one step x += ω·W·(b - A·x) with block diagonal matrices W.
+    """Steps whose W is a block diagonal matrix.
 
     Attributes
     ----------
-    name : str
     steps : tuple of (float, array)
-        ω and W, of shape (num_blocks, size, size), for each step. The blocks are inverses of diagonal blocks of A, or 0
-        where a step leaves the unknowns as they are.
-    """
+        ω and W, of shape (num_blocks, size, size), for each step, of which there is at least one. The blocks are
+        inverses of diagonal blocks of A, or 0 where a step leaves the unknowns as they are.
 
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundBlockRelaxation(self, passes, operator, adjoint)
-
-
-class _BoundBlockRelaxation(BoundSmoother):
-    """A relaxation with blocks, bound to vectors of one dtype.
-
+    Notes
+    -----
     Traffic in vectors, not counting what the products and W read: 2 for the first step from x = 0, 5 for every other
     step, and 3 for the residual after the last step.
     """
 
-    def __init__(
-        self, relaxation: BlockRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
-    ) -> None:
-        super().__init__(passes, operator, adjoint)
-        steps = relaxation.steps[::-1] if adjoint else relaxation.steps
-        bound = {id(weights): BlockStep(passes, weights, adjoint) for _, weights in steps}
-        self._steps = [(omega, bound[id(weights)]) for omega, weights in steps]
-        self._multiply = self._product()
-
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        return self.calls(x, b, r, guess=guess, residual=False)
-
-    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
-        calls: list[Call] = []
-        for number, (omega, step) in enumerate(self._steps):
-            begins = number == 0 and not guess
-            if not begins:
-                calls.append(partial(self._multiply, x, r))
-            copies = residual and number == len(self._steps) - 1
-            calls.append(step.bind(omega, b, x, r, start=FROM_ZERO if begins else EVERY_GROUP, copies=copies))
-        return [*calls, self._subtract_product(x, r)] if residual else calls
+    def bind_weights(self, bound: BoundSmoother, weights: Array) -> BindStep:
+        step = BlockStep(bound.passes, weights, bound.adjoint)
+        return lambda omega, x, b, r, begins, copies: step.bind(
+            omega, b, x, r, start=FROM_ZERO if begins else EVERY_GROUP, copies=copies
+        )
 
 
 class DiagonalPreconditioner(MatrixPreconditioner):
-    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix.
-
-    Parameters
-    ----------
-    matrix, kind
-        As for `MatrixPreconditioner`.
-    invert : callable
-        Returns the inverses for a matrix.
-    """
-
-    def __init__(self, matrix: SquareMatrix, kind: str, invert: Callable[[SquareMatrix], Array]) -> None:
-        self._invert = invert
-        super().__init__(matrix, kind)
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        self._diagonal = self._invert(matrix)
+    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix."""
 
     @property
     def scaling(self) -> Array:
-        return self._diagonal
+        inverses: Array = self._values
+        return inverses
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        d = passes.diagonal(self._diagonal, adjoint=adjoint)
+        d = passes.diagonal(self._values, adjoint=adjoint)
         return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
 
 
 class BlockDiagonalPreconditioner(MatrixPreconditioner):
     """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
 
-    def __init__(self, matrix: SquareMatrix, size: int) -> None:
-        self._size = size
-        super().__init__(matrix, "block_jacobi")
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        self._inverses = inverse_blocks(matrix, self._size, self._kind)
-
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        step = BlockStep(passes, self._inverses, adjoint)
+        step = BlockStep(passes, self._values, adjoint)
         return lambda x, y: [step.bind(1.0, x, y, y, start=FROM_ZERO)]
 
 
@@ -243,7 +196,7 @@ def jacobi(A: Any) -> MatrixPreconditioner:
     (0, True)
     """
     with SquareMatrix.of(A, "jacobi") as matrix:
-        return DiagonalPreconditioner(matrix, "jacobi", partial(SquareMatrix.inverse_diagonal, name="jacobi"))
+        return DiagonalPreconditioner(matrix, "jacobi", lambda matrix, _: matrix.inverse_diagonal("jacobi"))
 
 
 @register("preconditioner")
@@ -289,4 +242,5 @@ def block_jacobi(A: Any, block_size: int) -> MatrixPreconditioner:
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
-        return BlockDiagonalPreconditioner(matrix, block_size)
+        kind = "block_jacobi"
+        return BlockDiagonalPreconditioner(matrix, kind, lambda matrix, _: inverse_blocks(matrix, block_size, kind))

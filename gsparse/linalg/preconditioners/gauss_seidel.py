@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,10 +12,9 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.base import MatrixPreconditioner, VectorPasses
+from gsparse.linalg.preconditioners.base import MatrixPreconditioner
 from gsparse.linalg.preconditioners.diagonal import inverse_blocks
-from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Relax, Smoother, SmootherPreconditioner
 from gsparse.linalg.preconditioners.row_order import (
     OrderedMatrix,
     Ordering,
@@ -88,6 +87,10 @@ class Sweeps(Smoother):
     def mirrored(self) -> Self:
         return replace(self, directions=reversed_directions(self.directions))
 
+    def directions_of(self, bound: BoundSmoother) -> tuple[Direction, ...]:
+        """Return the directions of the sweeps of the smoother, or of its adjoint."""
+        return reversed_directions(self.directions) if bound.adjoint else self.directions
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GaussSeidel(Sweeps):
@@ -103,43 +106,32 @@ class GaussSeidel(Sweeps):
 
     is_exact: bool
 
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundGaussSeidel(self, passes, operator, adjoint)
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        passes, xp = bound.passes, bound.passes.device.xp
+        weights = xp.conj(self.weights.swapaxes(1, 2)) if bound.adjoint else self.weights
+        rows, levels = self.matrix.rows(passes.dtype, adjoint=bound.adjoint), self.matrix.levels
+        # A sweep reads A in CSR, x, b and the weights, and writes x.
+        bind = partial(
+            kernels_of(passes.device).relaxation.bind_sweep,
+            passes.device, rows, levels, self.matrix.items(weights, passes.dtype), passes.columns,
+        )  # fmt: skip
+        sweep, directions = cache(bind), self.directions_of(bound)
+
+        def relax(x: Array, b: Array, r: Array, guess: bool, residual: bool) -> list[Call]:
+            calls: list[Call] = []
+            for number, backward in enumerate(directions):
+                turns = number > 0 and backward != directions[number - 1]
+                start = NOT_THE_FIRST if turns and self.is_exact else EVERY_GROUP
+                start = FROM_ZERO if number == 0 and not guess else start
+                calls.append(partial(sweep(backward, start), x, b))
+            return calls
+
+        return relax
 
 
 def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, ...]:
     """Return the directions of the adjoint sweeps: the last one comes first, and each goes the other way."""
     return tuple(not backward for backward in directions[::-1])
-
-
-class _BoundGaussSeidel(BoundSmoother):
-    """Sweeps that are bound to vectors of one dtype. Each reads A in CSR, x, b and the weights, and writes x."""
-
-    def __init__(self, smoother: GaussSeidel, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
-        super().__init__(passes, operator, adjoint)
-        weights = passes.device.xp.conj(smoother.weights.swapaxes(1, 2)) if adjoint else smoother.weights
-        matrix, self._is_exact = smoother.matrix, smoother.is_exact
-        self._weights = matrix.items(weights, passes.dtype)
-        self._rows, self._levels = matrix.rows(passes.dtype, adjoint=adjoint), matrix.levels
-        self._directions = reversed_directions(smoother.directions) if adjoint else smoother.directions
-        self._sweeps: dict[tuple[Direction, str], Any] = {}
-
-    def _sweep(self, backward: Direction, start: str) -> Any:
-        if (backward, start) not in self._sweeps:
-            device, columns = self._passes.device, self._passes.columns
-            self._sweeps[backward, start] = kernels_of(device).relaxation.bind_sweep(
-                device, self._rows, self._levels, self._weights, columns, backward, start
-            )
-        return self._sweeps[backward, start]
-
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        calls: list[Call] = []
-        for number, backward in enumerate(self._directions):
-            turns = number > 0 and backward != self._directions[number - 1]
-            start = NOT_THE_FIRST if turns and self._is_exact else EVERY_GROUP
-            start = FROM_ZERO if number == 0 and not guess else start
-            calls.append(partial(self._sweep(backward, start), x, b))
-        return calls
 
 
 def make_gauss_seidel(
@@ -318,4 +310,4 @@ def _precondition(
         return make_gauss_seidel(matrix, directions, omega=omega, ordering=ordering, inverses=inverses)
 
     with SquareMatrix.of(A, kind, keep=True) as matrix:
-        return SmootherPreconditioner(matrix, make, kind)
+        return SmootherPreconditioner(matrix, kind, make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,11 +10,9 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import FROM_ZERO
-from gsparse.kernels.steps import Call
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal import BlockStep
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -24,8 +21,8 @@ from gsparse.linalg.preconditioners.triangular import (
     BlockFactorization,
     IncompleteFactorization,
     IncompleteFactors,
-    Solve,
     UnitTriangularMatrix,
+    levels_of,
 )
 from gsparse.linalg.registry import register
 
@@ -77,12 +74,7 @@ class RowStructure:
     @cached_property
     def levels(self) -> Levels | None:
         """The levels of `lower`; None where one thread visits all rows. Synchronizes the first time."""
-        kernels = kernels_of(self.device)
-        return (
-            kernels.triangular.triangular_levels(self.device, self.lower, upper=False)
-            if kernels.triangular.NEEDS_LEVELS
-            else None
-        )
+        return levels_of(self.device, self.lower, upper=False)
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
         """Return a copy, on `pattern`, of a matrix of this structure, with another diagonal."""
@@ -98,7 +90,7 @@ class RowFactorization(IncompleteFactorization):
 
     _structure: RowStructure | None = None
 
-    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+    def _factorize(self, matrix: SquareMatrix) -> IncompleteFactors:
         device = matrix.device
         structure = self._structure or RowStructure.of(matrix)
         filled = structure.fill(matrix, self._shifted_diagonal(matrix))
@@ -131,39 +123,20 @@ class RowFactorization(IncompleteFactorization):
 
 
 class FactoredPreconditioner(MatrixPreconditioner):
-    """Solves with I + L, D and I + U, one after the other.
-
-    Parameters
-    ----------
-    matrix : SquareMatrix
-    factorize : callable
-        Returns the factors of this matrix, and of matrices of the same structure.
-    kind : str
-        See `Preconditioner`.
-    """
-
-    def __init__(self, matrix: SquareMatrix, factorize: Callable[[SquareMatrix], IncompleteFactors], kind: str) -> None:
-        self._factorize = factorize
-        super().__init__(matrix, kind)
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        self._lower, self._inverse_diagonal, self._upper = self._factorize(matrix)
+    """Solves with I + L, D and I + U, one after the other. Its `compute` returns `IncompleteFactors`."""
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        first, last = (self._upper, self._lower) if adjoint else (self._lower, self._upper)
+        lower, inverse_diagonal, upper = self._values
+        first, last = (upper, lower) if adjoint else (lower, upper)
         solve_first, solve_last = (t.bind(passes, adjoint=is_adjoint != adjoint) for t, is_adjoint in (first, last))
         solved, scaled = passes.vector(self.shape[0]), passes.vector(self.shape[0])
-        if self._inverse_diagonal.ndim > 1:
-            step = BlockStep(passes, self._inverse_diagonal, adjoint)
+        if inverse_diagonal.ndim > 1:
+            step = BlockStep(passes, inverse_diagonal, adjoint)
             scale = step.bind(1.0, solved, scaled, scaled, start=FROM_ZERO)
         else:
-            scale = passes.bind("scale", d=passes.diagonal(self._inverse_diagonal, adjoint=adjoint), b=solved, x=scaled)
+            scale = passes.bind("scale", d=passes.diagonal(inverse_diagonal, adjoint=adjoint), b=solved, x=scaled)
 
-        def build(x: Array, y: Array) -> list[Call]:
-            solves: tuple[Solve, Solve] = solve_first, solve_last
-            return [*solves[0](x, solved), scale, *solves[1](scaled, y)]
-
-        return build
+        return lambda x, y: [*solve_first(x, solved), scale, *solve_last(scaled, y)]
 
 
 @register("preconditioner")
@@ -238,9 +211,7 @@ def ilu0(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    factorization = _factorization("ilu0", solve, sweeps, shift, block_size)
-    with SquareMatrix.of(A, "ilu0") as matrix:
-        return FactoredPreconditioner(matrix, factorization, factorization.name)
+    return _precondition(A, "ilu0", solve, sweeps, shift, block_size)
 
 
 @register("preconditioner")
@@ -300,25 +271,13 @@ def ic0(
     >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # exact: this A has no fill-in
     1
     """
-    factorization = _factorization("ic0", solve, sweeps, shift, block_size)
-    with SquareMatrix.of(A, "ic0") as matrix:
-        return CholeskyPreconditioner(matrix, factorization, factorization.name)
+    return _precondition(A, "ic0", solve, sweeps, shift, block_size)
 
 
-class CholeskyPreconditioner(FactoredPreconditioner):
-    """A `FactoredPreconditioner` that refuses a matrix that is not Hermitian."""
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        if not matrix.is_roughly_hermitian():
-            raise FactorizationError(
-                "ic0 needs a symmetric (complex: Hermitian) matrix, this one is not: use ilu0(A) with gmres or "
-                "bicgstab; where A is one triangle of a symmetric matrix, add the other one first"
-            )
-        super()._set_values(matrix)
-
-
-def _factorization(name: str, solve: str | None, sweeps: int, shift: float, block_size: int) -> IncompleteFactorization:
-    """Check the options, and return the factorization that they describe."""
+def _precondition(
+    A: Any, name: str, solve: str | None, sweeps: int, shift: float, block_size: int
+) -> MatrixPreconditioner:
+    """Check the options, and factorize."""
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
     if sweeps < 1:
@@ -327,6 +286,8 @@ def _factorization(name: str, solve: str | None, sweeps: int, shift: float, bloc
         raise ValueError(f"shift must not be negative, got {shift}")
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
+    factorization: IncompleteFactorization = RowFactorization(name, solve, sweeps, shift)
     if block_size > 1:
-        return BlockFactorization(name, solve, sweeps, shift, block_size)
-    return RowFactorization(name, solve, sweeps, shift)
+        factorization = BlockFactorization(name, solve, sweeps, shift, block_size)
+    with SquareMatrix.of(A, name) as matrix:
+        return FactoredPreconditioner(matrix, name, factorization)

@@ -97,35 +97,20 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
 
 
 class ApproximateInverse(MatrixPreconditioner):
-    """Products with W, or with GᴴG, see `isai`.
-
-    Parameters
-    ----------
-    matrix : SquareMatrix
-    power : int
-    spd : bool
-    """
+    """Products with W, or with GᴴG, see `isai`."""
 
     def __init__(self, matrix: SquareMatrix, power: int, spd: bool) -> None:
-        pattern = _pattern(matrix, power, lower=spd)
-        self._pattern, self._spd = pattern.with_data(matrix.device.no_values(matrix.dtype)), spd
-        self._inverse: MatrixOperator | None = None
-        super().__init__(matrix, "isai")
-
-    def _set_values(self, matrix: SquareMatrix) -> None:
-        inverse, latest = _inverse(matrix, self._pattern, spd=self._spd), self._inverse
-        self._inverse = (
-            matrix.operator_of(inverse) if latest is None else MatrixOperator(latest.matrix.with_data(inverse.data))
-        )
+        self._spd = spd
+        pattern = _pattern(matrix, power, lower=spd).with_data(matrix.device.no_values(matrix.dtype))
+        super().__init__(matrix, "isai", partial(_updated_inverse, pattern, spd))
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        assert self._inverse is not None
         kind = (passes.device, passes.dtype, passes.columns)
         if not self._spd:
-            multiply = self._inverse.bind(*kind, adjoint=adjoint)
+            multiply = self._values.bind(*kind, adjoint=adjoint)
             return lambda x, y: [partial(multiply, x, y)]
         # GᴴG is its own adjoint.
-        first, second = (self._inverse.bind(*kind, adjoint=is_adjoint) for is_adjoint in (False, True))
+        first, second = (self._values.bind(*kind, adjoint=is_adjoint) for is_adjoint in (False, True))
         between = passes.vector(self.shape[0])
         return lambda x, y: [partial(first, x, between), partial(second, between, y)]
 
@@ -163,6 +148,11 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     place[order] = xp.arange(pattern.nnz)
     cut: Csr = kernels_of(device).sparse_rows.keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
     return cut
+
+
+def _updated_inverse(pattern: Csr, spd: bool, matrix: SquareMatrix, latest: MatrixOperator | None) -> MatrixOperator:
+    inverse = _inverse(matrix, pattern, spd=spd)
+    return matrix.operator_of(inverse) if latest is None else MatrixOperator(latest.matrix.with_data(inverse.data))
 
 
 def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -18,10 +19,8 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call
-from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.gauss_seidel import Direction, Sweeps, reversed_directions
-from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRelaxation, Smoother
+from gsparse.linalg.preconditioners.gauss_seidel import Direction, Sweeps
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRelaxation, Relax, Smoother
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
@@ -47,39 +46,28 @@ class Projections(Sweeps):
 
     of_residual: bool
 
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundProjections(self, passes, operator, adjoint)
+    def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
+        return "the residual" if self.of_residual != adjoint else "nothing"
 
-
-class _BoundProjections(BoundSmoother):
-    """Traffic of a sweep: G in CSR twice, once to multiply and once to add; b, x and the weights."""
-
-    def __init__(self, smoother: Projections, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
-        super().__init__(passes, operator, adjoint)
-        self._of_residual = smoother.of_residual != adjoint
-        directions = reversed_directions(smoother.directions) if adjoint else smoother.directions
-        matrix = smoother.matrix
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        passes, matrix, directions = bound.passes, self.matrix, self.directions_of(bound)
+        of_residual = self.of_residual != bound.adjoint
+        # Traffic of a sweep: G in CSR twice, once to multiply and once to add; b, x and the weights.
         bind = partial(
             kernels_of(passes.device).relaxation.bind_projections,
-            passes.device,
-            matrix.rows(passes.dtype),
-            matrix.levels,
-            matrix.items(smoother.weights, passes.dtype),
+            passes.device, matrix.rows(passes.dtype), matrix.levels, matrix.items(self.weights, passes.dtype),
             passes.columns,
-        )
-        bound = {backward: bind(backward, self._of_residual) for backward in {*directions}}
-        self._projections = [bound[backward] for backward in directions]
+        )  # fmt: skip
+        sweeps = {backward: bind(backward, of_residual) for backward in {*directions}}
 
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        begin: list[Call] = [] if guess else [partial(x.fill, 0)]
-        if not self._of_residual:
-            return [*begin, *(partial(project, x, b) for project in self._projections)]
-        begin += self._residual(x, b, r) if guess else [self._passes.bind("copy", x=r, b=b)]
-        return [*begin, *(partial(project, r, x) for project in self._projections)]
+        def relax(x: Array, b: Array, r: Array, guess: bool, residual: bool) -> list[Call]:
+            calls: list[Call] = [] if guess else [partial(x.fill, 0)]
+            if of_residual:
+                calls += bound.residual(x, b, r)[: 2 if guess else 1]
+            vectors = (r, x) if of_residual else (x, b)
+            return [*calls, *(partial(sweeps[backward], *vectors) for backward in directions)]
 
-    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
-        # Projections of the residual leave it in r.
-        return super().calls(x, b, r, guess=guess, residual=residual and not self._of_residual)
+        return relax
 
 
 def projections(

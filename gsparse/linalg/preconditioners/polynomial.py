@@ -278,7 +278,7 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
     if bounds is not None and not 0 < bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be 0 < smallest <= largest, got {bounds}")
     with SquareMatrix.of(A, "chebyshev_polynomial", keep=True) as matrix:
-        return SmootherPreconditioner(matrix, partial(_make_relaxation, degree, bounds), "chebyshev_polynomial")
+        return SmootherPreconditioner(matrix, "chebyshev_polynomial", partial(_make_relaxation, degree, bounds))
 
 
 def _make_relaxation(degree: int, bounds: tuple[float, float] | None, matrix: SquareMatrix, _: Any) -> Relaxation:

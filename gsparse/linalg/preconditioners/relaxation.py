@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,13 @@ from gsparse.kernels.steps import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
+
+# ``relax(x, b, r, guess, residual)`` returns the calls that relax x. r is a work vector, x begins as zero without
+# `guess`, and with `residual` the residual is computed next.
+Relax = Callable[[Array, Array, Array, bool, bool], list[Call]]
+# ``step(omega, x, b, r, begins, copies)`` returns the call x += ω·W·(b − r). If x begins as zero, r is not read. With
+# `copies`, b is copied to r.
+BindStep = Callable[[float, Array, Array, Array, bool, bool], Call]
 
 
 class Smoother(ABC):
@@ -38,36 +45,34 @@ class Smoother(ABC):
     def __str__(self) -> str:
         return f"{self.name} instead of {self.replaces}" if self.replaces else self.name
 
-    @abstractmethod
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         """Prepare for vectors of one dtype. `operator` is the matrix.
 
         With `adjoint`, the smoother is that of the adjoint matrix whose product is the adjoint of this smoother's: the
         steps follow each other in the reverse order.
         """
+        return BoundSmoother(self, passes, operator, adjoint)
+
+    @abstractmethod
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        """Allocate what the smoother needs for the vectors of `bound`, and return the function that relaxes."""
+
+    def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
+        """Return what `relaxation` leaves in the work vector if a residual follows."""
+        return "nothing"
 
     def mirrored(self) -> Smoother:
         """Return the postsmoother that makes the cycle of a Hermitian A Hermitian if this is the presmoother."""
         return self
 
 
-class BoundSmoother(ABC):
-    """A smoother that is bound to vectors of one dtype, on one device.
+class BoundSmoother:
+    """A smoother that is bound to vectors of one dtype, on one device; see `Smoother.bind`."""
 
-    Parameters
-    ----------
-    passes : VectorPasses
-    operator : MatrixOperator
-    adjoint : bool
-    """
-
-    def __init__(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
-        self._passes, self._operator, self._adjoint = passes, operator, adjoint
+    def __init__(self, smoother: Smoother, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        self.passes, self.adjoint, self._operator = passes, adjoint, operator
         self._subtract: Apply | None = None
-
-    @abstractmethod
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        """Return the calls that relax x; r is a work vector."""
+        self._relax, self._leaves = smoother.relaxation(self), smoother.leaves(adjoint)
 
     def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
         """Return the calls that relax x.
@@ -75,49 +80,83 @@ class BoundSmoother(ABC):
         Without `guess`, x begins as zero, whatever the array contains. With `residual`, the calls finally write
         b − A·x into r, which is a work vector before that.
         """
-        return [*self._relax(x, b, r, guess), *(self._residual(x, b, r) if residual else [])]
+        calls = self._relax(x, b, r, guess, residual)
+        if not residual or self._leaves == "the residual":
+            return calls
+        return [*calls, *self.residual(x, b, r)[self._leaves == "b" :]]
 
-    def _residual(self, x: Array, b: Array, r: Array) -> list[Call]:
-        """Return the calls that write b − A·x into r."""
-        return [self._passes.bind("copy", x=r, b=b), self._subtract_product(x, r)]
-
-    def _subtract_product(self, x: Array, r: Array) -> Call:
-        """Return the call r -= A·x."""
+    def residual(self, x: Array, b: Array, r: Array) -> list[Call]:
+        """Return the call that copies b to r, and the call r -= A·x."""
         if self._subtract is None:
-            self._subtract = self._product(alpha=-1, beta=1)
-        return partial(self._subtract, x, r)
+            self._subtract = self.product(alpha=-1, beta=1)
+        return [self.passes.bind("copy", x=r, b=b), partial(self._subtract, x, r)]
 
-    def _product(self, **options: Any) -> Apply:
+    def product(self, **options: Any) -> Apply:
         bind: Callable[..., Apply] = self._operator.bind
-        passes = self._passes
-        return bind(passes.device, passes.dtype, passes.columns, adjoint=self._adjoint, **options)
+        passes = self.passes
+        return bind(passes.device, passes.dtype, passes.columns, adjoint=self.adjoint, **options)
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxation(Smoother):
-    """A sequence of relaxation steps x += ω·D⁻¹(b − A·x), without the matrix.
+class StepRelaxation(Smoother):
+    """A sequence of steps x += ω·W·(b − A·x), which follow each other in the reverse order after the coarse correction.
 
     Attributes
     ----------
-    omegas : tuple of float
-        The weight ω of each step.
-    inverse_diagonal : array or None
-        D⁻¹, on the device; None stands for the identity. A constant D is contained in the weights instead, which saves
-        reading a vector.
     name : str
-    subsets : tuple of array
-        If it is not empty: D⁻¹ of each step, with zeros at the unknowns that the step leaves as they are.
+    steps : tuple of (float, ...)
+        ω and W for each step.
     """
 
-    omegas: tuple[float, ...]
-    inverse_diagonal: Array | None = None
-    name: str = "none"
-    subsets: tuple[Array, ...] = ()
+    name: str
+    steps: tuple[Any, ...]
     replaces: str = ""
 
     def __str__(self) -> str:
-        count = len(self.omegas)
+        count = len(self.steps)
         return f"{super().__str__()}, {count} step{'s' if count > 1 else ''}" if count else self.name
+
+    def mirrored(self) -> Self:
+        return replace(self, steps=self.steps[::-1])
+
+    def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
+        return "b"
+
+    def bind_weights(self, bound: BoundSmoother, weights: Any) -> BindStep:
+        """Return the function that binds steps with these W."""
+        raise NotImplementedError
+
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        steps = (self.mirrored() if bound.adjoint else self).steps
+        binders = {id(weights): self.bind_weights(bound, weights) for _, weights in steps}
+        multiply = bound.product()
+
+        def relax(x: Array, b: Array, r: Array, guess: bool, residual: bool) -> list[Call]:
+            calls: list[Call] = []
+            for number, (omega, weights) in enumerate(steps):
+                begins = number == 0 and not guess
+                calls += [] if begins else [partial(multiply, x, r)]
+                copies = residual and number == len(steps) - 1
+                calls.append(binders[id(weights)](omega, x, b, r, begins, copies))
+            return calls
+
+        return relax
+
+
+class Relaxation(StepRelaxation):
+    """Steps whose W is a diagonal, or the identity.
+
+    Attributes
+    ----------
+    steps : tuple of (float, array or None)
+        ω and the diagonal, which is None for the identity. A constant diagonal is contained in the weights instead,
+        which saves reading a vector. Zeros leave unknowns as they are.
+
+    Notes
+    -----
+    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 and 6 for every other step
+    (without a diagonal, 2 and 5), and 3 for the residual after the last step.
+    """
 
     @staticmethod
     def scaled(device: Device, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
@@ -126,12 +165,11 @@ class Relaxation(Smoother):
         Synchronizes.
         """
         differs, first_where = inverse_diagonal != inverse_diagonal[:1], kernels_of(device).reductions.first_where
-        if not inverse_diagonal.size or first_where(device, differs, "not zero") is not None:
-            return Relaxation(omegas, inverse_diagonal, name)
-        factor = complex(inverse_diagonal[0])  # synchronizes
-        if factor.imag:
-            return Relaxation(omegas, inverse_diagonal, name)
-        return Relaxation._with_factor(omegas, factor.real, name)
+        if inverse_diagonal.size and first_where(device, differs, "not zero") is None:
+            factor = complex(inverse_diagonal[0])  # synchronizes
+            if not factor.imag:
+                return Relaxation(name, tuple((omega * factor.real, None) for omega in omegas))
+        return Relaxation(name, tuple((omega, inverse_diagonal) for omega in omegas))
 
     @staticmethod
     def by_diagonal(matrix: SquareMatrix, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
@@ -140,143 +178,79 @@ class Relaxation(Smoother):
         if smallest == 0 or matrix.dtype.kind == "c":
             return Relaxation.scaled(matrix.device, omegas, inverse_diagonal, name)
         if smallest < largest:
-            return Relaxation(omegas, inverse_diagonal, name)
-        return Relaxation._with_factor(omegas, float(1 / matrix.dtype.type(smallest)), name)
-
-    @staticmethod
-    def _with_factor(omegas: tuple[float, ...], factor: float, name: str) -> Relaxation:
-        """Return a relaxation whose D⁻¹ is this number times the identity."""
-        return Relaxation(tuple(omega * factor for omega in omegas), name=name)
-
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundRelaxation(self, passes, operator, adjoint)
-
-    def mirrored(self) -> Relaxation:
-        return replace(self, omegas=self.omegas[::-1], subsets=self.subsets[::-1]) if self.subsets else self
-
-
-class _BoundRelaxation(BoundSmoother):
-    """A relaxation of one matrix, bound to vectors of one dtype.
-
-    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 and 6 for every other step
-    (without a diagonal, 2 and 5), and 3 for the residual after the last step.
-    """
-
-    def __init__(self, relaxation: Relaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
-        super().__init__(passes, operator, adjoint)
-        if adjoint:
-            relaxation = relaxation.mirrored()
-        # Polynomials in D⁻¹A commute, so that their steps may keep their order.
-        self._omegas, single = relaxation.omegas, relaxation.inverse_diagonal
-        bound = {
-            id(d): {"d": passes.diagonal(d, adjoint=adjoint)} for d in (single, *relaxation.subsets) if d is not None
-        }
-        diagonals = relaxation.subsets or (single,) * max(len(self._omegas), 1)
-        self._scales: list[dict[str, Array]] = [bound.get(id(d), {}) for d in diagonals]
-        self._multiply = self._product()
-
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        return self.calls(x, b, r, guess=guess, residual=False)
-
-    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
-        omegas = self._omegas if guess else self._omegas or (0.0,)
-        calls: list[Call] = []
-        for step, (omega, scale) in enumerate(zip(omegas, self._scales, strict=False)):
-            if step or guess:
-                calls.append(partial(self._multiply, x, r))
-            name = "relax" if step or guess else "begin"
-            name += "_scaled" if scale else ""
-            copies_b = residual and step == len(omegas) - 1
-            vectors = {"x": x, "b": b, **scale, **({"r": r} if copies_b or step or guess else {})}
-            calls.append(self._passes.bind(name + "_residual" if copies_b else name, omega, **vectors))
-        if residual:
-            calls += [] if omegas else [self._passes.bind("copy", x=r, b=b)]
-            calls.append(self._subtract_product(x, r))
-        return calls
-
-
-@dataclass(frozen=True, eq=False)
-class StepRelaxation(Smoother):
-    """A sequence of steps, which follow each other in the reverse order after the coarse correction."""
-
-    name: str
-    steps: tuple[Any, ...]
-    replaces: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
+            return Relaxation(name, tuple((omega, inverse_diagonal) for omega in omegas))
+        factor = float(1 / matrix.dtype.type(smallest))
+        return Relaxation(name, tuple((omega * factor, None) for omega in omegas))
 
     def mirrored(self) -> Self:
-        return replace(self, steps=self.steps[::-1])
+        # Polynomials in W·A commute, so that steps with the same W may keep their order.
+        return super().mirrored() if len({id(weights) for _, weights in self.steps}) > 1 else self
+
+    def bind_weights(self, bound: BoundSmoother, weights: Array | None) -> BindStep:
+        passes, suffix = bound.passes, "" if weights is None else "_scaled"
+        scale = {} if weights is None else {"d": passes.diagonal(weights, adjoint=bound.adjoint)}
+
+        def step(omega: float, x: Array, b: Array, r: Array, begins: bool, copies: bool) -> Call:
+            name = f"{'begin' if begins else 'relax'}{suffix}{'_residual' if copies else ''}"
+            vectors = {"x": x, "b": b, **scale, **({"r": r} if copies or not begins else {})}
+            return passes.bind(name, omega, **vectors)
+
+        return step
+
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        if self.steps:
+            return super().relaxation(bound)
+        copy = partial(bound.passes.bind, "copy")
+        return lambda x, b, r, guess, residual: [
+            *([] if guess else [bound.passes.bind("begin", 0.0, x=x, b=b)]),
+            *([copy(x=r, b=b)] if residual else []),
+        ]
 
 
 class OperatorRelaxation(StepRelaxation):
-    """A sequence of steps x += ω·W·(b − A·x) with matrices W, such as the inverses of diagonal blocks.
+    """Steps whose W is a matrix. Traffic in vectors, not counting what the products read: 6, or 1 from zero.
 
     Attributes
     ----------
-    name : str
     steps : tuple of (float, MatrixOperator, bool)
         ω, W, and whether the adjoint of W is meant.
     """
 
-    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        return _BoundOperatorRelaxation(self, passes, operator, adjoint)
+    def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
+        return "nothing"
 
+    def relaxation(self, bound: BoundSmoother) -> Relax:
+        passes, steps = bound.passes, []
+        for omega, weights, is_adjoint in (self.mirrored() if bound.adjoint else self).steps:
+            kind = (passes.device, passes.dtype, passes.columns)
+            bind = partial(weights.bind, *kind, adjoint=is_adjoint != bound.adjoint, alpha=omega)
+            steps.append((bind(), bind(beta=1)))
 
-class _BoundOperatorRelaxation(BoundSmoother):
-    """Traffic in vectors, not counting what the products read: 6 for each step with a residual, 1 for one from zero."""
+        def relax(x: Array, b: Array, r: Array, guess: bool, residual: bool) -> list[Call]:
+            calls: list[Call] = []
+            for number, (begin, add) in enumerate(steps):
+                is_first = number == 0 and not guess
+                calls += [partial(begin, b, x)] if is_first else [*bound.residual(x, b, r), partial(add, r, x)]
+            return calls
 
-    def __init__(
-        self, relaxation: OperatorRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
-    ) -> None:
-        super().__init__(passes, operator, adjoint)
-        kind = (passes.device, passes.dtype, passes.columns)
-        self._steps = []
-        for omega, weights, is_adjoint in relaxation.steps[::-1] if adjoint else relaxation.steps:
-            bind = partial(weights.bind, *kind, adjoint=is_adjoint != adjoint, alpha=omega)
-            self._steps.append((bind(), bind(beta=1)))
-
-    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
-        calls: list[Call] = []
-        for number, (begin, add) in enumerate(self._steps):
-            if number == 0 and not guess:
-                calls.append(partial(begin, b, x))
-            else:
-                calls += [*self._residual(x, b, r), partial(add, r, x)]
-        return calls
+        return relax
 
 
 class SmootherPreconditioner(MatrixPreconditioner):
-    """A smoother that begins with x = 0.
-
-    Parameters
-    ----------
-    matrix : SquareMatrix
-    make : callable
-        ``make(matrix, smoother)`` returns the smoother of a matrix. `smoother` is that of the matrix before, which has
-        the same structure, or None the first time.
-    kind : str
-    """
+    """A smoother that begins with x = 0."""
 
     _KEEPS_MATRIX = True
 
-    def __init__(self, matrix: SquareMatrix, make: Callable[[SquareMatrix, Any], Smoother], kind: str) -> None:
-        self._make = make
-        self._smoother: Smoother | None = None
-        super().__init__(matrix, kind)
-
     def _set_values(self, matrix: SquareMatrix) -> None:
-        self._smoother = self._make(matrix, self._smoother)
+        super()._set_values(matrix)
         self._operator = matrix.operator
 
     def __repr__(self) -> str:
         end = f", on {self.device.name}>"
-        return f"{super().__repr__().removesuffix(end)}: {self._smoother}{end}"
+        return f"{super().__repr__().removesuffix(end)}: {self._values}{end}"
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        assert self._smoother is not None
-        smoother, r = self._smoother.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
+        smoother, r = self._values.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
         return lambda x, y: smoother.calls(y, x, r, guess=False, residual=False)
 
 

@@ -26,6 +26,12 @@ SOLVES = ("levels", "jacobi")
 Solve = Callable[[Array, Array], list[Call]]
 
 
+def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels | None:
+    """Return the levels of a strictly triangular matrix; None where one thread visits all rows. Synchronizes."""
+    kernels = kernels_of(device).triangular
+    return kernels.triangular_levels(device, csr, upper) if kernels.NEEDS_LEVELS else None
+
+
 class UnitTriangularMatrix:
     """The matrix I + N on a device.
 
@@ -95,12 +101,8 @@ class UnitTriangularMatrix:
 
     def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
         """Solve level by level, or row after row where one thread does it."""
-        device, upper, kernels = passes.device, self._upper != adjoint, kernels_of(passes.device)
-        csr, levels = self._adjoint if adjoint else self._csr, None
-        if kernels.triangular.NEEDS_LEVELS:
-            levels = self._find_shared(
-                ("levels", adjoint), lambda: kernels.triangular.triangular_levels(device, csr, upper)
-            )
+        upper, csr = self._upper != adjoint, self._adjoint if adjoint else self._csr
+        levels = self._find_shared(("levels", adjoint), lambda: levels_of(passes.device, csr, upper=upper))
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
         solve = self._bind_solver(csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
@@ -164,9 +166,17 @@ class IncompleteFactorization(ABC):
         self.name, self.solve, self.sweeps, self.shift = name, solve, sweeps, shift
         self._triangles: dict[bool, UnitTriangularMatrix] = {}
 
-    @abstractmethod
-    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+    def __call__(self, matrix: SquareMatrix, _: Any) -> IncompleteFactors:
         """Return the factors of a matrix. Synchronizes."""
+        if self.name == "ic0" and not matrix.is_roughly_hermitian():
+            raise FactorizationError(
+                "ic0 needs a symmetric (complex: Hermitian) matrix, this one is not: use ilu0(A) with gmres or "
+                "bicgstab; where A is one triangle of a symmetric matrix, add the other one first"
+            )
+        return self._factorize(matrix)
+
+    @abstractmethod
+    def _factorize(self, matrix: SquareMatrix) -> IncompleteFactors: ...
 
     def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
         """Return I + N for a strictly triangular N, which shares what the structure of earlier ones decides."""
@@ -233,11 +243,7 @@ class BlockStructure:
         diagonal = xp.searchsorted(block_keys, nodes * (count + 1)).astype(index)
         blocks = Csr((count, count), indptr, columns, xp.arange(int(block_keys.size)), True)
         lower, upper = (kernels.sparse_rows.triangle(device, blocks, *side) for side in ((-1, False), (1, True)))
-        levels = (
-            kernels.triangular.triangular_levels(device, lower, upper=False)
-            if kernels.triangular.NEEDS_LEVELS
-            else None
-        )
+        levels = levels_of(device, lower, upper=False)
         blocks = blocks.with_data(device.no_values(matrix.dtype))
         return cls(size, blocks, xp.searchsorted(block_keys, keys), diagonal, lower, upper, levels)
 
@@ -332,7 +338,7 @@ class BlockFactorization(IncompleteFactorization):
         super().__init__(name, solve, sweeps, shift)
         self.size = size
 
-    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
+    def _factorize(self, matrix: SquareMatrix) -> IncompleteFactors:
         device, xp, hermitian = matrix.device, matrix.device.xp, self.name == "ic0"
         structure = self._structure or BlockStructure.of(matrix, self.size, self.name)
         blocks = structure.fill(matrix, self._shifted_diagonal(matrix))

@@ -1,8 +1,13 @@
-"""SuperLU, SciPy's library of factors on the host."""
+"""Factors that are computed on the host: by SuperLU, SciPy's library, and by CHOLMOD, through scikit-sparse.
+
+CHOLMOD's Cholesky factors take a small part of the time of SuperLU's.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,6 +16,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
 from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, Factors, MatrixKind, Transposition
@@ -223,3 +229,73 @@ def estimate_operations(S: sp.csr_array) -> float:
 
 
 SUPERLU = FactorLibrary("superlu", "SuperLU", True, lambda device, kind: "", SuperLUFactors)
+
+
+@cache
+def find_cholmod() -> Any:
+    """Return the module `sksparse.cholmod`, or None if there is none with the interface of version 0.5."""
+    try:
+        module = import_module("sksparse.cholmod")
+    except ImportError:
+        return None
+    return module if hasattr(module, "CholeskyFactor") else None
+
+
+class CholmodFactors(HostFactors):
+    """Factors of CHOLMOD: P·A·Pᵀ = L·Lᴴ.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    kind : str
+    options : FactorOptions
+    """
+
+    def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
+        super().__init__(matrix, kind)
+        self._cholmod = find_cholmod()
+        self._factor: Any = None
+        self._factorize(sp.csc_array(host_matrix(matrix)))
+
+    def _factorize(self, S: sp.csc_array) -> None:
+        try:
+            if self._factor is None:
+                self._factor = self._cholmod.CholeskyFactor(S, lower=True)
+            self._factor.factorize(S, ldl=False)
+        except self._cholmod.CholmodNotPositiveDefiniteError as error:
+            raise NotPositiveDefiniteError(
+                f"the matrix is not positive definite ({error}): use factorized(A), or assume_a='hermitian'"
+            ) from error
+        except MemoryError as error:
+            raise out_of_memory("CHOLMOD", self.size, error) from error
+
+    @property
+    def nnz(self) -> int:
+        return int(self._factor.nnz)
+
+    def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
+        # Aᴴ is A, and Aᵀ is conj(A).
+        x = np.asarray(self._factor.solve(np.conj(b) if trans == "T" else b))
+        return np.conj(x) if trans == "T" else x
+
+    def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
+        L = sp.csc_array(self._factor.get_factor("LL", lower=True))
+        roots = L.diagonal()
+        place = np.argsort(self._factor.get_perm())
+        return L @ sp.diags_array(1 / roots), sp.diags_array(roots) @ L.conj().T, place, place
+
+    def update(self, matrix: SquareMatrix) -> None:
+        self._replace(matrix)
+        self._factorize(sp.csc_array(host_matrix(matrix)))
+
+    def logdet(self) -> float:
+        return float(self._factor.logdet())
+
+
+def _obstacle(device: Device, kind: MatrixKind) -> str:
+    if kind != "positive definite":
+        return f"it factorizes positive definite matrices, this one is {kind}"
+    return "" if find_cholmod() is not None else "scikit-sparse is not installed: pip install 'scikit-sparse>=0.5'"
+
+
+CHOLMOD = FactorLibrary("cholmod", "CHOLMOD", True, _obstacle, CholmodFactors)

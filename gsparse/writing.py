@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
-    part = part_of(path, uuid.uuid4().hex)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     with new_file(part) as file:
         if path.exists():
             shutil.copymode(path, part)  # before anything is written, which others may not be allowed to read
@@ -87,14 +87,9 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def rename(part: Path, path: Path) -> None:
-    """Replace `path` by a complete part file, so that the replacement also survives a power failure."""
+    """Replace `path` by a complete file or link, so that the replacement also survives a power failure."""
     part.replace(path)
     _write_folder(path.parent)
-
-
-def part_of(path: Path, mark: str) -> Path:
-    """Return the path of a part file of `path`: a hidden file in the same folder, with another name for each mark."""
-    return path.with_name(f".{path.name}.{mark}.part")
 
 
 def _write_folder(folder: Path) -> None:

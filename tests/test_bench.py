@@ -10,7 +10,6 @@ import gzip
 import json
 import re
 import shlex
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -358,18 +357,6 @@ def test_plot_without_matplotlib_is_refused_before_measuring(
     monkeypatch.setattr("gsparse.bench.command.find_spec", lambda name: None)
     assert bench("R-MAT 15", "--device", "cpu", "--plot", str(tmp_path / "out.png")) == 2
     assert "--plot needs matplotlib: pip install 'gsparse-gpu[plot]'" in capsys.readouterr().err
-
-
-def test_a_terminal_shows_a_progress_bar_and_the_usual_table(
-    matrix_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
-    assert bench(matrix_file, *options) == 0
-    captured = capsys.readouterr()
-    assert "m: 216 x 216" in captured.out  # the table, as without a bar
-    assert "1/1" in captured.err.rpartition("\r")[2]
-    assert "matrix" in captured.err
 
 
 def test_a_wrong_product_or_a_broken_file_exits_with_1(

@@ -445,7 +445,9 @@ def test_no_product_uploads_the_matrix_again_after_the_loan(device: Device, uplo
         getattr(A, name)[:1] += 0
     A @ x
     sizes = [] if device.is_host else sorted([S.nnz, S.nnz, SHAPE[0] + 1])
-    assert sorted(uploads) == sizes, "each array must be uploaded once after its loan ended; a CPU sees that it is equal"
+    assert sorted(uploads) == sizes, (
+        "each array must be uploaded once after its loan ended; a CPU sees that it is equal"
+    )
     uploads.clear()
     for _ in range(3):
         A @ x

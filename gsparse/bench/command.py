@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import gsparse
 from gsparse._version import install_command
 from gsparse.bench import report
 from gsparse.bench.assembled import assembled_names
-from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem, with_distinct_names
+from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
 from gsparse.bench.records import Run
-from gsparse.bench.runner import RunListener, Settings
+from gsparse.bench.runner import Settings
 from gsparse.bench.runner import run as run_all
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
@@ -126,10 +125,14 @@ def execute(options: argparse.Namespace) -> Run | None:
         print("\n".join(names))
         return None
     check_outputs(options)
-    settings, problems = settings_of(options), with_distinct_names(problems_of(options))
-    progress = Progress(len(problems) * len(settings.dtypes) * max(1, len(settings.columns)))
-    results = run_all(problems, settings, progress)
-    progress.close()
+    settings, problems = settings_of(options), list(problems_of(options))
+    total, done = len(problems) * len(settings.dtypes) * max(1, len(settings.columns)), count()
+
+    def show(part: Run) -> None:
+        print(report.part_of_run(part), flush=True)
+        print(f"[{next(done)} of {total}]", file=sys.stderr, flush=True)
+
+    results = run_all(problems, settings, show)
     print("\n" + report.summary(results))
     if options.json:
         results.write(options.json)
@@ -194,45 +197,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
         check=options.check,
         columns=options.columns or (),
     )
-
-
-class Progress(RunListener):
-    """Print each table when it is complete, and show progress: a bar on a terminal with tqdm, lines otherwise."""
-
-    def __init__(self, total: int) -> None:
-        tqdm = import_module("tqdm").tqdm if sys.stderr.isatty() and find_spec("tqdm") else None
-        self._bar: Any = tqdm(total=total, unit="matrix", file=sys.stderr) if tqdm else None
-        self._total, self._done = total, 0
-
-    def start(self, run: Run) -> None:
-        """Print a description of the machine and the columns of the tables."""
-        self._write(report.header(run))
-
-    def step(self, text: str) -> None:
-        """Show beside the bar what is being measured."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(text)
-
-    def show(self, name: str, part: Run) -> None:
-        """Print the table of one matrix and dtype, or the reason why there is none."""
-        self._done += 1
-        tables = [report.matrix_table(part.records, part)] if part.records else []
-        self._write("\n".join(["", *tables, *(f"{k}: {why}" for k, why in part.errors.items())]))
-        if self._bar is not None:
-            self._bar.update()
-        elif self._total > 1:
-            print(f"[{self._done} of {self._total}] {name}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Close the bar."""
-        if self._bar is not None:
-            self._bar.close()
-
-    def _write(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stdout)
-        else:
-            print(text, flush=True)
 
 
 def exit_code(run: Run) -> int:

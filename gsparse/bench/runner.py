@@ -65,20 +65,7 @@ class Settings:
     columns: tuple[int, ...] = ()
 
 
-class RunListener:
-    """Callbacks that a run calls as it proceeds. These do nothing; subclasses override them."""
-
-    def start(self, run: Run) -> None:
-        """Receive a run without records, with its environment, before the first matrix is measured."""
-
-    def step(self, text: str) -> None:
-        """Receive a description of what is measured next."""
-
-    def show(self, name: str, part: Run) -> None:
-        """Receive the records or the error of one matrix in one dtype."""
-
-
-def run(problems: Iterable[Problem], settings: Settings, listener: RunListener | None = None) -> Run:
+def run(problems: Iterable[Problem], settings: Settings, show: Callable[[Run], None] = lambda part: None) -> Run:
     """Measure every problem in every dtype.
 
     Parameters
@@ -86,23 +73,25 @@ def run(problems: Iterable[Problem], settings: Settings, listener: RunListener |
     problems : iterable of Problem
         Files of the same name are told apart by their paths.
     settings : Settings
-    listener : RunListener, optional
+    show : callable, optional
+        Called with a run that has the environment alone, and then with one for each matrix and dtype, as soon as it is
+        measured: it has the records of these, or their error.
 
     Returns
     -------
     Run
         The records. A matrix that cannot be made or loaded is listed in `Run.errors`, and the others are measured.
     """
-    device, listener = settings.device, listener or RunListener()
+    device = settings.device
     with device.active():
         clock = GpuClock(device.xp) if device.kind == "gpu" else None
         results = Run(environment(device), copy_bandwidths(settings), ())
-        listener.start(results)
+        show(results)
         for problem in with_distinct_names(problems):
             for name, make in (case for dtype in settings.dtypes for case in _cases(problem, dtype, settings)):
-                part = _measure_case(results, name, make, settings, clock, listener)
+                part = _measure_case(results, name, make, settings, clock)
                 results = replace(results, records=results.records + part.records, errors=results.errors | part.errors)
-                listener.show(problem.name, part)
+                show(part)
     return results
 
 
@@ -123,17 +112,11 @@ def _with_columns(load_once: Callable[[], LoadedMatrix], columns: int) -> Loaded
 
 
 def _measure_case(
-    results: Run,
-    name: str,
-    make: Callable[[], LoadedMatrix],
-    settings: Settings,
-    clock: GpuClock | None,
-    listener: RunListener,
+    results: Run, name: str, make: Callable[[], LoadedMatrix], settings: Settings, clock: GpuClock | None
 ) -> Run:
     """Return a copy of `results` with only the records of this case, or with its error."""
-    listener.step(name)
     try:
-        return replace(results, records=tuple(measure(make(), settings, clock, listener)), errors={})
+        return replace(results, records=tuple(measure(make(), settings, clock)), errors={})
     except Exception as error:  # The run goes on with the next matrix.
         return replace(results, records=(), errors={name: describe(error)})
     finally:
@@ -142,9 +125,7 @@ def _measure_case(
             clock.recycle()
 
 
-def measure(
-    loaded: LoadedMatrix, settings: Settings, clock: GpuClock | None = None, listener: RunListener | None = None
-) -> list[Record]:
+def measure(loaded: LoadedMatrix, settings: Settings, clock: GpuClock | None = None) -> list[Record]:
     """Return the records of one matrix.
 
     Parameters
@@ -153,7 +134,6 @@ def measure(
     settings : Settings
     clock : GpuClock, optional
         Times kernels and calls on a GPU. A new one is made by default. A CPU needs none.
-    listener : RunListener, optional
     """
     if clock is None and loaded.device.kind == "gpu":
         clock = GpuClock(loaded.device.xp)
@@ -166,10 +146,6 @@ def measure(
     together = loaded.nnz + (loaded.columns - 1) * sum(loaded.shape) <= MAX_ENTRIES_TOGETHER[loaded.device.kind]
     records: list[Record] = []
     for group in [peers] if together else [[peer] for peer in peers]:
-        if listener is not None:
-            listener.step(
-                ", ".join([loaded.name, loaded.dtype.name, *(peer.what for peer in group[:1] if not together)])
-            )
         records += _measure_group(loaded, group, settings, clock, exact)
         if clock is not None:
             clock.recycle()

@@ -244,7 +244,7 @@ class ArrayPair:
 
 
 def _have_same_bits(array: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
-    """Return whether two contiguous arrays have the same dtype and bits. They are compared up to the first difference."""
+    """Return whether contiguous arrays have the same dtype and bits. They are compared up to the first difference."""
     if other is None or (array.dtype, array.shape) != (other.dtype, other.shape) or not array.flags.c_contiguous:
         return False
     a, b = (each.reshape(-1).view(np.uint8) for each in (array, other))

@@ -347,79 +347,17 @@ def test_sources_that_do_not_fit_the_matrix_are_errors(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------ files of a checkpoint
 
-OLD, NEW, NEWER = "0" * 32, "1" * 32, "2" * 32
 
-
-def save_part(path: Path, rows: sp.csr_array, checkpoint: str) -> None:
-    """Save the rows of one rank in the format of a checkpoint."""
-    sp.save_npz(path, rows)
-    rewrite(path, **{readers.CHECKPOINT: np.array(checkpoint)})
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> list[Path]:
-    """Return the three files of a checkpoint of the 9×9 identity matrix."""
-    paths = [tmp_path / f"rows-{rank:05d}.npz" for rank in range(3)]
-    for rank, path in enumerate(paths):
-        save_part(path, sp.eye_array(3, 9, k=3 * rank, format="csr"), OLD)
-    return paths
-
-
-def overwrite(paths: list[Path], rank: int, checkpoint: str = NEW, value: float = 2.0, *, is_renamed: bool) -> None:
-    path = paths[rank]
-    part = path if is_renamed else readers.checkpoint_part(path, checkpoint)
-    with tempfile.TemporaryDirectory() as folder:
-        new_file = Path(folder) / path.name
-        save_part(new_file, value * sp.eye_array(3, 9, k=3 * rank, format="csr"), checkpoint)
-        part.write_bytes(new_file.read_bytes())
-
-
-def test_files_of_two_checkpoints_are_refused(saved: list[Path]) -> None:
-    for renamed in ([0], [1], [2], [0, 2], [1, 2]):
+def test_all_files_are_of_the_checkpoint_that_the_link_meant_when_headers_were_read(tmp_path: Path) -> None:
+    link, checkpoints = tmp_path / "rows", [tmp_path / "old", tmp_path / "new"]
+    for factor, folder in enumerate(checkpoints, start=1):
+        folder.mkdir()
         for rank in range(3):
-            overwrite(saved, rank, NEW if rank in renamed else OLD, is_renamed=True)
-        words = r"different checkpoints.*give the list that checkpoint\(\) has returned.*or make the checkpoint again"
-        with pytest.raises(StructureError, match=words):
-            RowLoader(saved, (9, 9))
-
-
-@pytest.mark.parametrize("renamed", range(4))
-def test_a_checkpoint_with_unfinished_renames_is_read_completely(saved: list[Path], renamed: int) -> None:
-    for rank in range(3):
-        overwrite(saved, rank, is_renamed=rank < renamed)
-    result = pickle.loads(pickle.dumps(RowLoader(saved, (9, 9))))
-    assert_same(result.rows(0, 9), (2.0 if renamed else 1.0) * sp.eye_array(9))
-    np.testing.assert_array_equal(result.row_lengths(0, 9), np.ones(9))
-
-
-def test_a_newer_checkpoint_replaces_an_older_one_with_unfinished_renames(saved: list[Path]) -> None:
-    for rank in range(3):
-        overwrite(saved, rank, is_renamed=rank == 0)
-        overwrite(saved, rank, NEWER, 3.0, is_renamed=False)
-    assert_same(RowLoader(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
-    overwrite(saved, 0, NEWER, 3.0, is_renamed=True)
-    assert_same(RowLoader(saved, (9, 9)).rows(0, 9), 3.0 * sp.eye_array(9))
-
-
-def test_rows_of_a_checkpoint_that_has_been_replaced_are_refused(saved: list[Path]) -> None:
-    sources = RowLoader(saved, (9, 9))
-    overwrite(saved, 1, is_renamed=True)
-    assert_same(sources.rows(0, 3), sp.eye_array(3, 9))
-    for read in (sources.rows, sources.row_lengths):
-        with pytest.raises(StructureError, match=r"rows-00001.npz has been replaced .*from_loaders.* again"):
-            read(0, 9)
-
-
-def test_a_part_file_may_be_renamed_after_its_header_was_read(saved: list[Path]) -> None:
-    for rank in range(3):
-        overwrite(saved, rank, is_renamed=rank == 0)
-    sources = RowLoader(saved, (9, 9))
-    readers.checkpoint_part(saved[1], NEW).replace(saved[1])
-    assert_same(sources.rows(0, 9), 2.0 * sp.eye_array(9))
-
-
-@pytest.mark.parametrize("checkpoint", ["", "../" * 5 + "x" * 17, "A" * 32, "0" * 33])
-def test_an_invalid_checkpoint_id_is_refused(saved: list[Path], checkpoint: str) -> None:
-    save_part(saved[0], sp.eye_array(3, 9, format="csr"), checkpoint)
-    with pytest.raises(FileFormatError, match="checkpoint_id must be 32 hexadecimal digits"):
-        RowLoader(saved, (9, 9))
+            sp.save_npz(folder / f"{rank}.npz", factor * sp.eye_array(3, 9, k=3 * rank, format="csr"))
+    sources = []
+    for folder in checkpoints:
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.name)
+        sources.append(pickle.loads(pickle.dumps(RowLoader([link / f"{rank}.npz" for rank in range(3)], (9, 9)))))
+    for factor, source in enumerate(sources, start=1):
+        assert_same(source.rows(0, 9), factor * sp.eye_array(9, dtype=float))

@@ -22,15 +22,13 @@ from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
-from gsparse.distributed.worker.entry_tasks import discard, publish, save
 from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.errors import ShapeError
 from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
-# Seconds to wait until the ranks have removed the part files of a failed checkpoint. They continue after that by
-# themselves.
+# Seconds to wait until the ranks have removed a failed checkpoint. They continue after that by themselves.
 _CLEANUP_TIMEOUT = 5.0
 
 
@@ -195,9 +193,8 @@ class DistributedEntries(DistributedOperator):
         """Make each worker save its rows in a folder that all workers share.
 
         A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
-        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. If
-        more workers made the older one, its further files remain in the folder, so pass the list that this method
-        returns and not all files. Only one matrix may be saved in a folder at a time.
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. Only
+        one matrix may be saved in a folder at a time.
 
         ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
         and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
@@ -205,7 +202,8 @@ class DistributedEntries(DistributedOperator):
         Parameters
         ----------
         folder : path-like
-            A folder to which each worker can write under this name. It is made if it does not exist.
+            A folder to which each worker can write under this name. It is made if it does not exist. The checkpoint is
+            a folder in it, to which a link with the name ``rows`` points.
 
         Returns
         -------
@@ -219,9 +217,17 @@ class DistributedEntries(DistributedOperator):
         OSError
             If a worker cannot write to the folder, or the disk is full.
         """
-        self._rank_group.check_open()
-        arrays = [self._permutation_arrays(rank) for rank in self._rank_group.ranks]
-        return _write_checkpoint(self._rank_group, Path(folder), arrays)
+        group, new = self._rank_group, Path(folder) / uuid.uuid4().hex
+        group.check_open()
+        names = [f"rows-{rank:05d}.npz" for rank in group.ranks]
+        try:
+            group.call(entry_tasks.save, [(new, names[r], self._permutation_arrays(r)) for r in group.ranks])
+        except BaseException:
+            with suppress(Exception):  # the user has to see the error that was raised before
+                group.ask_remaining(entry_tasks.discard, new, seconds=_CLEANUP_TIMEOUT)
+            raise
+        group.call(entry_tasks.publish, [(new,)], ranks=[0])
+        return [str(Path(folder) / entry_tasks.LINK / name) for name in names]
 
     def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
         """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
@@ -308,37 +314,3 @@ def _row_numbers(rows: Any, shape: tuple[int, int]) -> HostArray:
     if numbers.ndim > 1 or parsed.shape != (*numbers.shape, shape[1]):
         raise IndexError(f"rows are selected by integers, a slice, or a mask, got {type(rows).__name__}")
     return numbers
-
-
-def _write_checkpoint(rank_group: RankGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
-    """Make all ranks save their rows in part files, and then rename these.
-
-    Parameters
-    ----------
-    rank_group : RankGroup
-    folder : Path
-        A folder that all workers share.
-    arrays : sequence of dict, one for each rank
-        Arrays to save in addition to the rows.
-
-    Returns
-    -------
-    list of str
-        The files, in the order of the ranks.
-
-    Raises
-    ------
-    CommunicationError, WorkerLostError, OSError
-        The folder then holds all of the older checkpoint, or all of this one. If more ranks wrote the older one, its
-        further files remain beside this one.
-    """
-    checkpoint, paths = uuid.uuid4().hex, [str(folder / f"rows-{rank:05d}.npz") for rank in rank_group.ranks]
-    try:
-        rank_group.call(save, [(path, checkpoint, arrays[rank]) for rank, path in enumerate(paths)])
-    except BaseException:
-        with suppress(Exception):  # the user has to see the error that was raised before
-            rank_group.ask_remaining(discard, paths, checkpoint, seconds=_CLEANUP_TIMEOUT)
-        raise
-    names = [(path, checkpoint) for path in paths]
-    first = rank_group.call(publish, names, ranks=rank_group.ranks[:1])
-    return first + rank_group.call(publish, names, ranks=rank_group.ranks[1:])

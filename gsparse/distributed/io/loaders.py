@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.io.readers import Reader, open_files
+from gsparse.distributed.io.readers import Reader, open_file
 from gsparse.errors import ShapeError, StructureError
 
 Source = str | PathLike[str] | Callable[[int, int], Any]
@@ -46,8 +46,6 @@ class RowLoader:
     ------
     ShapeError
         If the sources do not have that shape together, there are none, or a callable is not the only one.
-    StructureError
-        If the files of one folder belong to different checkpoints.
     TypeError
         If `sources` is a single path or callable instead of a list.
     FileNotFoundError, FileFormatError, DeviceMemoryError
@@ -84,8 +82,9 @@ class RowLoader:
         ShapeError
             If the matrix has no such rows, or a callable returns a matrix of another shape.
         StructureError
-            If a callable does not return a matrix, or a file of a checkpoint has been replaced by one of another
-            checkpoint.
+            If a callable does not return a matrix.
+        FileNotFoundError
+            If a newer checkpoint has replaced the one that is read.
         FileFormatError
             If a file is truncated or malformed.
         DeviceMemoryError
@@ -119,7 +118,7 @@ class RowLoader:
         Raises
         ------
         StructureError
-            If the sources are not all files of one checkpoint, in their order, or one of the files has been replaced.
+            If the sources are not all files of one checkpoint, in their order.
         FileFormatError
         """
         parts = [part for part in (reader.permutation_part() for reader in self._readers) if part is not None]
@@ -151,7 +150,6 @@ class _CallableReader:
     source: Callable[[int, int], Any]
     shape: tuple[int, int]
     dtype: None = None
-    checkpoint: None = None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         expected = (hi - lo, self.shape[1])
@@ -181,7 +179,10 @@ def _readers(sources: Sequence[Source], shape: tuple[int, int]) -> tuple[Reader,
         raise ShapeError(f"sources must be files, or one callable for all rows, got {len(sources)} sources")
     if calls:
         return (_CallableReader(calls[0], shape),)
-    return open_files([Path(source).absolute() for source in sources])  # type: ignore[arg-type]
+    paths = [Path(source).absolute() for source in sources]  # type: ignore[arg-type]
+    # The folder of a checkpoint is a link. It is followed once, so that all files are those of one checkpoint.
+    folders = {path.parent: path.parent.resolve() for path in paths}
+    return tuple(open_file(folders[path.parent] / path.name) for path in paths)
 
 
 def _shape_of(shape: tuple[int, int]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,16 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.errors import FileFormatError, StructureError
+from gsparse.errors import FileFormatError
 from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
-from gsparse.writing import part_of
 
 # Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: for each row of the file, its number before rows
-# were permuted; the number of the file's first row after that; and the id of the checkpoint.
+# were permuted; and the number of the file's first row after that.
 PERMUTATION, FIRST_ROW = "permutation", "first_row"
-CHECKPOINT = "checkpoint_id"
-_ID = re.compile(r"[0-9a-f]{32}")
 
 # Number of bytes that are read at a time.
 _CHUNK = 1 << 23
@@ -45,11 +42,6 @@ class Reader(Protocol):
         """Return the dtype of the values; None if it is known only after reading rows."""
         ...
 
-    @property
-    def checkpoint(self) -> str | None:
-        """Return the id of the checkpoint to which the file belongs; None if it belongs to none."""
-        ...
-
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         """Return the rows from lo up to, but not including, hi, with checked indices."""
         ...
@@ -61,54 +53,13 @@ class Reader(Protocol):
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
         """Return the number of the first row, and for each row its number before rows were moved.
 
-        Return None if no row was moved, or the file belongs to no checkpoint.
+        Return None if no row was moved, or the file is not one of a checkpoint.
         """
         ...
 
 
-def open_files(paths: Sequence[Path]) -> tuple[Reader, ...]:
-    """Read the headers of files whose rows are stacked in this order.
-
-    The first file of a checkpoint in a folder determines which checkpoint the folder holds. Other files of that folder
-    that belong to a checkpoint must belong to the same one, under their own names or as part files that their ranks
-    could not rename.
-
-    Raises
-    ------
-    StructureError
-        If the files of one folder belong to different checkpoints.
-    FileNotFoundError, FileFormatError, DeviceMemoryError
-    """
-    readers: list[Reader] = []
-    firsts: dict[Path, Reader] = {}
-    for path in paths:
-        first = firsts.get(path.parent)
-        reader = open_file(path, None if first is None else first.checkpoint)
-        if reader.checkpoint is not None:
-            first = firsts.setdefault(path.parent, reader)
-            if first.checkpoint != reader.checkpoint:
-                raise StructureError(
-                    f"{paths[readers.index(first)].name} and {path.name} are of different checkpoints, and the files "
-                    "of one folder must be of one checkpoint: give the list that checkpoint() has returned, in its "
-                    "order, or make the checkpoint again"
-                )
-        readers.append(reader)
-    return tuple(readers)
-
-
-def checkpoint_part(path: Path, checkpoint: str) -> Path:
-    """Return the name that a file of a checkpoint has until the whole checkpoint is on the disk."""
-    return part_of(path, checkpoint)
-
-
-def open_file(path: Path, checkpoint: str | None = None) -> Reader:
+def open_file(path: Path) -> Reader:
     """Read the header of a file.
-
-    Parameters
-    ----------
-    path : Path
-    checkpoint : str, optional
-        Id of the checkpoint that its folder holds. The file may still be a part file of that checkpoint.
 
     Raises
     ------
@@ -119,14 +70,8 @@ def open_file(path: Path, checkpoint: str | None = None) -> Reader:
     reader = next((reader for suffix, reader in _READERS.items() if path.name.lower().endswith(suffix)), None)
     if reader is None:
         raise FileFormatError(f"{path.name}: unknown kind of file, rows can be read from {', '.join(_READERS)}")
-    with reading(_current_file(path, checkpoint), reader.writer):
-        return reader.open(path, checkpoint)
-
-
-def _current_file(path: Path, checkpoint: str | None) -> Path:
-    """Return the file to read: the part file of this checkpoint if there is one, else the file itself."""
-    part = None if checkpoint is None else checkpoint_part(path, checkpoint)
-    return path if part is None or not part.exists() else part
+    with reading(path, reader.writer):
+        return reader.open(path)
 
 
 # ------------------------------------------------------------------------- .npz
@@ -143,13 +88,11 @@ class _Npz:
     format: str
     dtype: np.dtype[Any]
     is_permuted: bool
-    checkpoint: str | None
 
     @classmethod
-    def open(cls, path: Path, checkpoint: str | None) -> Self:
-        with zipfile.ZipFile(_current_file(path, checkpoint)) as archive:
+    def open(cls, path: Path) -> Self:
+        with zipfile.ZipFile(path) as archive:
             headers = npz.headers(archive)
-            own_checkpoint = _checkpoint_of(archive)
             shape, format_name = (_read_member(archive, name).tolist() for name in ("shape", "format"))
         num_rows, num_cols = map(index, shape)
         if num_rows < 0 or num_cols < 0:
@@ -160,13 +103,13 @@ class _Npz:
         dtype = headers["data"].dtype
         check_values(dtype)
         shape = num_rows, num_cols
-        return cls(path, shape, format_name, dtype.newbyteorder("="), PERMUTATION in headers, own_checkpoint)
+        return cls(path, shape, format_name, dtype.newbyteorder("="), PERMUTATION in headers)
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         if self.format != "csr":
             with reading(self.path, self.writer):
                 return npz.read(self.path, None)[lo:hi]
-        with self._open_checked() as file:
+        with self._opened() as file:
             indptr = self._indptr(file, lo, hi)
             begin, end = int(indptr[0]), int(indptr[-1])
             data, indices = (_read_range(file, name, begin, end) for name in ("data", "indices"))
@@ -176,13 +119,13 @@ class _Npz:
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         if self.format != "csr":
             return None
-        with self._open_checked() as file:
+        with self._opened() as file:
             return np.diff(self._indptr(file, lo, hi)).astype(np.int64)
 
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
         if not self.is_permuted:
             return None
-        with self._open_checked() as file:
+        with self._opened() as file:
             (first,) = _read_range(file, FIRST_ROW, 0, 1)
             numbers = _read_range(file, PERMUTATION, 0, self.shape[0])
             if numbers.dtype.kind != "i":
@@ -190,19 +133,9 @@ class _Npz:
             return int(first), numbers.astype(np.int64, copy=False)
 
     @contextmanager
-    def _open_checked(self) -> Iterator[IO[bytes]]:
-        """Open the file and check its checkpoint. An open file stays the same, even if another one replaces it."""
-        path = _current_file(self.path, self.checkpoint)
-        with reading(path, self.writer), path.open("rb") as file:
-            with zipfile.ZipFile(file) as archive:
-                is_replaced = _checkpoint_of(archive) != self.checkpoint
-            if not is_replaced:
-                yield file
-        if is_replaced:
-            raise StructureError(
-                f"{self.path.name} has been replaced by a file of another checkpoint since its header was read: call "
-                "from_loaders(files, shape) again"
-            )
+    def _opened(self) -> Iterator[IO[bytes]]:
+        with reading(self.path, self.writer), self.path.open("rb") as file:
+            yield file
 
     def _indptr(self, file: IO[bytes], lo: int, hi: int) -> npt.NDArray[Any]:
         indptr = _read_range(file, "indptr", lo, hi + 1)
@@ -216,16 +149,6 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     """Read a whole array of an archive."""
     with archive.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _checkpoint_of(archive: zipfile.ZipFile) -> str | None:
-    """Return the id of the checkpoint to which a file belongs; None if it belongs to none."""
-    if f"{CHECKPOINT}.npy" not in archive.namelist():
-        return None
-    checkpoint = str(_read_member(archive, CHECKPOINT))
-    if not _ID.fullmatch(checkpoint):
-        raise ValueError(f"{CHECKPOINT} must be 32 hexadecimal digits, it is {checkpoint!r:.99}")
-    return checkpoint
 
 
 def _check_lengths(headers: dict[str, npz.ArrayHeader], num_rows: int) -> None:
@@ -287,10 +210,9 @@ class _MatrixMarket:
     path: Path
     header: matrix_market.MatrixMarketHeader
     dtype: np.dtype[Any]
-    checkpoint: ClassVar[None] = None
 
     @classmethod
-    def open(cls, path: Path, checkpoint: str | None) -> Self:
+    def open(cls, path: Path) -> Self:
         with matrix_market.opened(path) as (header, _):
             return cls(path, header, matrix_market.without_entries(header).dtype)
 

@@ -24,16 +24,12 @@ from gsparse.formats import Csr
 from gsparse.kernels.aggregation import Examination, NodePattern
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call
-from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes, group_nodes, strong_graph
-from gsparse.linalg.multigrid.level_setup import LevelMatrix, MakeSmoothers
+from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers, group_nodes
+from gsparse.linalg.multigrid.level_setup import LevelMatrix
 from gsparse.linalg.multigrid.options import Phases, Strength
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Relax, Smoother
 from gsparse.linalg.preconditioners.square_matrix import canonical_csr
-
-# The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
-# multiply the entries in columns of other ranks by the x before their first step.
-_WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +48,14 @@ class RankLevelMatrix(LevelMatrix):
         whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` is not one of the device alone
         return whole(part.context.device, part.csr, operator, part)
 
+    @property
+    def rows(self) -> RankRows:
+        return self.part
+
+    @property
+    def structure(self) -> RankRows:  # type: ignore[override]  # of all ranks
+        return self.part.with_data(super().structure.data)
+
     def has_positive_diagonal(self) -> bool:
         """Return whether all elements of the diagonal on all ranks are positive. Synchronizes."""
         # Not a cached property: with Python 3.11, threads that are ranks would wait for each other's lock.
@@ -68,32 +72,8 @@ class RankLevelMatrix(LevelMatrix):
         return LevelMatrix(self.device, csr, MatrixOperator(diagonal))
 
 
-def smoothers_over_ranks(
-    make: MakeSmoothers, name: str
-) -> Callable[[RankLevelMatrix, bool], tuple[Smoother, Smoother]]:
-    """Return the function that makes the smoothers of a level over ranks.
-
-    Parameters
-    ----------
-    make : callable
-        The function that makes them for a matrix on one device.
-    name : str
-        The name of the smoother, or "auto".
-    """
-
-    def make_over_ranks(matrix: RankLevelMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
-        is_polynomial = name == "auto" and hermitian and matrix.has_positive_diagonal()
-        if is_polynomial or name in _WHOLE:
-            return make(matrix, hermitian)
-        block = matrix.own_block()
-        before, after = (_BlockSmoother(s.name, s, block.operator) for s in make(block, False))
-        return before, after
-
-    return make_over_ranks
-
-
 @dataclass(frozen=True, eq=False)
-class _BlockSmoother(Smoother):
+class BlockSmoother(Smoother):
     """Smooths the rows of each rank by themselves: x += S(b - A·x), where S smooths A's diagonal block from zero.
 
     Attributes
@@ -125,29 +105,8 @@ class _BlockSmoother(Smoother):
 
         return relax
 
-    def mirrored(self) -> _BlockSmoother:
+    def mirrored(self) -> BlockSmoother:
         return replace(self, smoother=self.smoother.mirrored())
-
-
-@dataclass(frozen=True, eq=False)
-class RankTransfers:
-    """The transfers of one level, and the matrix and candidates of the next one.
-
-    Attributes
-    ----------
-    prolongation, restriction : RankRows
-        P and R.
-    coarse : RankRows
-        R·A·P.
-    candidates, left_candidates : array
-        The rank's rows of the near-nullspace candidates of the coarser level. `left_candidates` belong to the adjoint.
-    """
-
-    prolongation: RankRows
-    restriction: RankRows
-    coarse: RankRows
-    candidates: Array
-    left_candidates: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +127,8 @@ class _NodeAggregates:
     pattern: NodePattern
 
 
-class RankCoarsening:
-    """The structure of a level's transfers. All ranks make theirs at the same time.
+class RankCoarsening(Coarsening):
+    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks make theirs at the same time.
 
     Parameters
     ----------
@@ -179,10 +138,10 @@ class RankCoarsening:
         Number of unknowns of a node of this level, and of the next one.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     strength : Strength
+    phases : Phases
     min_rows_per_rank, max_replicated_rows : int
         A coarser level with at most `max_replicated_rows` rows will be replicated. Otherwise, each rank that has rows
         should have at least `min_rows_per_rank` of them on average.
-    phases : Phases
 
     Attributes
     ----------
@@ -203,21 +162,13 @@ class RankCoarsening:
         num_candidates: int,
         symmetry: str,
         strength: Strength,
+        phases: Phases,
         min_rows_per_rank: int,
         max_replicated_rows: int,
-        phases: Phases,
     ) -> None:
-        self._block_size, self._k = block_size, num_candidates
-        self._symmetry, self._strength = symmetry, strength
-        nodes, examination = self.examine(A, phases)
-        device, xp = A.context.device, A.context.device.xp
-        numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
-        places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
-        own = kernels_of(device).sparse_rows.map_columns(device, nodes, places, nodes.num_rows)
-        own = replace(own, is_canonical=True)
-        graph = phases.run("strength", strong_graph, device, own, examination, strength, symmetry)
-        self.aggregates, count = phases.run("aggregation", aggregate_nodes, device, graph)
-        ends = np.cumsum(A.context.communicator.table([count])[:, 0]).tolist()
+        super().__init__(A.context.device, A, block_size, symmetry, strength, phases)
+        self._k = num_candidates
+        ends = np.cumsum(A.context.communicator.table([self.num_aggregates])[:, 0]).tolist()
         self._aggregate_owners = RowPartition((0, *ends))
         self.num_aggregates = self._aggregate_owners.num_rows
         is_replicated = self.num_aggregates * num_candidates <= max_replicated_rows
@@ -229,26 +180,20 @@ class RankCoarsening:
         # For the prolongator, and for that of the adjoint.
         self._interpolations: list[_NodeAggregates] = []
 
-    def examine(self, A: RankRows, phases: Phases) -> tuple[Csr, Examination]:
-        """Examine the values of a matrix with this structure, and store the `Examination` for `fill`. Synchronizes."""
-        self._context = A.context  # in an update, that of another matrix
-        self._examined: tuple[Csr, Examination] = phases.run("strength", self._examine, A)
-        examination = self._examined[1]
-        self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
-        return self._examined
+    def _own_nodes(self, nodes: Csr) -> Csr:
+        """Return the nodes without their connections to those of other ranks."""
+        device, xp = self._device, self._device.xp
+        numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
+        places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
+        own = kernels_of(device).sparse_rows.map_columns(device, nodes, places, nodes.num_rows)
+        return replace(own, is_canonical=True)
 
-    def _examine(self, A: RankRows) -> tuple[Csr, Examination]:
-        device, size = self._context.device, self._block_size
-        kernels, nodes = kernels_of(device), A.csr
-        if size > 1:
-            nodes = kernels.aggregation.block_weights(device, A.csr, size)
-            nodes = replace(nodes, shape=(nodes.num_rows, A.csr.num_cols // size))
-        examination = kernels.aggregation.examine_rows(
-            device, A.csr, nodes, size, self._strength.measure, self._strength.dropping_theta
-        )
+    def _examine(self, matrix: RankRows) -> tuple[Csr, Examination]:
+        self._context = matrix.context  # in an update, that of another matrix
+        nodes, examination = super()._examine(matrix.csr)
         smallest, largest = examination.diagonal_range
         # A rank without rows has no smallest element.
-        numbers = [examination.bound, examination.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
+        numbers = [examination.bound, examination.unfiltered_bound, largest, -smallest if nodes.num_rows else -np.inf]
         most = self._largest_of_all(np.array(numbers))
         bound, unfiltered, largest, smallest = most[0], most[1], most[2], -most[3]
         diagonal_range = smallest, largest
@@ -263,73 +208,48 @@ class RankCoarsening:
         largest: list[float] = bits.view(np.float64).max(axis=0).tolist()
         return largest
 
-    def fill(self, A: RankRows, candidates: tuple[Array, Array], radius: float, phases: Phases) -> RankTransfers:
-        """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
-
-        Parameters
-        ----------
-        A : RankRows
-        candidates : (array, array)
-            The rank's rows of the candidates of the matrix and of its adjoint, of shape (own rows, k).
-        radius : float
-            An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
-        phases : Phases
-        """
-        own, k = self._aggregate_owners.rows(self._context.rank), self._k
-        groups = group_nodes(self._context.device, self.aggregates, own.stop - own.start)
-        tentative, coarse = phases.run("candidates", self._orthonormalize, groups, candidates[0])
-        P = phases.run("prolongation", self._smooth, 0, A, self._examined, tentative, radius)
+    def fill(  # type: ignore[override]  # of `RankRows` in place of `Csr`
+        self, A: RankRows, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases
+    ) -> Transfers[RankRows]:
+        own, k, of_both = self._aggregate_owners.rows(self._context.rank), self._k, phases.run("candidates", candidates)
+        groups = group_nodes(self._device, self.aggregates, own.stop - own.start)
+        tentative, coarse = phases.run("candidates", self._orthonormalize, groups, of_both[0])
+        P = phases.run("prolongation", self._smooth_rows, 0, A, self._examined, tentative, radius)
         left_coarse = coarse
         if self._symmetry == "nonsymmetric":
-            tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, candidates[1])
+            tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, of_both[1])
             adjoint = phases.run("transpose", A.adjoint, self._block_size)
-            left = phases.run("prolongation", self._smooth, 1, adjoint, self._examine(adjoint), tentative, radius)
+            examined = self._examine(adjoint)
+            left = phases.run("prolongation", self._smooth_rows, 1, adjoint, examined, tentative, radius)
             R = phases.run("transpose", left.adjoint)
         else:
             R = phases.run("transpose", P.adjoint if self._symmetry == "hermitian" else P.transposed)
         AP = phases.run("products", A.multiply, P)
-        return RankTransfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
+        return Transfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
         """Return the tentative prolongator, and the candidates of the coarse rows that this rank owns."""
-        context = self._context
-        candidates = context.device.xp.ascontiguousarray(candidates)
-        orthonormal = kernels_of(context.device).prolongation.orthonormal_candidates
-        tentative, coarse = orthonormal(context.device, *groups, candidates, self._block_size)
+        tentative, coarse = super()._orthonormalize(groups, self._device.xp.ascontiguousarray(candidates))
         wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
-        return tentative, context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
+        return tentative, self._context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
 
-    def _smooth(
+    def _smooth_rows(
         self, number: int, A: RankRows, examined: tuple[Csr, Examination], tentative: Array, radius: float
     ) -> RankRows:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
-        device, kernels, (nodes, examination) = self._context.device, kernels_of(self._context.device), examined
-        theta = self._strength.dropping_theta if examination.num_dropped else 0.0
-        size, k = self._block_size, self._k
+        k, expand_pattern = self._k, kernels_of(self._device).prolongation.expand_pattern
         if len(self._interpolations) == number:
-            self._interpolations.append(self._interpolation(A, nodes, examination, theta))
+            self._interpolations.append(self._interpolation(A, examined))
         interpolation = self._interpolations[number]
-        pattern = interpolation.pattern
-        omega = OMEGA / (min(examination.bound, radius) or 1.0)
-        data = kernels.prolongation.prolongator_values(
-            device,
-            A.csr,
-            nodes,
-            pattern,
-            interpolation.aggregates,
-            examination.scales,
-            theta,
-            A.with_ghosts(tentative),
-            size,
-            omega,
-        )
-        indptr, indices = kernels.prolongation.expand_pattern(device, pattern.indptr, pattern.indices, size, k)
+        pattern, aggregates = interpolation.pattern, interpolation.aggregates
+        data = self._values(A.csr, examined, pattern, aggregates, A.with_ghosts(tentative), radius)
+        indptr, indices = expand_pattern(self._device, pattern.indptr, pattern.indices, self._block_size, k)
         ghosts = (k * interpolation.ghosts[:, None] + np.arange(k)).reshape(-1)
         own = self.coarse_rows.rows(self._context.rank)
         csr = Csr((A.csr.num_rows, own.stop - own.start + ghosts.size), indptr, indices, data, is_canonical=True)
         return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
 
-    def _interpolation(self, A: RankRows, nodes: Csr, examination: Examination, theta: float) -> _NodeAggregates:
+    def _interpolation(self, A: RankRows, examined: tuple[Csr, Examination]) -> _NodeAggregates:
         """Number the aggregates of own nodes and of ghosts, and find those that each node reaches. Synchronizes."""
         context, xp, size = self._context, self._context.device.xp, self._block_size
         first = self._aggregate_owners.rows(context.rank).start
@@ -342,9 +262,7 @@ class RankCoarsening:
         places = xp.where(is_own, numbers - own.start, own.stop - own.start + xp.searchsorted(ghosts, numbers))
         aggregates = xp.where(numbers < 0, -1, places).astype(np.int32)
         count = own.stop - own.start + int(ghosts.size)
-        pattern = kernels_of(context.device).prolongation.prolongator_pattern(
-            context.device, nodes, aggregates, count, examination.scales, theta
-        )
+        pattern = self._pattern(examined, aggregates, count)
         return _NodeAggregates(aggregates, context.device.download(ghosts), pattern)
 
 

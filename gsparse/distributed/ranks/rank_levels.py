@@ -25,32 +25,19 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import recorded_wait
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.ranks.rank_coarsening import (
-    RankCoarsening,
-    RankLevelMatrix,
-    RankTransfers,
-    smoothers_over_ranks,
-)
+from gsparse.distributed.ranks.rank_coarsening import BlockSmoother, RankCoarsening, RankLevelMatrix
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import CoarseningWarning
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.linalg.multigrid.cycle import Level, inner_dtype
-from gsparse.linalg.multigrid.level_setup import (
-    LEVEL_PRODUCTS,
-    STALLED,
-    TRANSFER_PRODUCTS,
-    LevelSetup,
-    Setup,
-    improved_candidates,
-    largest_magnitude,
-)
-from gsparse.linalg.multigrid.options import Phases
+from gsparse.linalg.multigrid.coarsening import Transfers
+from gsparse.linalg.multigrid.cycle import Level
+from gsparse.linalg.multigrid.level_setup import LEVEL_PRODUCTS, TRANSFER_PRODUCTS, LevelSetup, Setup, share_bounds
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.linalg.preconditioners.polynomial import gershgorin_bound
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
-from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, operator_of
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical
 
 # Largest number of rows of a replicated level, by the kind of device. A product with such a level takes less time than
@@ -58,88 +45,57 @@ from gsparse.sparse.canonical import canonical
 _MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}
 # Number of rows that a rank should have at least, on average, on a distributed coarser level.
 _MIN_ROWS_PER_RANK = 50_000
-
-
-@dataclass(frozen=True, eq=False)
-class _RankLevel:
-    """A distributed level: its matrix, the transfers to the next level (None if there is none), and its smoothers."""
-
-    matrix: RankLevelMatrix
-    transfers: RankTransfers | None
-    smoothers: tuple[Smoother, Smoother]
+# The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
+# multiply the entries in columns of other ranks by the x before their first step.
+_WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 
 @dataclass(eq=False)
 class RankLevelSetup(Setup):
-    """Computes the levels of a matrix over ranks, and keeps their structures.
-
-    A matrix with the same structure and other values is then set up faster.
+    """The set-up over ranks.
 
     Attributes
     ----------
-    candidates, left_candidates : array, shape (own rows, k)
-        The rank's rows of the near-nullspace candidates of the matrix and of its adjoint.
     smoother : str
         The name of the smoother, or "auto".
-    coarsenings : list of RankCoarsening or None
-        The structure of each distributed level that has a coarser one; None before the first set-up.
     replicated : LevelSetup or None
         The set-up of the replicated levels; None if there are none, and before the first set-up.
     sizes : list of (int, int)
         Rows and entries of each level, of all ranks together, after the set-up.
-    suits_theory : bool
 
-    The others are those of `LevelSetup`. `phases` has the times of the latest set-up on this rank.
+    The others are those of `Setup`.
     """
 
     smoother: str
-    coarsenings: list[RankCoarsening] | None = None
     replicated: LevelSetup | None = None
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    suits_theory: bool = False
 
-    def build(self, finest: RankRows, operator: RankOperator) -> tuple[list[Level], MatrixOperator | None]:
+    def build(self, finest: RankLevelMatrix) -> tuple[list[Level], MatrixOperator | None]:
         """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes.
-
-        Parameters
-        ----------
-        finest : RankRows
-            The rank's rows of the matrix of the finest level.
-        operator : RankOperator
-            The same matrix, as an operator.
 
         Raises
         ------
         FactorizationError
             If the coarsest level is too large for a dense inverse and `max_levels` allows no further level.
         """
-        self.phases = Phases(finest.context.device)
-        make = smoothers_over_ranks(self.make, self.smoother)
-        matrix = RankLevelMatrix.of_rows(finest, operator)
-        built, coarsenings = list[_RankLevel](), list[RankCoarsening]()
-        candidates = self.candidates, self.left_candidates
-        while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
-            coarsenings.append(coarsening)
-            smoothers = self.phases.run("smoothers", make, matrix, self._is_hermitian)
-            radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
-            if not built:
-                self.suits_theory = self.smoother == "auto" and self._is_hermitian and matrix.has_positive_diagonal()
-                left = self.left_candidates if self.symmetry == "nonsymmetric" else None
-                candidates = self.phases.run(
-                    "candidates", improved_candidates, matrix, smoothers[0], self.candidates, left
-                )
-            transfers = coarsening.fill(matrix.part, candidates, radius, self.phases)
-            built.append(_RankLevel(matrix, transfers, smoothers))
-            candidates = transfers.candidates, transfers.left_candidates
-            next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
-            matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
-        self.coarsenings = coarsenings
-        if matrix.part.shape[0] > _max_replicated_rows(matrix.device) and len(built) + 1 < self.options.max_levels:
-            built.append(_RankLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
-            self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
-            return [self._level(level, None) for level in built], None
-        self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
-        return self._with_replicated(built, matrix, candidates)
+        self.sizes = []
+        levels, matrix, candidates = self._coarsen(finest)
+        if matrix.part.shape[0] > _max_replicated_rows(matrix.device) and len(levels) + 1 < self.options.max_levels:
+            smoothers = self._smoothers_of_stalled(matrix, len(levels))
+            return [*levels, self._level(matrix, len(levels), None, smoothers)], None
+        return self._with_replicated(levels, matrix, candidates())
+
+    def _coarse_matrix(self, matrix: RankLevelMatrix, depth: int, transfers: Transfers[RankRows]) -> RankLevelMatrix:
+        operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
+        return RankLevelMatrix.of_rows(transfers.coarse, operator)
+
+    def _smoothers(self, matrix: RankLevelMatrix) -> tuple[Smoother, Smoother]:
+        is_polynomial = self.is_automatic and self._is_hermitian and matrix.has_positive_diagonal()
+        if is_polynomial or self.smoother in _WHOLE:
+            return super()._smoothers(matrix)
+        block = matrix.own_block()
+        before, after = (BlockSmoother(s.name, s, block.operator) for s in self.make(block, False))
+        return before, after
 
     @property
     def _declared(self) -> Any:
@@ -149,33 +105,18 @@ class RankLevelSetup(Setup):
         return "hermitian" if self.candidates.dtype.kind == "c" else True
 
     def _is_small(self, matrix: RankLevelMatrix, depth: int) -> bool:
-        """Return whether a level has so few rows that the ranks do not coarsen it together."""
         options = self.options
         limit = _max_replicated_rows(matrix.device) if depth else options.max_coarse * options.block_size
         return matrix.part.shape[0] <= limit
 
-    def _coarsening(self, matrix: RankLevelMatrix, depth: int) -> RankCoarsening | None:
-        """Return the structure of a level's transfers, or None if the ranks do not coarsen this level together."""
-        size, block_size = matrix.part.shape[0], self._block_size(depth)
-        if self.coarsenings is not None:
-            if depth == len(self.coarsenings):
-                return None
-            coarsening = self.coarsenings[depth]
-            coarsening.examine(matrix.part, self.phases)
-        else:
-            if self._is_small(matrix, depth) or depth + 1 == self.options.max_levels:
-                return None
-            sizes = block_size, self.num_candidates
-            strength = self.options.strength(depth)
-            limits = _MIN_ROWS_PER_RANK, _max_replicated_rows(matrix.device)
-            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, *limits, self.phases)
-            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * size:
-                return None
-        matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
-        matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
-        return coarsening
+    def _new_coarsening(
+        self, matrix: RankLevelMatrix, depth: int, limits: tuple[int, int] | None = None
+    ) -> RankCoarsening:
+        sizes, strength = (self._block_size(depth), self.num_candidates), self.options.strength(depth)
+        limits = limits or (_MIN_ROWS_PER_RANK, _max_replicated_rows(matrix.device))
+        return RankCoarsening(matrix.part, *sizes, self.symmetry, strength, self.phases, *limits)
 
-    def _smoothers_of_stalled(self, matrix: RankLevelMatrix, make: Any, depth: int) -> tuple[Smoother, Smoother]:
+    def _smoothers_of_stalled(self, matrix: RankLevelMatrix, depth: int) -> tuple[Smoother, Smoother]:
         """Return the smoothers of a large level that cannot be coarsened, and warn if it has more entries than rows."""
         if matrix.part.nnz > matrix.part.shape[0]:
             size, max_replicated = matrix.part.shape[0], _max_replicated_rows(matrix.device)
@@ -193,20 +134,14 @@ class RankLevelSetup(Setup):
         if gershgorin_bound not in matrix.shared:
             # This coarsening is made for its bounds only. `_coarsening` has discarded the one that stalled, with its
             # bounds, and in an update it makes none for this level.
-            strength = self.options.strength(depth)
-            block_size = self._block_size(depth)
-            coarsening = RankCoarsening(
-                matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, 0, self.phases
-            )
-            matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
-            matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
-        smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", make, matrix, self._is_hermitian)
+            share_bounds(matrix, self._new_coarsening(matrix, depth, (1, 0)))
+        smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", self._smoothers, matrix)
         return smoothers
 
     # ------------------------------------------------------------------ replicated levels
 
     def _with_replicated(
-        self, built: list[_RankLevel], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
+        self, distributed: list[Level], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
     ) -> tuple[list[Level], MatrixOperator | None]:
         """Collect a level on every rank, where the set-up then continues without the other ranks."""
         context, partition = matrix.part.context, matrix.part.rows
@@ -216,7 +151,7 @@ class RankLevelSetup(Setup):
         right = context.values_of_all(candidates[0], partition)
         left = right if candidates[1] is candidates[0] else context.values_of_all(candidates[1], partition)
         if self.replicated is None:
-            depth, options = len(built), self.options
+            depth, options = len(distributed), self.options
             options = replace(
                 options,
                 block_size=self._block_size(depth),
@@ -233,32 +168,33 @@ class RankLevelSetup(Setup):
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
-        if not built:  # the finest level is replicated
+        if not distributed:  # the finest level is replicated
             nothing = Relaxation("none", ())
-            finest = self._operator(matrix.part, matrix.operator)
-            R, P = self._replicated_transfers(matrix.operator, partition, None, None)
-            return [Level(finest, R, P, nothing, nothing), *levels], inverse
-        distributed = [self._level(level, None) for level in built[:-1]]
-        return [*distributed, self._level(built[-1], partition), *levels], inverse
+            distributed = [Level(self._operator(matrix.part, matrix.operator), None, None, nothing, nothing)]
+        last: Any = distributed.pop()
+        R, P = (
+            _ReplicatedTransfer(last.operator, partition, inner, restricts)
+            for inner, restricts in ((last.restriction, True), (last.prolongation, False))
+        )
+        return [*distributed, replace(last, restriction=R, prolongation=P), *levels], inverse
 
-    def _level(self, level: _RankLevel, replicated: RowPartition | None) -> Level:
-        """Return a level as cycles use it. If the next one is replicated, its rows are computed by `replicated`."""
-        operator: Any = self._operator(level.matrix.part, level.matrix.operator)
+    def _level(
+        self,
+        matrix: RankLevelMatrix,
+        depth: int,
+        transfers: Transfers[RankRows] | None,
+        smoothers: tuple[Smoother, Smoother],
+    ) -> Level:
+        self.sizes.append((matrix.part.shape[0], matrix.part.nnz))
+        operator: Any = self._operator(matrix.part, matrix.operator)
         R: Any = None
         P: Any = None
-        if level.transfers is not None:
+        if transfers is not None:
             R, P = (
                 self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
-                for part in (level.transfers.restriction, level.transfers.prolongation)
+                for part in (transfers.restriction, transfers.prolongation)
             )
-            if replicated is not None:
-                R, P = self._replicated_transfers(level.matrix.operator, replicated, R, P)
-        return Level(operator, R, P, *level.smoothers)
-
-    @staticmethod
-    def _replicated_transfers(matrix: Any, partition: RowPartition, R: Any, P: Any) -> tuple[Any, Any]:
-        """Return the restriction to a replicated level and the prolongation from it. None stands for the identity."""
-        return _ReplicatedTransfer(matrix, partition, R, True), _ReplicatedTransfer(matrix, partition, P, False)
+        return Level(operator, R, P, *smoothers)
 
     def _operator(self, part: RankRows, operator: Any) -> Any:
         """Return the matrix of a level as an operator with values of the dtype of the levels."""
@@ -266,7 +202,7 @@ class RankLevelSetup(Setup):
         return operator if narrow is part else narrow.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
 
     def _narrow(self, part: RankRows) -> RankRows:
-        dtype = part.csr.dtype if self.dtype is None else inner_dtype(self.dtype, part.csr.dtype)
+        dtype = self._narrow_dtype(part.csr.dtype)
         return part if dtype == part.csr.dtype else part.with_data(part.csr.data.astype(dtype))
 
 

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.rank_coarsening import RankLevelMatrix
 from gsparse.distributed.ranks.rank_levels import RankLevelSetup
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.amg import automatic_smoothers, parse_cycle
-from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
-from gsparse.linalg.multigrid.options import default_candidates, parse_candidates, parse_options
+from gsparse.linalg.multigrid.options import parse_candidates, parse_options
+from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.matrix.product_methods import declared_block_shape
 
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps.
 _ROUNDING = 32
 
 
-class RankMultigrid(MultigridPreconditioner):
+class RankMultigrid(SmoothedAggregation):
     """One rank's part of a multigrid cycle over ranks. All ranks make theirs, and apply it, at the same time.
 
     Parameters
     ----------
-    part : RankRows
+    matrix : RankLevelMatrix
         The rank's rows of the matrix.
-    operator : RankOperator
-        The same rows, for products.
     setup : RankLevelSetup
         Makes the levels, and makes them again for other values.
     cycle_index : int
@@ -42,6 +39,9 @@ class RankMultigrid(MultigridPreconditioner):
     ----------
     seconds : dict
         The seconds of each phase of the latest set-up or update on this rank, and, under "in all", of the whole.
+    aggregates : list of array
+        For each distributed level with a coarser one: the aggregate of each node of this rank, or -1 for none.
+        Aggregates are counted from the rank's first one.
 
     Examples
     --------
@@ -60,37 +60,16 @@ class RankMultigrid(MultigridPreconditioner):
     ([0, 0, 0], True)
     """
 
-    def __init__(self, part: RankRows, operator: RankOperator, setup: RankLevelSetup, cycle_index: int) -> None:
-        self._setup, self._structure = setup, part.with_data(part.context.device.no_values(part.csr.dtype))
-        levels, coarse = self._build(part, operator)
-        super().__init__(operator.device, levels, coarse, cycle_index, setup.dtype)
-        self.is_resident = operator.is_resident
-        self._check(operator)
+    _setup: RankLevelSetup
 
-    def _check(self, operator: RankOperator) -> None:
-        if not self._setup.suits_theory:  # otherwise the set-up saves the time of a cycle
-            check_cycle(self, operator)
-
-    def _build(self, part: RankRows, operator: RankOperator) -> Any:
-        begin = time.perf_counter()
-        levels = self._setup.build(part, operator)
-        operator.device.synchronize()  # synchronizes
-        self.seconds = {**self._setup.phases.seconds(), "in all": time.perf_counter() - begin}
-        self._milliseconds = self._setup.phases.line(self.seconds)
-        return levels
+    @property
+    def is_resident(self) -> bool:  # type: ignore[override]
+        return bool(self.levels[0].operator.is_resident)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """The number of rows and of entries of each level on all ranks, beginning with the finest."""
         return list(self._setup.sizes)
-
-    @property
-    def aggregates(self) -> list[Array]:
-        """For each distributed level with a coarser one: the aggregate of each node of this rank, or -1 for none.
-
-        Aggregates are counted from the rank's first one.
-        """
-        return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
 
     @property
     def nbytes(self) -> int:
@@ -130,10 +109,7 @@ class RankMultigrid(MultigridPreconditioner):
         with A.device.active(), A.device.memory_guard():
             part = _finest_rows(A, self._setup.options.block_size)
             self._check_structure(part)
-            levels, self.coarse = self._build(part, A)
-            self.levels = tuple(levels)
-            self._latest = (None,)
-            self._check(A)
+            self._build_again(RankLevelMatrix.of_rows(part, A))
         return self
 
     def _check_structure(self, part: RankRows) -> None:
@@ -153,7 +129,7 @@ class RankMultigrid(MultigridPreconditioner):
 
     def _remarks(self) -> dict[str, str]:
         ranks = self._structure.rows.world_size
-        return {**super()._remarks(), "Ranks": str(ranks), "Milliseconds": self._milliseconds}
+        return {**super()._remarks(), "Ranks": str(ranks)}
 
 
 def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigrid:
@@ -189,10 +165,13 @@ def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigr
         options = replace(options, block_size=int(block_size))
         part = _finest_rows(A, options.block_size)
         symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
-        right, left = _candidates(part, options.block_size, symmetry, arguments["B"], arguments["BH"])
+        candidates = parse_candidates(
+            device, part.csr.num_rows, part.csr.dtype, options, symmetry, arguments["B"], arguments["BH"]
+        )
         name = smoother[0] if isinstance(smoother, tuple) else smoother
-        setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), dtype, name)
-        return RankMultigrid(part, A, setup, cycle_index)
+        smoothers = make or automatic_smoothers(candidates[0].shape[1])
+        setup = RankLevelSetup(options, symmetry, *candidates, smoothers, dtype, name, is_automatic=make is None)
+        return RankMultigrid(RankLevelMatrix.of_rows(part, A), setup, cycle_index)
 
 
 def _check_block_size(A: RankOperator, block_size: Any) -> None:
@@ -224,19 +203,3 @@ def _is_hermitian(A: RankOperator, part: RankRows) -> bool:
     if declared is None:
         return part.equals_adjoint(_ROUNDING * float(np.finfo(part.csr.dtype).eps))
     return declared == "hermitian" or (bool(declared) and part.csr.dtype.kind != "c")
-
-
-def _candidates(part: RankRows, block_size: int, symmetry: str, B: Any, BH: Any) -> tuple[Array, Array]:
-    """Return the rank's rows of the candidates of the matrix and of its adjoint."""
-    if BH is not None and symmetry != "nonsymmetric":
-        raise ValueError(f"BH is for nonsymmetric matrices, this one is {symmetry}: use symmetry='nonsymmetric'")
-    device, size, dtype = part.context.device, part.csr.num_rows, np.dtype(part.csr.dtype)
-    right = (
-        default_candidates(device, size, block_size, dtype)
-        if B is None
-        else parse_candidates(device, B, size, dtype, "B")
-    )
-    left = right if BH is None else parse_candidates(device, BH, size, dtype, "BH")
-    if left.shape != right.shape:
-        raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
-    return right, left

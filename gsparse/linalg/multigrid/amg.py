@@ -14,7 +14,7 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
 from gsparse.linalg.multigrid.level_setup import LevelSetup, MakeSmoothers
-from gsparse.linalg.multigrid.options import AggregationOptions, default_candidates, parse_candidates, parse_options
+from gsparse.linalg.multigrid.options import AggregationOptions, parse_candidates, parse_options
 from gsparse.linalg.multigrid.pyamg_hierarchy import convert_hierarchy
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.multigrid.smoothers import SMOOTHERS, chebyshev_smoother, parallel_smoother
@@ -231,19 +231,9 @@ def _set_up(
     with SquareMatrix.of(A, "amg", keep=True) as matrix:
         options: AggregationOptions = parse_options(A, *arguments)
         symmetry = options.symmetry or ("hermitian" if matrix.is_hermitian() else "nonsymmetric")
-        if BH is not None and symmetry != "nonsymmetric":
-            raise ValueError(f"BH is for nonsymmetric matrices, this one is {symmetry}: use symmetry='nonsymmetric'")
-        device, size, kind = matrix.device, matrix.size, matrix.dtype
-        right = (
-            default_candidates(device, size, options.block_size, kind)
-            if B is None
-            else parse_candidates(device, B, size, kind, "B")
-        )
-        left = right if BH is None else parse_candidates(device, BH, size, kind, "BH")
-        if left.shape != right.shape:
-            raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
-        smoothers = make or automatic_smoothers(right.shape[1])
-        setup = LevelSetup(options, symmetry, right, left, smoothers, dtype, is_automatic=make is None)
+        candidates = parse_candidates(matrix.device, matrix.size, matrix.dtype, options, symmetry, B, BH)
+        smoothers = make or automatic_smoothers(candidates[0].shape[1])
+        setup = LevelSetup(options, symmetry, *candidates, smoothers, dtype, is_automatic=make is None)
         return SmoothedAggregation(matrix, setup, cycle_index)
 
 

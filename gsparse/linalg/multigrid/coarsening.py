@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from gsparse.linalg.small_matrices import with_one_blas_thread
 from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.reshaping import CsrTranspose, dense_of
+
+_Matrix = TypeVar("_Matrix")
 
 # Returns the blocks of the factors of a product, or None.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
@@ -90,34 +92,34 @@ def group_nodes(device: Device, aggregates: Array, count: int) -> tuple[Array, A
 
 
 @dataclass(frozen=True, eq=False)
-class Transfers:
-    """The values of one level.
+class Transfers(Generic[_Matrix]):
+    """The values of one level: matrices as `Csr` on one device, and as `RankRows` over ranks.
 
     Attributes
     ----------
-    prolongation, restriction : Csr
+    prolongation, restriction : Csr or RankRows
         P and R.
-    coarse : Csr
+    coarse : Csr or RankRows
         R·A·P.
     candidates, left_candidates : array
-        Near-nullspace candidates of the coarser level.
+        Near-nullspace candidates of the coarser level, and of its adjoint. Over ranks, the rank's rows of them.
     """
 
-    prolongation: Csr
-    restriction: Csr
-    coarse: Csr
+    prolongation: _Matrix
+    restriction: _Matrix
+    coarse: _Matrix
     candidates: Array
     left_candidates: Array
 
 
 class Coarsening:
-    """The structure of a level's transfers.
+    """The structure of a level's transfers. `gsparse.distributed` has a subclass for a matrix over ranks.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
-    csr : Csr
+    matrix : Csr or RankRows
         The matrix of the level.
     block_size : int
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
@@ -133,11 +135,12 @@ class Coarsening:
     """
 
     def __init__(
-        self, device: Device, csr: Csr, block_size: int, symmetry: str, strength: Strength, phases: Phases
+        self, device: Device, matrix: Any, block_size: int, symmetry: str, strength: Strength, phases: Phases
     ) -> None:
         self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
-        examined = self.examine(csr, phases)
-        graph = phases.run("strength", strong_graph, device, *examined, strength, symmetry)
+        nodes, examination = self.examine(matrix, phases)
+        nodes = self._own_nodes(nodes)
+        graph = phases.run("strength", strong_graph, device, nodes, examination, strength, symmetry)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
         # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
         self._groups: tuple[Array, Array] | None = None
@@ -146,21 +149,61 @@ class Coarsening:
         self._products: dict[str, CsrProduct] = {}
         self._transpose = CsrTranspose(device)
 
-    def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
-        """Examine the values of a matrix with this structure, and store the `Examination` for `fill`. Synchronizes."""
-        self._examined: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
-        examination = self._examined[1]
-        self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
-        return self._examined
+    def _own_nodes(self, nodes: Csr) -> Csr:
+        """Return the graph of the nodes that may share aggregates."""
+        return nodes
 
-    def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
-        kernels, size = kernels_of(self._device), self._block_size
-        nodes = csr if size == 1 else kernels.aggregation.block_weights(self._device, csr, size)
+    def examine(self, matrix: Any, phases: Phases) -> tuple[Csr, Examination]:
+        """Examine the values of a matrix with this structure, and store the `Examination` for `fill`. Synchronizes."""
+        examined: tuple[Csr, Examination] = phases.run("strength", self._examine, matrix)
+        self._examined: tuple[Csr, Examination] | None = examined
+        self.unfiltered_bound, self.diagonal_range = examined[1].unfiltered_bound, examined[1].diagonal_range
+        return examined
+
+    def _examine(self, matrix: Any) -> tuple[Csr, Examination]:
+        kernels, size, nodes = kernels_of(self._device), self._block_size, matrix
+        if size > 1:
+            nodes = kernels.aggregation.block_weights(self._device, matrix, size)
+            nodes = replace(nodes, shape=(nodes.num_rows, matrix.num_cols // size))
         return nodes, kernels.aggregation.examine_rows(
-            self._device, csr, nodes, size, self._strength.measure, self._strength.dropping_theta
+            self._device, matrix, nodes, size, self._strength.measure, self._strength.dropping_theta
         )
 
-    def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
+    def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
+        return kernels_of(self._device).prolongation.orthonormal_candidates(
+            self._device, *groups, candidates, self._block_size
+        )
+
+    def _theta(self, examination: Examination) -> float:
+        return self._strength.dropping_theta if examination.num_dropped else 0.0
+
+    def _pattern(self, examined: tuple[Csr, Examination], aggregates: Array, count: int) -> NodePattern:
+        """Return the aggregates that each node reaches. `aggregates` has the number of that of each column."""
+        (nodes, examination), kernels = examined, kernels_of(self._device)
+        return kernels.prolongation.prolongator_pattern(
+            self._device, nodes, aggregates, count, examination.scales, self._theta(examination)
+        )
+
+    def _values(
+        self,
+        csr: Csr,
+        examined: tuple[Csr, Examination],
+        pattern: NodePattern,
+        aggregates: Array,
+        tentative: Array,
+        radius: float,
+    ) -> Array:
+        """Return the values of the smoothed prolongator."""
+        (nodes, examination), values_of = examined, kernels_of(self._device).prolongation.prolongator_values
+        omega = OMEGA / (min(examination.bound, radius) or 1.0)
+        scales, theta = examination.scales, self._theta(examination)
+        return values_of(
+            self._device, csr, nodes, pattern, aggregates, scales, theta, tentative, self._block_size, omega
+        )
+
+    def fill(
+        self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases
+    ) -> Transfers[Csr]:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
 
         Everything is made when it is needed, and freed when nothing needs it any more: memory is scarcest during the
@@ -202,37 +245,14 @@ class Coarsening:
         A_coarse = self._without_empty_rows(A_coarse, coarse)
         return Transfers(P, R, A_coarse, coarse, left_coarse)
 
-    def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
-        return kernels_of(self._device).prolongation.orthonormal_candidates(
-            self._device, *groups, candidates, self._block_size
-        )
-
     def _smooth(self, number: int, csr: Csr, examined: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
-        kernels, device, (nodes, examination) = kernels_of(self._device), self._device, examined
-        theta = self._strength.dropping_theta if examination.num_dropped else 0.0
-        size, k = self._block_size, tentative.shape[1]
+        device, k, expand = self._device, tentative.shape[1], kernels_of(self._device).prolongation.expand_pattern
         if len(self._patterns) == number:
-            pattern = kernels.prolongation.prolongator_pattern(
-                device, nodes, self.aggregates, self.num_aggregates, examination.scales, theta
-            )
-            self._patterns.append(
-                (pattern, kernels.prolongation.expand_pattern(device, pattern.indptr, pattern.indices, size, k))
-            )
+            pattern = self._pattern(examined, self.aggregates, self.num_aggregates)
+            self._patterns.append((pattern, expand(device, pattern.indptr, pattern.indices, self._block_size, k)))
         pattern, (indptr, indices) = self._patterns[number]
-        omega = OMEGA / (min(examination.bound, radius) or 1.0)
-        data = kernels.prolongation.prolongator_values(
-            device,
-            csr,
-            nodes,
-            pattern,
-            self.aggregates,
-            examination.scales,
-            theta,
-            tentative,
-            size,
-            omega,
-        )
+        data = self._values(csr, examined, pattern, self.aggregates, tentative, radius)
         return Csr((csr.num_rows, k * self.num_aggregates), indptr, indices, data, is_canonical=True)
 
     def _smooth_left(self, csr: Csr, tentative: Array, radius: float) -> Csr:

@@ -12,6 +12,7 @@ diagonal.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -59,6 +60,11 @@ class LevelMatrix(SquareMatrix):
 
     FILLS_EMPTY_ROWS = True
 
+    @property
+    def rows(self) -> Any:
+        """What a `Coarsening` takes: the CSR matrix. Over ranks, it is a `RankRows`."""
+        return self.csr
+
     @cached_property
     def diagonal(self) -> Array:
         diagonal = self.stored_diagonal
@@ -87,8 +93,35 @@ class LevelMatrix(SquareMatrix):
 
 
 @dataclass(eq=False)
-class Setup:
-    """The arguments of a set-up on one device, and of one over ranks; see `LevelSetup`."""
+class Setup(ABC):
+    """Computes the levels of a matrix, and keeps their structures: on one device (`LevelSetup`), or over ranks.
+
+    A matrix with the same structure and other values is then set up faster.
+
+    Attributes
+    ----------
+    options : AggregationOptions
+    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
+    candidates, left_candidates : array, shape (num_rows, k)
+        Near-nullspace candidates of the matrix and of its adjoint. Over ranks, the rank's rows of them.
+    make : callable
+        Makes the smoothers of a level.
+    dtype : dtype or None
+        float32 or float64, the precision of the values of the levels; None for that of the matrix.
+    improves : bool
+        Whether the candidates are smoothed first.
+    is_automatic : bool
+        Whether the smoothers were not chosen by the user.
+    coarsenings : list of Coarsening or None
+        The structure of each level that has a coarser one; None before the first set-up. Over ranks, those of the
+        distributed levels.
+    suits_theory : bool
+        Whether the smoothers are automatic, and the matrix of the latest set-up is Hermitian with a positive diagonal.
+    phases : Phases
+        The times of the latest set-up.
+    coarse_nnz : int
+        Number of entries of the coarsest matrix.
+    """
 
     options: AggregationOptions
     symmetry: str
@@ -96,6 +129,11 @@ class Setup:
     left_candidates: Array
     make: MakeSmoothers
     dtype: np.dtype[Any] | None
+    improves: bool = field(default=True, kw_only=True)
+    is_automatic: bool = field(default=False, kw_only=True)
+    coarsenings: list[Any] | None = field(default=None, init=False)
+    suits_theory: bool = field(default=False, init=False)
+    coarse_nnz: int = field(default=0, init=False)
 
     @property
     def num_candidates(self) -> int:
@@ -108,48 +146,100 @@ class Setup:
     def _block_size(self, depth: int) -> int:
         return self.num_candidates if depth else self.options.block_size
 
+    # ------------------------------------------------------------------ the parts in which the two set-ups differ
+
+    @abstractmethod
+    def build(self, finest: Any) -> tuple[list[Level], MatrixOperator | None]:
+        """Return the levels, and the inverse of the coarsest matrix; None if that is only smoothed. Synchronizes."""
+
+    @abstractmethod
+    def _is_small(self, matrix: Any, depth: int) -> bool:
+        """Return whether a level has so few rows that it is not coarsened."""
+
+    @abstractmethod
+    def _new_coarsening(self, matrix: Any, depth: int) -> Coarsening: ...
+
+    @abstractmethod
+    def _level(self, matrix: Any, depth: int, transfers: Transfers[Any], smoothers: tuple[Smoother, Smoother]) -> Level:
+        """Return a level as cycles use it."""
+
+    @abstractmethod
+    def _coarse_matrix(self, matrix: Any, depth: int, transfers: Transfers[Any]) -> Any:
+        """Return the matrix of the next level, whose number is `depth`."""
+
+    def _smoothers(self, matrix: Any) -> tuple[Smoother, Smoother]:
+        return self.make(matrix, self._is_hermitian)
+
+    # ------------------------------------------------------------------ what they have in common
+
+    def _coarsen(self, matrix: Any) -> tuple[list[Level], Any, Callable[[], tuple[Array, Array]]]:
+        """Return the levels that have a coarser one, the first matrix that is not coarsened, and its candidates.
+
+        The candidates are a function, so that `fill` times their smoothing as a phase of its own.
+        """
+        self.phases = Phases(matrix.device)
+        candidates: Callable[[], tuple[Array, Array]] = partial(tuple, (self.candidates, self.left_candidates))
+        levels, coarsenings = list[Level](), list[Coarsening]()
+        while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
+            coarsenings.append(coarsening)
+            smoothers = self.phases.run("smoothers", self._smoothers, matrix)
+            radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
+            if not levels:
+                self.suits_theory = self.is_automatic and self._is_hermitian and matrix.has_positive_diagonal()
+                if self.improves:
+                    left = self.left_candidates if self.symmetry == "nonsymmetric" else None
+                    candidates = partial(improved_candidates, matrix, smoothers[0], self.candidates, left)
+            transfers = coarsening.fill(matrix.rows, candidates, radius, self.phases)
+            candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
+            levels.append(self._level(matrix, len(levels), transfers, smoothers))
+            matrix = self._coarse_matrix(matrix, len(levels), transfers)
+        self.coarsenings = coarsenings
+        return levels, matrix, candidates
+
+    def _coarsening(self, matrix: Any, depth: int) -> Coarsening | None:
+        """Return the structure of a level's transfers, or None if this level is not coarsened."""
+        if self.coarsenings is not None:
+            if depth == len(self.coarsenings):
+                return None
+            coarsening: Coarsening = self.coarsenings[depth]
+            coarsening.examine(matrix.rows, self.phases)
+        else:
+            if self._is_small(matrix, depth) or depth + 1 == self.options.max_levels:
+                return None
+            coarsening = self._new_coarsening(matrix, depth)
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * matrix.rows.shape[0]:
+                return None
+        share_bounds(matrix, coarsening)
+        return coarsening
+
+    def _narrow_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the dtype in which the levels have values of a matrix of this dtype."""
+        return dtype if self.dtype is None else inner_dtype(self.dtype, dtype)
+
+
+def share_bounds(matrix: LevelMatrix, coarsening: Coarsening) -> None:
+    """Store the bounds that a coarsening has found, so that smoothers need not find them again."""
+    matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
+    matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
+
 
 @dataclass(eq=False)
 class LevelSetup(Setup):
-    """Computes the levels of a matrix, and keeps their structures.
-
-    A matrix with the same structure and other values is then set up faster.
+    """The set-up on one device.
 
     Attributes
     ----------
-    options : AggregationOptions
-    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
-    candidates, left_candidates : array, shape (num_rows, k)
-        Near-nullspace candidates of the matrix and of its adjoint.
-    make : callable
-        Makes the smoothers of a level.
-    dtype : dtype or None
-        float32 or float64, the precision of the values of the levels; None for that of the matrix.
-    improves : bool
-        Whether the candidates are smoothed first.
     finer_levels : int
         Number of levels above the first of these levels, by which warnings count: several ranks may have made them
         together.
-    coarsenings : list of Coarsening or None
-        The structure of each level but the coarsest; None before the first set-up.
-    is_automatic : bool
-        Whether the smoothers were not chosen by the user.
-    suits_theory : bool
-        Whether the smoothers are automatic, and the matrix of the latest set-up is Hermitian with a positive diagonal.
-    phases : Phases
-        The times of the latest set-up.
-    coarse_nnz : int
-        Number of entries of the coarsest matrix.
     structures : dict
         What is known about the structures of the matrices of all levels, by the number of the level and the name of the
         matrix.
+
+    The others are those of `Setup`.
     """
 
-    improves: bool = True
     finer_levels: int = 0
-    is_automatic: bool = False
-    suits_theory: bool = False
-    coarsenings: list[Coarsening] | None = None
     structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
     def build(self, finest: SquareMatrix) -> tuple[list[Level], MatrixOperator | None]:
@@ -167,56 +257,23 @@ class LevelSetup(Setup):
         CoarseningWarning
             If a level cannot be coarsened further and is too large for a dense inverse, unless it is diagonal.
         """
-        self.phases = Phases(finest.device)
-        matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
-        # A function, so that `fill` times the smoothing of the candidates as a phase of its own.
-        make_candidates: Callable[[], tuple[Array, Array]]
-        levels, coarsenings = list[Level](), list[Coarsening]()
-        while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
-            coarsenings.append(coarsening)
-            smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
-            radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
-            if not levels:
-                self.suits_theory = self.is_automatic and self._is_hermitian and matrix.has_positive_diagonal()
-                unchanged = partial(tuple, (self.candidates, self.left_candidates))
-                make_candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else unchanged
-            transfers = coarsening.fill(matrix.csr, make_candidates, radius, self.phases)
-            make_candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
-            levels.append(self._level(matrix, len(levels), transfers, smoothers))
-            operator = self._operator_of(matrix, transfers.coarse, (len(levels), "A"))
-            matrix = LevelMatrix(finest.device, transfers.coarse, operator)
-        self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
+        levels, matrix, _ = self._coarsen(LevelMatrix(finest.device, finest.csr, finest.operator))
+        self.coarse_nnz = matrix.csr.nnz
         return self._with_coarsest(levels, matrix)
 
-    def _max_coarse_rows(self, depth: int) -> int:
-        """Return the largest number of rows with which a level is not coarsened further."""
-        return self.options.max_coarse * self._block_size(depth)
+    def _coarse_matrix(self, matrix: LevelMatrix, depth: int, transfers: Transfers[Csr]) -> LevelMatrix:
+        operator = self._operator_of(matrix, transfers.coarse, (depth, "A"))
+        return LevelMatrix(matrix.device, transfers.coarse, operator)
 
-    def _coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening | None:
-        """Return the structure of a level's transfers, or None if it is the coarsest level."""
-        if self.coarsenings is not None:
-            if depth == len(self.coarsenings):
-                return None
-            coarsening = self.coarsenings[depth]
-            coarsening.examine(matrix.csr, self.phases)
-        else:
-            options, size = self.options, self._block_size(depth)
-            if matrix.size <= self._max_coarse_rows(depth) or depth + 1 == options.max_levels:
-                return None
-            strength = options.strength(depth)
-            coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
-            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * matrix.size:
-                return None
-        matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
-        matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
-        return coarsening
+    def _is_small(self, matrix: LevelMatrix, depth: int) -> bool:
+        return matrix.size <= self.options.max_coarse * self._block_size(depth)
 
-    def _improve(self, matrix: LevelMatrix, smoother: Smoother) -> tuple[Array, Array]:
-        left = self.left_candidates if self.symmetry == "nonsymmetric" else None
-        return improved_candidates(matrix, smoother, self.candidates, left)
+    def _new_coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening:
+        size, strength = self._block_size(depth), self.options.strength(depth)
+        return Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
 
     def _level(
-        self, matrix: LevelMatrix, depth: int, transfers: Transfers, smoothers: tuple[Smoother, Smoother]
+        self, matrix: LevelMatrix, depth: int, transfers: Transfers[Csr], smoothers: tuple[Smoother, Smoother]
     ) -> Level:
         P = self._operator_of(matrix, self._narrow(transfers.prolongation), (depth, "P"))
         R = self._operator_of(matrix, self._narrow(transfers.restriction), (depth, "R"))
@@ -232,7 +289,7 @@ class LevelSetup(Setup):
                 f"{MAX_INVERTED}: allow more levels (max_levels)"
             )
         if matrix.csr.nnz > matrix.size:
-            if matrix.size <= self._max_coarse_rows(len(levels)):
+            if self._is_small(matrix, len(levels)):
                 text = (
                     f"the coarsest level has {matrix.size} rows, and a dense inverse is computed for at most "
                     f"{MAX_INVERTED}, so it is only smoothed: use a smaller max_coarse"
@@ -244,7 +301,7 @@ class LevelSetup(Setup):
                     "strength=('classical', {'theta': 0.02})"
                 )
             warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=frames_to_the_caller())
-        smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
+        smoothers = self.phases.run("smoothers", self._smoothers, matrix)
         return [*levels, Level(self._narrow_operator(matrix, len(levels)), None, None, *smoothers)], None
 
     def _narrow_operator(self, matrix: LevelMatrix, depth: int) -> MatrixOperator:
@@ -254,9 +311,8 @@ class LevelSetup(Setup):
 
     def _narrow(self, csr: Csr) -> Csr:
         """Return a matrix with values of the dtype of the levels."""
-        if self.dtype is None or inner_dtype(self.dtype, csr.dtype) == csr.dtype:
-            return csr
-        return csr.with_data(csr.data.astype(inner_dtype(self.dtype, csr.dtype)))
+        dtype = self._narrow_dtype(csr.dtype)
+        return csr if dtype == csr.dtype else csr.with_data(csr.data.astype(dtype))
 
     def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
         """Return the size of the full blocks of a coarse matrix, if they are worth storing as such.

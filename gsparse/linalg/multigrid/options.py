@@ -221,7 +221,33 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
     return modes.reshape(count * dimensions, -1)
 
 
-def default_candidates(device: Device, size: int, block_size: int, dtype: np.dtype[Any]) -> Array:
+def parse_candidates(
+    device: Device, size: int, dtype: np.dtype[Any], options: AggregationOptions, symmetry: str, B: Any, BH: Any
+) -> tuple[Array, Array]:
+    """Return the candidates of a matrix of `size` rows and of its adjoint, on the device, of shape (size, k).
+
+    If the caller passed none, they are a constant for each unknown of a node.
+
+    Raises
+    ------
+    ShapeError, TypeError
+        If an array does not have a row for each row of the matrix, or is complex where the matrix is real.
+    ValueError
+        If a value is NaN or infinite, or the two arrays do not fit each other or the symmetry.
+    """
+    if BH is not None and symmetry != "nonsymmetric":
+        raise ValueError(f"BH is for nonsymmetric matrices, this one is {symmetry}: use symmetry='nonsymmetric'")
+    if B is None:
+        right = _default_candidates(device, size, options.block_size, dtype)
+    else:
+        right = _parse_array(device, B, size, dtype, "B")
+    left = right if BH is None else _parse_array(device, BH, size, dtype, "BH")
+    if left.shape != right.shape:
+        raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
+    return right, left
+
+
+def _default_candidates(device: Device, size: int, block_size: int, dtype: np.dtype[Any]) -> Array:
     """Return a constant for each unknown of a node. All rows of a single candidate are the same element in memory."""
     xp = device.xp
     if block_size == 1:
@@ -229,16 +255,7 @@ def default_candidates(device: Device, size: int, block_size: int, dtype: np.dty
     return xp.ascontiguousarray(xp.tile(xp.eye(block_size, dtype=dtype), (size // block_size, 1)))
 
 
-def parse_candidates(device: Device, B: Any, size: int, dtype: np.dtype[Any], name: str) -> Array:
-    """Return the candidates that a caller passed, on the device, of shape (size, k).
-
-    Raises
-    ------
-    ShapeError, TypeError
-        If B does not have a row for each row of the matrix, or is complex where the matrix is real.
-    ValueError
-        If a value is NaN or infinite.
-    """
+def _parse_array(device: Device, B: Any, size: int, dtype: np.dtype[Any], name: str) -> Array:
     array = B if device_of(B) is not None else np.asarray(B)
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[0] != size or array.shape[1] < 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gsparse.device.dtypes import Array
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner, check_cycle
-from gsparse.linalg.multigrid.level_setup import LevelSetup
+from gsparse.linalg.multigrid.level_setup import Setup
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 
@@ -18,7 +18,7 @@ class SmoothedAggregation(MultigridPreconditioner):
     ----------
     matrix : SquareMatrix
         The matrix of the finest level.
-    setup : LevelSetup
+    setup : Setup
         Makes the levels, and makes them again for other values.
     cycle_index : int
         How often a cycle visits the next coarser level.
@@ -39,8 +39,9 @@ class SmoothedAggregation(MultigridPreconditioner):
     (1000, 1)
     """
 
-    def __init__(self, matrix: SquareMatrix, setup: LevelSetup, cycle_index: int) -> None:
-        self._setup, self._structure = setup, matrix.structure
+    def __init__(self, matrix: SquareMatrix, setup: Setup, cycle_index: int) -> None:
+        self._setup = setup
+        self._structure: Any = matrix.structure
         levels, coarse = self._build(matrix)
         super().__init__(matrix.device, levels, coarse, cycle_index, setup.dtype, setup.coarse_nnz)
         self._check(matrix)
@@ -105,11 +106,14 @@ class SmoothedAggregation(MultigridPreconditioner):
         """
         with SquareMatrix.of(A, "amg", keep=True) as matrix:
             matrix.check_structure(self.device, self._structure, "amg")
-            levels, self.coarse = self._build(matrix)
-            self.levels = tuple(levels)
-            self._latest = (None,)
-            self._check(matrix)
+            self._build_again(matrix)
         return self
+
+    def _build_again(self, matrix: SquareMatrix) -> None:
+        levels, self.coarse = self._build(matrix)
+        self.levels = tuple(levels)
+        self._latest = (None,)
+        self._check(matrix)
 
     def _check(self, matrix: SquareMatrix) -> None:
         if not self._setup.suits_theory:  # otherwise the set-up saves the time of a cycle

@@ -31,12 +31,12 @@ class RelaxationKernels(Protocol):
     the reverse order. The functions that are returned neither wait nor allocate.
     """
 
-    def color_rows(self, device: Device, csr: Csr, transposed: Csr | None) -> Array:
+    def color_rows(self, device: Device, graph: Csr) -> Array:
         """Return a colour for each row (int32, from 0 on): rows that are joined by an entry have different colours.
 
-        `transposed` is the transpose of `csr` if its structure is not symmetric, else None. A row gets the smallest
-        colour that no neighbour of higher priority has. Rows with more entries have higher priority, and rows with
-        about as many have it by a hash of their number, so that the colours are the same on every device. Synchronizes.
+        The structure of `graph` is symmetric; entries may be there several times. A row gets the smallest colour that
+        no neighbour of higher priority has. Rows with more entries have higher priority, and rows with about as many
+        have it by a hash of their number, so that the colours are the same on every device. Synchronizes.
         """
 
     def bind_sweep(

@@ -309,9 +309,6 @@ class EditKernels(Protocol):
         are sorted too, and are merged with the others. Otherwise they come before the others.
         """
 
-    def missing_entries(self, device: Device, csr: Csr) -> Csr:
-        """Return the boolean matrix with an entry, True, wherever a sorted matrix has none."""
-
     def add_entries(self, device: Device, csr: Csr, dense: Array) -> None:
         """Add each entry to its place in a dense array, in place.
 

@@ -78,16 +78,6 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
     return result
 
 
-def missing_entries(device: Device, csr: Csr) -> Csr:
-    """Write the columns between those of each row."""
-    count = csr.num_rows * csr.num_cols - csr.nnz
-    index = csr.indices.dtype if count <= MAX_INT32 else np.dtype(np.int64)
-    indptr = (np.arange(csr.num_rows + 1, dtype=np.int64) * csr.num_cols - csr.indptr).astype(index)
-    indices = np.empty(count, index)
-    run_parts(_list_missing, csr.nnz + count, csr.num_cols, csr.indptr, csr.indices, indptr, indices)
-    return Csr(csr.shape, indptr, indices, np.ones(count, np.bool_), is_canonical=True)
-
-
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
     """Add row by row."""
     data, flat = csr.data, dense.reshape(-1)
@@ -169,22 +159,6 @@ def _insert_entries(
             else:
                 new_indices[np.uint64(to)], new_data[np.uint64(to)] = columns[np.uint64(i)], values[np.uint64(i)]
                 i += 1
-            to += 1
-
-
-@compiled
-def _list_missing(
-    part: int, num_parts: int, num_cols: int, indptr: Array, indices: Array, new_indptr: Array, new_indices: Array
-) -> None:
-    for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
-        to, column = np.int64(new_indptr[np.uint64(row)]), np.int64(0)
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            for missing in range(column, np.int64(indices[np.uint64(k)])):
-                new_indices[np.uint64(to)] = missing
-                to += 1
-            column = np.int64(indices[np.uint64(k)]) + 1
-        for missing in range(column, num_cols):
-            new_indices[np.uint64(to)] = missing
             to += 1
 
 

@@ -204,7 +204,8 @@ def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
     h = (h ^ (h >> np.uint64(31))) >> np.uint64(64 - _HASH_BITS)
-    return (logarithms.astype(np.uint64) << np.uint64(_HASH_BITS) | h).astype(np.uint32)
+    priorities: npt.NDArray[np.uint32] = (logarithms.astype(np.uint64) << np.uint64(_HASH_BITS) | h).astype(np.uint32)
+    return priorities
 
 
 @jitted

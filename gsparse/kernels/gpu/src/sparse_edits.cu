@@ -153,33 +153,7 @@ GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, con
   if (t <= num_rows) new_indptr[t] = indptr[t] + Index(gs_count_up_to(rows, count, t - 1));
 }
 
-// ---------------------------------------------------------------------------- missing entries, dense arrays
-
-// The columns that each row lacks, with a thread for each missing entry. Row r lacks num_cols - (its length) columns,
-// so all rows before it lack r*num_cols - indptr[r] together. Before the entry at place j of a row, (its column) - j
-// columns are missing.
-template <class Index>
-GS_KERNEL missing_entries(long long count, long long num_rows, long long num_cols, const Index *__restrict__ indptr,
-                          const Index *__restrict__ indices, Index *__restrict__ new_indptr,
-                          Index *__restrict__ new_indices) {
-  const long long t = gs_thread();
-  if (t <= num_rows) new_indptr[t] = Index(t * num_cols - indptr[t]);
-  if (t >= count) return;
-  long long row = 0, last = num_rows - 1;
-  while (row < last) {  // the last row before which at most t entries are missing
-    const long long middle = last - (last - row) / 2;
-    if (middle * num_cols - indptr[middle] <= t) row = middle;
-    else last = middle - 1;
-  }
-  const long long begin = indptr[row], length = indptr[row + 1] - begin, number = t - (row * num_cols - begin);
-  long long from = 0, to = length;
-  while (from < to) {  // the first entry before which more than `number` columns are missing
-    const long long middle = from + (to - from) / 2;
-    if (indices[begin + middle] - middle > number) to = middle;
-    else from = middle + 1;
-  }
-  new_indices[t] = Index(number + from);
-}
+// ---------------------------------------------------------------------------- dense arrays
 
 // Sums in any type: numbers wrap modulo the size of their type, and booleans are true if one of them is.
 template <class T> __device__ __forceinline__ T gs_total(T a, T b, int) { return gs_add(a, b); }

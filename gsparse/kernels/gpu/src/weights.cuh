@@ -87,10 +87,3 @@ template <int WIDTH, class V> __device__ __forceinline__ V gs_group_min(V v) {
   }
   return gs_of_first<WIDTH>(v);
 }
-
-// A bit for each lane of this group in which the condition holds. All lanes of the warp take part.
-template <int WIDTH> __device__ __forceinline__ Mask gs_group_ballot(bool condition) {
-  const Mask mask = gs_ballot(condition);
-  const int shift = threadIdx.x % GS_WARP / WIDTH * WIDTH;
-  return mask >> shift & (WIDTH == 64 ? ~0ull : (1ull << WIDTH % 64) - 1);
-}

@@ -35,7 +35,7 @@ merge_blocks(long long num_nodes, int block_size, const Index *__restrict__ indp
   int count = 0;
   for (;;) {
     const long long own = place < end ? static_cast<long long>(indices[place] / Index(block_size)) : none;
-    const long long first = gs_group_min<WIDTH>(own), block = has_diagonal || first < node ? first : node;
+    const long long first = gs_of_first<WIDTH>(gs_group_min<WIDTH>(own)), block = has_diagonal || first < node ? first : node;
     if (!gs_any(block != none)) break;
     has_diagonal = has_diagonal || block == node;
     double square = 0;
@@ -120,7 +120,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
       const double weight = gs_weight(node_data[e]);
       scale = scale < weight ? weight : scale;
     }
-  scale = gs_group_max<WIDTH>(scale);
+  scale = gs_of_first<WIDTH>(gs_group_max<WIDTH>(scale));
   if (owned && lane == 0) scales[node] = scale;
   Mask found[GS_TOTALS] = {};
   for (int q = 0; q < size; ++q) {

@@ -34,11 +34,6 @@ template <class T, class Index> struct OrderedRows {
   }
 };
 
-template <int WIDTH, class R> __device__ __forceinline__ R gs_of_first(R v) { return gs_shfl(v, 0, WIDTH); }
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_of_first(Complex<R> v) {
-  return {gs_of_first<WIDTH>(v.re), gs_of_first<WIDTH>(v.im)};
-}
-
 // Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread
 // owns an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a
 // row that does not exist is empty.

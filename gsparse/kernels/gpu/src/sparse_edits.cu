@@ -16,15 +16,6 @@ __device__ __forceinline__ long long gs_count_up_to(const long long *__restrict_
   return gs_lower_bound(sorted, 0ll, size, value + 1);
 }
 
-__device__ __forceinline__ long long gs_group_minimum(long long v) {
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const long long other = gs_shfl_down(v, d, GS_WARP);
-    if (other < v) v = other;
-  }
-  return v;
-}
-
 // ---------------------------------------------------------------------------- samples
 
 // What a sample with several entries adds to the count of samples without one.
@@ -65,7 +56,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__r
           ++found;
         }
     }
-    first = gs_group_minimum(first);
+    first = gs_group_min<GS_WARP>(first);
     found = gs_group_sum<GS_WARP>(found);
     if (sample < count && lane == 0) {
       positions[sample] = found == 1 ? first : found ? -2 : -1;
@@ -219,13 +210,10 @@ GS_KERNEL take_elements(long long nnz, long long row_stride, long long column_st
 enum { GS_GRADIENT_THREADS = 256 };
 
 // The sum over the lanes of a warp whose numbers differ by multiples of WIDTH, valid in the first WIDTH lanes.
-template <int WIDTH, class R> __device__ __forceinline__ R gs_sum_of_groups(R v) {
+template <int WIDTH, class V> __device__ __forceinline__ V gs_sum_of_groups(V v) {
 #pragma unroll
-  for (int d = GS_WARP / 2; d >= WIDTH; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, GS_WARP));
+  for (int d = GS_WARP / 2; d >= WIDTH; d >>= 1) v = gs_add(v, gs_lane_after(v, d, GS_WARP));
   return v;
-}
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_sum_of_groups(Complex<R> v) {
-  return {gs_sum_of_groups<WIDTH>(v.re), gs_sum_of_groups<WIDTH>(v.im)};
 }
 
 // dots[e] = sum over c of left[rows[e], c] conj(right[columns[e], c]).

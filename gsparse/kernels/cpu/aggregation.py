@@ -19,7 +19,6 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import ISOLATED, MEASURES, MOST_SUMMED, OUTSIDE, UNDECIDED, Examination
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.instructions import bits_of, from_bits
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, keep_entries
@@ -37,7 +36,8 @@ _NEVER = np.int32(2**31 - 1)
 @inlined
 def rounded(magnitude: Any) -> Any:
     """Round a magnitude to 17 bits."""
-    return from_bits((bits_of(np.float64(magnitude)) + _HALF) & ~_CLEARED)
+    bits = np.float64(magnitude).view(np.uint64)
+    return np.uint64((bits + _HALF) & ~_CLEARED).view(np.float64)
 
 
 @inlined

@@ -21,6 +21,8 @@ from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
 # The rows and columns of new entries, or of samples.
 Places = tuple[Array, Array]
+# The transpose, with the places of its entries and the values there; or gradients and what they are computed from.
+Four = tuple[Array, Array, Array, Array]
 
 
 def _items(data: Array) -> Array:
@@ -199,9 +201,9 @@ def product_gradients(device: Device, transposed: Csr, values: Array, gradient: 
     entries = (transposed.indptr, transposed.indices, transposed.data, values)
     arrays = (gradient.reshape(-1), x.reshape(-1), of_x, of_values)
     if width == 1:
-        run_parts(_vector_gradients, values.size + x.size, *entries, *arrays)
+        run_parts(_vector_gradients, values.size + x.size, entries, arrays)
     else:
-        run_parts(_columns_gradients, (values.size + x.shape[0]) * (1 + width), *entries, *arrays, width)
+        run_parts(_columns_gradients, (values.size + x.shape[0]) * (1 + width), entries, arrays, width)
     return of_x.reshape(x.shape), of_values
 
 
@@ -218,18 +220,9 @@ def _dot_rows(
 
 
 @compiled
-def _vector_gradients(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    numbers: Array,
-    values: Array,
-    gradient: Array,
-    x: Array,
-    of_x: Array,
-    of_values: Array,
-) -> None:
+def _vector_gradients(part: int, num_parts: int, entries: Four, arrays: Four) -> None:
+    indptr, indices, numbers, values = entries
+    gradient, x, of_x, of_values = arrays
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         factor, total = np.conj(x[np.uint64(row)]), of_x[np.uint64(row)]
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
@@ -240,19 +233,9 @@ def _vector_gradients(
 
 
 @compiled_loosely
-def _columns_gradients(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    numbers: Array,
-    values: Array,
-    gradient: Array,
-    x: Array,
-    of_x: Array,
-    of_values: Array,
-    width: int,
-) -> None:
+def _columns_gradients(part: int, num_parts: int, entries: Four, arrays: Four, width: int) -> None:
+    indptr, indices, numbers, values = entries
+    gradient, x, of_x, of_values = arrays
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         own = np.int64(row) * width
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):

@@ -25,6 +25,11 @@ from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 _HASH_BITS = 26
 
 
+# The first block of a group, and the block after its last one.
+Group = tuple[int, int]
+Three = tuple[Array, Array, Array]
+
+
 class VisitedRows(NamedTuple):
     """The rows of a matrix in the order of a sweep, as loops take them.
 
@@ -46,11 +51,8 @@ def bind_sweep(
     order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
     loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
     visited = (order, rows.indptr, rows.indices, rows.data)
-    factors: tuple[Array, ...]
-    if size == 1:
-        factors = (weights.reshape(-1),)
-    else:
-        factors = (np.ascontiguousarray(weights), np.empty(num_blocks * size, rows.dtype))
+    factors = weights.reshape(-1) if size == 1 else np.ascontiguousarray(weights)
+    residuals = np.empty(num_blocks * size if size > 1 else 0, rows.dtype)
     groups = _groups(rows, levels, size, num_blocks, backward)
     groups = groups[1:] if start == NOT_THE_FIRST and levels is not None else groups
 
@@ -58,7 +60,8 @@ def bind_sweep(
         if start == FROM_ZERO:
             x[...] = 0
         for source, target in zip(b.reshape(columns, -1), x.reshape(columns, -1), strict=True):
-            _run(loop, groups, (visited, *factors, source, target, backward), levels is None)
+            vectors = (source, target) if size == 1 else ((residuals, source, target),)
+            _run(loop, groups, (visited, factors, *vectors, backward), levels is None)
 
     return sweep
 
@@ -68,12 +71,13 @@ def bind_projections(
 ) -> Project:
     """Bind projections."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
-    args = ((order, rows.indptr, rows.indices, rows.data), weights.reshape(-1))
+    visited, factors = (order, rows.indptr, rows.indices, rows.data), weights.reshape(-1)
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
 
     def project(v: Array, other: Array) -> None:
         for target, values in zip(v.reshape(columns, -1), other.reshape(columns, -1), strict=True):
-            _run(_project_rows, groups, (*args, target, values, backward, of_residual), levels is None)
+            vectors = (factors, target, values)
+            _run(_project_rows, groups, (visited, vectors, backward, of_residual), levels is None)
 
     return project
 
@@ -90,14 +94,15 @@ def _groups(rows: Csr, levels: Levels | None, size: int, num_blocks: int, backwa
 def _run(loop: Callable[..., None], groups: list[tuple[int, int, int]], args: Any, in_order: bool) -> None:
     for first, last, cost in groups:
         if in_order:
-            loop(0, 1, first, last, *args)
+            loop(0, 1, (first, last), *args)
         else:
-            run_parts(loop, cost, first, last, *args)
+            run_parts(loop, cost, (first, last), *args)
 
 
 @inlined
-def _share(part: int, num_parts: int, first: int, last: int) -> tuple[int, int]:
-    """Return the first block of a part, and the block after its last one."""
+def _share(part: int, num_parts: int, group: Group) -> Group:
+    """Return the part of a group that a thread visits."""
+    first, last = group
     return first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
 
 
@@ -117,18 +122,10 @@ def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
 
 @compiled
 def _sweep_rows(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    weights: Array,
-    b: Array,
-    x: Array,
-    backward: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, b: Array, x: Array, backward: bool
 ) -> None:
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(rows.order[place])
@@ -137,21 +134,13 @@ def _sweep_rows(
 
 @compiled
 def _sweep_blocks(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    inverses: Array,
-    residuals: Array,
-    b: Array,
-    x: Array,
-    backward: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, vectors: Three, backward: bool
 ) -> None:
     """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
-    size = inverses.shape[1]
+    residuals, b, x = vectors
+    size = weights.shape[1]
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         block = _visited(step, begin, end, backward)
         place, row = np.uint64(block * size), np.uint64(np.int64(rows.order[block]) * size)
@@ -160,24 +149,16 @@ def _sweep_blocks(
             residuals[place + i] = _minus_row(b[row + i], place + i, rows, x)
         for i in range(count):
             for j in range(count):
-                x[row + i] += inverses[np.uint64(block), i, j] * residuals[place + j]
+                x[row + i] += weights[np.uint64(block), i, j] * residuals[place + j]
 
 
 @compiled
 def _project_rows(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    weights: Array,
-    v: Array,
-    other: Array,
-    backward: bool,
-    of_residual: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, vectors: Three, backward: bool, of_residual: bool
 ) -> None:
+    weights, v, other = vectors
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(rows.order[place])

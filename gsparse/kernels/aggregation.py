@@ -102,7 +102,6 @@ class AggregationKernels(Protocol):
 
         There is an entry for each block with an entry, and on the diagonal. Synchronizes.
         """
-        ...
 
     def examine_rows(
         self, device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float
@@ -111,14 +110,12 @@ class AggregationKernels(Protocol):
 
         `nodes` is `csr` itself if `block_size` is 1, else the result of `block_weights`.
         """
-        ...
 
     def strong_connections(self, device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
         """Return the strong entries and those on the diagonal; the matrix itself if these are all. Synchronizes.
 
         Entry (i, j) is strong if its weight w is positive and w² ≥ θ²·scales[i]·scales[j].
         """
-        ...
 
     def independent_set(
         self, device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
@@ -150,7 +147,6 @@ class AggregationKernels(Protocol):
         (int, int)
             The numbers of nodes that are undecided and that are `OUTSIDE`. Synchronizes.
         """
-        ...
 
     def join_aggregates(self, device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
         """Return the aggregate of each node (int32, -1 for none), and the number of aggregates. Synchronizes.
@@ -159,7 +155,6 @@ class AggregationKernels(Protocol):
         with which the weights of its connections have the largest sum, and the first one of several; if it has more
         than `MOST_SUMMED` entries, that of the heaviest connection. It stays out if it has none.
         """
-        ...
 
 
 class ProlongationKernels(Protocol):
@@ -183,7 +178,6 @@ class ProlongationKernels(Protocol):
             Q, of the shape of `candidates` (zero outside of the aggregates), and R, of shape (k·num_aggregates, k):
             within the aggregate, ``candidates = Q @ R``. A candidate that depends on the ones before it is zero in Q.
         """
-        ...
 
     def prolongator_pattern(
         self, device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
@@ -193,7 +187,6 @@ class ProlongationKernels(Protocol):
         These are the aggregates of the node, and of the nodes with which it has entries that it does not drop. With
         ``theta = 0``, it drops none.
         """
-        ...
 
     def expand_pattern(
         self, device: Device, indptr: Array, indices: Array, block_size: int, k: int
@@ -203,7 +196,6 @@ class ProlongationKernels(Protocol):
         `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. They are the result themselves if
         `block_size` and `k` are 1. The result is of their dtype, or int64 if there are too many entries.
         """
-        ...
 
     def prolongator_values(
         self,
@@ -234,4 +226,3 @@ class ProlongationKernels(Protocol):
         array
             The values, in the order of `expand_pattern`.
         """
-        ...

@@ -62,11 +62,9 @@ class SparseProductKernels(Protocol):
 
         B is sorted. Each sum is made in an order that depends on the structures alone.
         """
-        ...
 
     def spgemm_known(self, device: Device, a: Csr, b: Csr) -> KnownProduct:
         """Return the matrix product with an entry wherever a product contributes, zeros included. Synchronizes."""
-        ...
 
     def spgemm_values(self, device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
         """Return A·B with new values, where `known` is the product of matrices of the same structures.
@@ -74,7 +72,6 @@ class SparseProductKernels(Protocol):
         The values have the same bits as those of `spgemm_known`. The `order` of the result may hold arrays that this
         call has found, with which the next call is faster. May synchronize.
         """
-        ...
 
 
 class SparsePairKernels(Protocol):
@@ -87,7 +84,6 @@ class SparsePairKernels(Protocol):
         have the same structure and no value of the result is 0, the result shares the row pointers and columns of A.
         Synchronizes.
         """
-        ...
 
 
 class SparseRowKernels(Protocol):
@@ -95,21 +91,18 @@ class SparseRowKernels(Protocol):
 
     def row_numbers(self, device: Device, indptr: Array, nnz: int) -> Array:
         """Return the row of each of the `nnz` entries, in indptr's dtype."""
-        ...
 
     def keep_entries(self, device: Device, csr: Csr, keep: Array) -> Csr:
         """Return the entries where `keep` is true, in their order. Synchronizes.
 
         `keep` has a bool for each entry. Values may be of any dtype.
         """
-        ...
 
     def drop_zeros(self, device: Device, csr: Csr) -> Csr:
         """Return the entries that are not 0, in their order: the matrix itself if none is 0. Synchronizes.
 
         Subnormal numbers are not 0.
         """
-        ...
 
     def map_columns(self, device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
         """Return a matrix of `num_cols` columns in which column c of `csr` is column ``places[c]``. Synchronizes.
@@ -117,7 +110,6 @@ class SparseRowKernels(Protocol):
         Entries of columns whose place is -1 are left out. The others keep their order within each row. Values may be of
         any dtype.
         """
-        ...
 
     def triangle(self, device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
         """Return the entries on one side of the diagonal `offset`, and on it, in their order. Synchronizes.
@@ -125,25 +117,21 @@ class SparseRowKernels(Protocol):
         `offset` is column minus row on the diagonal. Entries above it are returned if `upper`, else those below it.
         Values may be of any dtype.
         """
-        ...
 
     def numbers_from_start(self, device: Device, numbers: Array, size: int) -> Array | None:
         """Return indices of an axis as int64 from 0 to ``size - 1``; None if one is out of range. Synchronizes.
 
         Negative ones are counted from the end, as Python does. `numbers` are integers of any dtype.
         """
-        ...
 
     def are_in_range(self, device: Device, numbers: Array, size: int) -> bool:
         """Return whether all numbers, integers of any dtype, are from 0 to ``size - 1``. Synchronizes."""
-        ...
 
     def count_numbers(self, device: Device, numbers: Array, size: int) -> Array:
         """Return how often each number from 0 to ``size - 1`` occurs, as int64.
 
         `numbers` are contiguous, of an index dtype and in range.
         """
-        ...
 
     def places_of(self, device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
         """Return, for each number from 0 to ``size - 1``, its place in `numbers`, or -1. Synchronizes.
@@ -151,26 +139,21 @@ class SparseRowKernels(Protocol):
         Returns None if a number is there more than once. `numbers` are int64 and in range, and `dtype` is an index
         dtype.
         """
-        ...
 
     def slice_rows(self, device: Device, csr: Csr, start: int, count: int) -> Csr:
         """Return `count` consecutive rows, from row `start` on. Values may be of any dtype. Synchronizes."""
-        ...
 
     def take_rows(self, device: Device, csr: Csr, rows: Array) -> Csr:
         """Return the matrix of the given rows, in the given order. Values may be of any dtype. Synchronizes.
 
         `rows` are integers from 0 to ``num_rows - 1``, in any order, with repetitions.
         """
-        ...
 
     def scale_rows(self, device: Device, csr: Csr, factors: Array) -> Array:
         """Return the value of each entry times the factor of its row; factors and values have one compute dtype."""
-        ...
 
     def scale_columns(self, device: Device, csr: Csr, factors: Array) -> Array:
         """Return the value of each entry times the factor of its column."""
-        ...
 
     def sum_runs(self, device: Device, data: Array, starts: Array) -> Array:
         """Return the sum of each run of consecutive values.
@@ -178,14 +161,12 @@ class SparseRowKernels(Protocol):
         Run r begins at ``starts[r]`` and ends where the next one begins, the last one at the end of `data`. No run is
         empty.
         """
-        ...
 
     def diagonal_entries(self, device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
         """Return the diagonal on which column minus row is `offset`; entries that are there twice are added up.
 
         `out` is a contiguous array of the result's size and dtype, to which it is written.
         """
-        ...
 
 
 class TransposeKernels(Protocol):
@@ -196,7 +177,6 @@ class TransposeKernels(Protocol):
 
         It is known to be in canonical form if the matrix is.
         """
-        ...
 
     def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
         """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes.
@@ -205,7 +185,6 @@ class TransposeKernels(Protocol):
         magnitude in either of their rows, and entries that are not stored count as 0. The magnitude of a complex number
         is the larger of its parts.
         """
-        ...
 
     def stable_order(self, device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
         """Return the numbers of the keys in the order of the keys, in which equal keys stay as they are.
@@ -217,14 +196,12 @@ class TransposeKernels(Protocol):
         numbers : array of integers, optional
             The number of each key; 0, 1, 2, ... by default.
         """
-        ...
 
     def order_by_row(self, device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:
         """Return the numbers of entries in the order of their rows, and row pointers of the dtype of `rows`.
 
         `rows` (int32 or int64) has the row of each entry. Entries of one row keep their order.
         """
-        ...
 
 
 class ReductionKernels(Protocol):
@@ -250,7 +227,6 @@ class ReductionKernels(Protocol):
             int64 for int64 and for "nonzero". Otherwise float64 or complex128, or what NumPy's sum of these terms is;
             "absolute" and "square" are real. May synchronize.
         """
-        ...
 
     def extreme_entries(
         self, device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, full: int = 0,
@@ -261,7 +237,6 @@ class ReductionKernels(Protocol):
         `bounds` and `longest` are as for `sum_entries`, `extreme` is one of `EXTREMES`. In runs of fewer than `full`
         values a 0 takes part. May synchronize.
         """
-        ...
 
     def extreme_positions(
         self, device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, unsigned: bool = False
@@ -270,18 +245,15 @@ class ReductionKernels(Protocol):
 
         The arguments are those of `extreme_entries`. May synchronize.
         """
-        ...
 
     def first_where(self, device: Device, values: Array, *tests: str) -> int | None:
         """Return the first position whose value passes one of these `TESTS`, or None. Synchronizes.
 
         `values` may also be booleans. An array of more dimensions is read row by row.
         """
-        ...
 
     def count_where(self, device: Device, values: Array, *tests: str) -> int:
         """Return how many values pass one of these tests; see `first_where`. Synchronizes."""
-        ...
 
     def extreme_columns(
         self, device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False
@@ -291,7 +263,6 @@ class ReductionKernels(Protocol):
         `csr` is sorted and `positions` come from `extreme_positions`. As in SciPy, an entry that is NaN yields to an
         entry that is not stored, and a row without entries has its extreme in column 0.
         """
-        ...
 
 
 class EditKernels(Protocol):
@@ -309,21 +280,18 @@ class EditKernels(Protocol):
         Also return how many of these places have none, and whether one has several. There is at least one place.
         Synchronizes.
         """
-        ...
 
     def sample_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
         """Return the sum of the entries at each row and column, in an order that depends on their row alone.
 
         Values are of a compute dtype unless rows are sorted.
         """
-        ...
 
     def sample_entry(self, device: Device, csr: Csr, row: int, column: int) -> Any:
         """Return the entry at a row and a column of a sorted matrix as a NumPy scalar; 0 if there is none.
 
         Synchronizes.
         """
-        ...
 
     def put_values(self, device: Device, data: Array, positions: Array, values: Array) -> None:
         """Write each value to its position (int64), in place. Negative positions are left out.
@@ -331,7 +299,6 @@ class EditKernels(Protocol):
         No position is there twice, unless `values` has one element, which is then written to all positions. Both arrays
         have one dtype.
         """
-        ...
 
     def insert_entries(
         self, device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool
@@ -341,11 +308,6 @@ class EditKernels(Protocol):
         There is one value for each new entry, of the dtype of the matrix. If rows are sorted, the new entries of a row
         are sorted too, and are merged with the others. Otherwise they come before the others.
         """
-        ...
-
-    def missing_entries(self, device: Device, csr: Csr) -> Csr:
-        """Return the boolean matrix with an entry, True, wherever a sorted matrix has none."""
-        ...
 
     def add_entries(self, device: Device, csr: Csr, dense: Array) -> None:
         """Add each entry to its place in a dense array, in place.
@@ -353,11 +315,9 @@ class EditKernels(Protocol):
         The array has the shape and the dtype of the matrix and is in C order. Entries that are there several times are
         added in their order, numbers of an integer dtype wrap, and booleans are true if one of them is.
         """
-        ...
 
     def take_elements(self, device: Device, csr: Csr, dense: Array) -> Array:
         """Return the element of a dense array at the place of each entry. The array may have any strides."""
-        ...
 
     def dot_rows(self, device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
         """Return the inner product of ``left[rows[e]]`` and the conjugate of ``right[columns[e]]`` for each e.
@@ -365,7 +325,6 @@ class EditKernels(Protocol):
         `rows` and `columns` are of one index dtype and have equal lengths. Here and in `product_gradients`, dense
         arrays have two dimensions and are contiguous row by row. All values have one floating-point or complex dtype.
         """
-        ...
 
     def product_gradients(
         self, device: Device, transposed: Csr, values: Array, gradient: Array, x: Array
@@ -391,4 +350,3 @@ class EditKernels(Protocol):
         array, shape (nnz,)
             In the order of `values`.
         """
-        ...

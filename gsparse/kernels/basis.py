@@ -198,9 +198,7 @@ class BasisKernels(Protocol):
     @property
     def Arnoldi(self) -> type[Arnoldi]:
         """The backend's implementation of `Arnoldi`."""
-        ...
 
     @property
     def Decomposition(self) -> type[Decomposition]:
         """The backend's implementation of `Decomposition`."""
-        ...

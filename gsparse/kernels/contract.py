@@ -71,7 +71,6 @@ class Multiply(Protocol):
 
         Where this is not 0, a call takes one more argument: an array `dots` of as many elements in double precision.
         """
-        ...
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None: ...
 
@@ -99,7 +98,6 @@ class BindProduct(Protocol):
         Plain values are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance);
         tables of values are of `dtype`.
         """
-        ...
 
 
 class SpmvKernels(Protocol):
@@ -108,12 +106,10 @@ class SpmvKernels(Protocol):
     @property
     def PRODUCTS(self) -> Mapping[str, BindProduct]:
         """How to bind a product in each storage format, by the name of the format."""
-        ...
 
     @property
     def FIRST_FORMAT(self) -> str:
         """A format without set-up that is fast enough for a few products of any matrix; "auto" if there is none."""
-        ...
 
 
 class SpmmKernels(Protocol):
@@ -122,12 +118,10 @@ class SpmmKernels(Protocol):
     @property
     def FORMATS(self) -> tuple[str, ...]:
         """The names of the formats that these products can read, besides CSR."""
-        ...
 
     @property
     def READS_HALVES(self) -> bool:
         """Whether these products also read CSR's values in half the precision."""
-        ...
 
     @property
     def TRANSPOSED_PRODUCT(self) -> Callable[[Csr, Array, Array, Any, Any, bool], None] | None:
@@ -135,7 +129,6 @@ class SpmmKernels(Protocol):
 
         It needs no transposed arrays. x and y are vectors, or have several columns.
         """
-        ...
 
     def csr_spmm(
         self,
@@ -155,7 +148,6 @@ class SpmmKernels(Protocol):
         converted to `dtype`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the
         GPU does not use them.
         """
-        ...
 
 
 class TriangularKernels(Protocol):
@@ -164,7 +156,6 @@ class TriangularKernels(Protocol):
     @property
     def NEEDS_LEVELS(self) -> bool:
         """Whether triangular factors are solved level by level, and so need `Levels`."""
-        ...
 
     def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
         """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
@@ -172,7 +163,6 @@ class TriangularKernels(Protocol):
         The level of a row is one more than the highest level of the rows that its entries name, and 0 without entries.
         Within a level, rows are in ascending order. The values are not read.
         """
-        ...
 
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
         """Replace the values of a square matrix by its incomplete factors on the same pattern, in place.
@@ -181,7 +171,6 @@ class TriangularKernels(Protocol):
         `diagonal` holds the position of each row's diagonal entry. `levels` are those of the entries below the
         diagonal; they are None where `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN in later rows.
         """
-        ...
 
     def triangular_solver(
         self, device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
@@ -191,7 +180,6 @@ class TriangularKernels(Protocol):
         N is upper triangular where `upper` is true, else lower. `x` and `y` hold `columns` vectors one after the other
         and do not overlap. `levels` are None where `NEEDS_LEVELS` is false.
         """
-        ...
 
     def factorize_block_ilu0(
         self, device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
@@ -205,7 +193,6 @@ class TriangularKernels(Protocol):
         product with its inverse are closer to the identity than `largest_error`. An irregular block leaves inf and NaN
         in later rows.
         """
-        ...
 
     def block_triangular_solver(
         self, device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
@@ -215,7 +202,6 @@ class TriangularKernels(Protocol):
         `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements; where these are no multiple
         of the size, the last block of rows has fewer elements, and the elements of N past them are 0.
         """
-        ...
 
     def invert_blocks(
         self, device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float
@@ -239,7 +225,6 @@ class TriangularKernels(Protocol):
         array, shape (num_blocks, size, size)
         array of uint8, shape (num_blocks,)
         """
-        ...
 
     def bind_block_step(
         self,
@@ -270,7 +255,6 @@ class TriangularKernels(Protocol):
         copies : bool
             Whether r finally becomes b.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -133,11 +133,9 @@ class ExchangeKernels(Protocol):
     @property
     def Mailboxes(self) -> type[Mailboxes]:
         """The backend's implementation of `Mailboxes`."""
-        ...
 
     def gather(self, device: Device, x: Array, numbers: Array, out: Array) -> None:
         """Compute out = x[numbers]."""
-        ...
 
     def scatter_add(
         self,
@@ -153,8 +151,6 @@ class ExchangeKernels(Protocol):
         With `x` and `dots` it also leaves ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values in
         `dots`.
         """
-        ...
 
     def num_scatter_dots(self, count: int) -> int:
         """Return how many partial sums `scatter_add` of `count` values leaves; 0 where it leaves none."""
-        ...

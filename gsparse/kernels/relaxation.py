@@ -31,14 +31,13 @@ class RelaxationKernels(Protocol):
     the reverse order. The functions that are returned neither wait nor allocate.
     """
 
-    def color_rows(self, device: Device, csr: Csr, transposed: Csr | None) -> Array:
+    def color_rows(self, device: Device, graph: Csr) -> Array:
         """Return a colour for each row (int32, from 0 on): rows that are joined by an entry have different colours.
 
-        `transposed` is the transpose of `csr` if its structure is not symmetric, else None. A row gets the smallest
-        colour that no neighbour of higher priority has. Rows with more entries have higher priority, and rows with
-        about as many have it by a hash of their number, so that the colours are the same on every device. Synchronizes.
+        The structure of `graph` is symmetric; entries may be there several times. A row gets the smallest colour that
+        no neighbour of higher priority has. Rows with more entries have higher priority, and rows with about as many
+        have it by a hash of their number, so that the colours are the same on every device. Synchronizes.
         """
-        ...
 
     def bind_sweep(
         self,
@@ -65,7 +64,6 @@ class RelaxationKernels(Protocol):
         start : str
             `EVERY_GROUP`, `NOT_THE_FIRST` or `FROM_ZERO`.
         """
-        ...
 
     def bind_projections(
         self,
@@ -83,4 +81,3 @@ class RelaxationKernels(Protocol):
         δ = w·(b_i - g·v) and v += δ·conj(g): with v = x, this is a sweep of Kaczmarz's method. With `of_residual`, b is
         zero and y_i -= δ: with v = b - A·x, y = x and G = Aᴴ, this is a sweep of Gauss-Seidel's method for AᴴA·x = Aᴴb.
         """
-        ...

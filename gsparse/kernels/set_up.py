@@ -101,29 +101,24 @@ class LayoutKernels(Protocol):
     @property
     def SORTING_SCOPE(self) -> int:
         """Rows within which slices are sorted by length."""
-        ...
 
     @property
     def CHUNK_SIZE(self) -> int:
         """Entries of a chunk of a long row."""
-        ...
 
     @property
     def LONG_LENGTH(self) -> int:
         """Entries above which a row is kept out of slices."""
-        ...
 
     @property
     def SCALAR_LENGTH(self) -> int:
         """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
-        ...
 
     def survey(self, device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
         """Return the statistics of row pointers and columns, whatever the arrays hold. Synchronizes.
 
         `spans` says whether `Survey.run_span` is wanted.
         """
-        ...
 
     def long_rows(
         self, device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
@@ -134,7 +129,6 @@ class LayoutKernels(Protocol):
         position `first` on, each beginning with a whole run. `limit` is one of the backend's constants (with `first`,
         `LONG_LENGTH`).
         """
-        ...
 
     def cut_slices(
         self, device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
@@ -145,20 +139,17 @@ class LayoutKernels(Protocol):
         consecutive ones by falling length, rows of equal length in order; -1 marks places without a row, at the end.
         `rows` is None where all rows keep their order. Synchronizes where it sorts.
         """
-        ...
 
     def lay_out(self, device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
         """Return items, one for each entry in CSR order, at the positions of `slices`, and `padding` elsewhere.
 
         Long rows are included. Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
         """
-        ...
 
     def lay_out_ellpack(
         self, device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any
     ) -> Array:
         """Return the same for the column-major positions of `Ellpack`."""
-        ...
 
     def lane_rows(
         self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
@@ -172,14 +163,12 @@ class LayoutKernels(Protocol):
         frequent steps, and then in their order. `numbers` is that of `LaneSlices`. On a CPU it is None, and each row
         has one lane.
         """
-        ...
 
     def lane_positions(self, device: Device, csr: Csr, slices: LaneSlices) -> Array:
         """Return the position of each entry, in CSR's order, as int64.
 
         Those of the frequent positions come first, and the rare ones follow (`LaneSlices`).
         """
-        ...
 
 
 class BlockKernels(Protocol):
@@ -188,7 +177,6 @@ class BlockKernels(Protocol):
     @property
     def SLICES_BLOCKS(self) -> bool:
         """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
-        ...
 
     def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
         """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
@@ -197,21 +185,18 @@ class BlockKernels(Protocol):
         The blocks of a row may be in any order, and there several times. A matrix without such blocks is recognized
         from its first rows. Synchronizes.
         """
-        ...
 
     def block_parts(self, device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
         """Return (indptr, indices) whose rows are the parts of block rows (`BlockRows`), and whose entries the blocks.
 
         Each block row is divided into `row_lanes` parts.
         """
-        ...
 
     def lay_out_blocks(self, device: Device, blocks: BlockRows, items: Array) -> Array:
         """Return items, one for each entry in CSR order, at the positions of `Bsr`, and zeros elsewhere.
 
         Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
         """
-        ...
 
     def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
         """Return the pattern of A·B for two matrices of blocks, with a block wherever a product contributes, sorted.
@@ -220,7 +205,6 @@ class BlockKernels(Protocol):
         patterns is that of the values. Returns None where `multiply_blocks` would take longer than `spgemm`.
         Synchronizes.
         """
-        ...
 
     def multiply_blocks(
         self, device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
@@ -230,7 +214,6 @@ class BlockKernels(Protocol):
         `patterns` are those of A, B and C, which `block_product` returns. Each sum is made in the order of A's row. C's
         blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
         """
-        ...
 
 
 class EncodeKernels(Protocol):
@@ -239,28 +222,23 @@ class EncodeKernels(Protocol):
     @property
     def CSR_CODES(self) -> tuple[np.dtype[Any], ...]:
         """Dtypes to which columns in CSR order may be narrowed."""
-        ...
 
     @property
     def LOOKS_UP(self) -> bool:
         """Whether reading a value from a table by a one-byte code is faster than reading it in half the precision."""
-        ...
 
     @property
     def SHARES_RUNS(self) -> bool:
         """Whether a product takes consecutive rows of one pattern together, so that their number decides its time."""
-        ...
 
     def run_span(self, device: Device, columns: Array, num_cols: int) -> int:
         """Return the largest distance between the columns of one run, over all runs of positions.
 
         Padding (negative columns) is not counted. Synchronizes.
         """
-        ...
 
     def encode_columns(self, device: Device, columns: Array, dtype: Any) -> Columns:
         """Return columns as distances of `dtype` from a base for each run; they must fit below the padding code."""
-        ...
 
     def distinct_keys(self, device: Device, keys: Array, limit: int) -> tuple[HostArray, npt.NDArray[np.int64]] | None:
         """Return the distinct keys, rising, and a position of each in `keys`; both on the host.
@@ -268,15 +246,12 @@ class EncodeKernels(Protocol):
         `keys` are uint32 or uint64. Returns None where there are more than `limit` distinct keys; `limit` is at most
         4096. Synchronizes.
         """
-        ...
 
     def encode_keys(self, device: Device, keys: Array, table: Array, dtype: Any) -> Array:
         """Return the position of each key in the sorted `table`, which holds all of them."""
-        ...
 
     def row_keys(self, device: Device, csr: Csr, values: bool) -> Array:
         """Return a hash (uint64) of each row's length and offsets, column minus row, and of its values if `values`."""
-        ...
 
     def rows_follow(
         self, device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
@@ -286,17 +261,14 @@ class EncodeKernels(Protocol):
         Row i is compared with row ``representatives[codes[i]]``: the offsets, and the values if `values` is true.
         Synchronizes.
         """
-        ...
 
     def gather_rows(
         self, device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
     ) -> tuple[Array, Array | None]:
         """Return the int32 offsets of the representative rows, row r's at ``indptr[r]``, and their values if asked."""
-        ...
 
     def survives_halving(self, device: Device, data: Array) -> bool:
         """Return whether every float64 or complex128 value comes back from half the precision with the same bits.
 
         That must hold however the values are cast. Synchronizes.
         """
-        ...

@@ -246,17 +246,14 @@ class StepState(Protocol):
     @property
     def cells(self) -> Array:
         """The scalars in double precision; those of one right-hand side are contiguous."""
-        ...
 
     @property
     def history(self) -> Array:
         """The recent residuals of each right-hand side."""
-        ...
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
         """A function that adds up sums over all ranks, in place, or None if there is one rank."""
-        ...
 
 
 class StepKernels(Protocol):
@@ -264,13 +261,11 @@ class StepKernels(Protocol):
 
     def compile_steps(self, device: Device, program: Program, dtype: np.dtype[Any]) -> None:
         """Begin to compile the passes of a program for vectors of this dtype, if other threads can do that."""
-        ...
 
     def bind_step(
         self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
     ) -> Call:
         """Return a call that runs one step of a program on these vectors."""
-        ...
 
     def bind_iterations(
         self,
@@ -289,14 +284,12 @@ class StepKernels(Protocol):
         There is one right-hand side, values and vectors have one dtype, and the longest row has `width` entries. None
         if the device has no such kernel, or if the matrix is too large for it.
         """
-        ...
 
     def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
         """Return an array for the partial sums that a product leaves, and what must be called after the product.
 
         Steps that are bound later read the sum under `name`. Only for products whose `num_dots` is not 0.
         """
-        ...
 
     def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
         """Write real numbers between -1/2 and 1/2 that look random: element i is a hash of i + 1 + offset, modulo 2³².
@@ -304,4 +297,3 @@ class StepKernels(Protocol):
         For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
         the lower ones by an exclusive or. The element is h / 2³² - 1/2.
         """
-        ...

@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array, result_dtype
 from gsparse.formats import Csr
-from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar, is_zero_dimensional_object, sparse_result
 from gsparse.matrix.host_operations import run_on_host
@@ -25,6 +24,7 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of, shape_mismatch
 from gsparse.sparse.construction import check_dtype
+from gsparse.sparse.editing import missing_entries
 from gsparse.sparse.reshaping import added_to, dense_of, full
 
 
@@ -103,7 +103,7 @@ def _complement(matrix: MatrixLike, csr: Csr) -> Any:
     """
     device = matrix.device
     with device.active(), device.memory_guard():
-        missing = kernels_of(device).edits.missing_entries(device, csr)
+        missing = missing_entries(device, csr)  # synchronizes
     return matrix_of(matrix, missing, matrix.shape, type(matrix))
 
 

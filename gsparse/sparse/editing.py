@@ -9,6 +9,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
 _MAX_INT64 = np.iinfo(np.int64).max
@@ -134,3 +135,14 @@ def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
         cut = kernels_of(device).sparse_rows.keep_entries(device, csr, csr.indices < num_cols)
         csr = replace(cut, is_canonical=csr.is_canonical)
     return replace(csr, shape=shape)
+
+
+def missing_entries(device: Device, csr: Csr) -> Csr:
+    """Return the boolean matrix with an entry, True, wherever a sorted matrix has none. Synchronizes."""
+    xp, (num_rows, num_cols) = device.xp, csr.shape
+    is_missing = xp.ones(csr.shape, np.bool_)
+    is_missing[kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz), csr.indices] = False
+    index = csr.indices.dtype if num_rows * num_cols - csr.nnz <= MAX_INT32 else np.dtype(np.int64)
+    indptr = (xp.arange(num_rows + 1, dtype=np.int64) * num_cols - csr.indptr).astype(index)
+    columns = xp.broadcast_to(xp.arange(num_cols, dtype=index), csr.shape)[is_missing]  # synchronizes
+    return Csr(csr.shape, indptr, columns, xp.ones(columns.size, np.bool_), is_canonical=True)

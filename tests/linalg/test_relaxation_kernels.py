@@ -15,7 +15,7 @@ from gsparse.device.select import get_device
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
-from gsparse.linalg.preconditioners.row_order import find_levels, ordered_matrix
+from gsparse.linalg.preconditioners.row_order import find_levels, ordered_matrix, symmetric_graph
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.linalg.problems import convection, laplacian
 from tests.support import DTYPES, INDEX_DTYPES, STRUCTURES, random_values
@@ -54,10 +54,6 @@ def upload(device: Device, S: Any, index: Any = np.int32) -> Csr:
     return Csr(S.shape, *arrays, True)
 
 
-def transposed(device: Device, csr: Csr) -> Csr:
-    return kernels_of(device).transpose.csr_transpose(device, csr)
-
-
 def assert_independent(S: Any, groups: Any) -> None:
     """Check that no entry joins two rows of the same group."""
     rows, columns = sp.coo_array(S).coords
@@ -81,8 +77,8 @@ def test_colours_separate_neighbours_and_are_the_same_on_every_device(device: De
     colors = []
     for place in (device, cpu):
         with place.active():
-            csr = upload(place, S, index)
-            colors.append(place.download(kernels_of(place).relaxation.color_rows(place, csr, transposed(place, csr))))
+            graph = symmetric_graph(place, upload(place, S, index))
+            colors.append(place.download(kernels_of(place).relaxation.color_rows(place, graph)))
     assert colors[0].dtype == np.int32
     assert_independent(S, colors[0])
     np.testing.assert_array_equal(colors[0], colors[1])

@@ -7,6 +7,7 @@ distance two, and no other node looks at more than its own label, so that the ti
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,9 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import ISOLATED, MEASURES, MOST_SUMMED, OUTSIDE, UNDECIDED, Examination
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.instructions import bits_of, from_bits
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
-from gsparse.kernels.cpu.sparse_rows import Rows
+from gsparse.kernels.cpu.sparse_rows import Rows, keep_entries
 
 # Bits of a float64 that the rounding of a weight clears: 16 of its 52 remain.
 _CLEARED = np.uint64((1 << 36) - 1)
@@ -36,7 +36,8 @@ _NEVER = np.int32(2**31 - 1)
 @inlined
 def rounded(magnitude: Any) -> Any:
     """Round a magnitude to 17 bits."""
-    return from_bits((bits_of(np.float64(magnitude)) + _HALF) & ~_CLEARED)
+    bits = np.float64(magnitude).view(np.uint64)
+    return np.uint64((bits + _HALF) & ~_CLEARED).view(np.float64)
 
 
 @inlined
@@ -190,18 +191,10 @@ def _examine(
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Count the strong entries of each row, then copy them."""
-    counts, cost = np.zeros(nodes.num_rows + 1, np.int64), nodes.nnz + nodes.num_rows
-    matrix = (nodes.indptr, nodes.indices, nodes.data)
-    run_parts(_count_strong, cost, matrix, scales, theta * theta, counts)
-    np.cumsum(counts, out=counts)
-    nnz, index = int(counts[-1]), nodes.indices.dtype
-    if nnz == nodes.nnz:
-        return nodes
-    strong = Csr(nodes.shape, counts.astype(index), np.empty(nnz, index), np.empty(nnz, nodes.dtype), is_canonical=True)
-    arrays = (strong.indptr, strong.indices, strong.data)
-    run_parts(_copy_strong, cost, matrix, scales, theta * theta, arrays)
-    return strong
+    """Mark the strong entries of each row, then copy them."""
+    is_strong, matrix = np.empty(nodes.nnz, np.bool_), (nodes.indptr, nodes.indices, nodes.data)
+    run_parts(_mark_strong, nodes.nnz + nodes.num_rows, matrix, scales, theta * theta, is_strong)
+    return nodes if is_strong.all() else replace(keep_entries(device, nodes, is_strong), is_canonical=True)
 
 
 @inlined
@@ -213,26 +206,12 @@ def _is_strong(row: Any, column: Any, value: Any, scales: Array, square: float) 
 
 
 @compiled
-def _count_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square: float, counts: Array) -> None:
+def _mark_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square: float, is_strong: Array) -> None:
     indptr, indices, data = matrix
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        count = np.int64(0)
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            count += _is_strong(row, np.int64(indices[np.uint64(k)]), data[np.uint64(k)], scales, square)
-        counts[np.uint64(row + 1)] = count
-
-
-@compiled
-def _copy_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square: float, strong: Rows) -> None:
-    indptr, indices, data = matrix
-    strong_indptr, strong_indices, strong_data = strong
-    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
-        to = np.uint64(strong_indptr[np.uint64(row)])
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            column, value = indices[np.uint64(k)], data[np.uint64(k)]
-            if _is_strong(row, np.int64(column), value, scales, square):
-                strong_indices[to], strong_data[to] = column, value
-                to += np.uint64(1)
+            column = np.int64(indices[np.uint64(k)])
+            is_strong[np.uint64(k)] = _is_strong(row, column, data[np.uint64(k)], scales, square)
 
 
 def independent_set(

@@ -21,6 +21,8 @@ from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
 # The rows and columns of new entries, or of samples.
 Places = tuple[Array, Array]
+# The transpose, with the places of its entries and the values there; or gradients and what they are computed from.
+Four = tuple[Array, Array, Array, Array]
 
 
 def _items(data: Array) -> Array:
@@ -76,16 +78,6 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
     old, new = (csr.indptr, csr.indices, _items(csr.data)), (indptr, result.indices, _items(result.data))
     run_parts(_insert_entries, nnz + csr.num_rows, old, new, columns, _items(values), is_sorted)
     return result
-
-
-def missing_entries(device: Device, csr: Csr) -> Csr:
-    """Write the columns between those of each row."""
-    count = csr.num_rows * csr.num_cols - csr.nnz
-    index = csr.indices.dtype if count <= MAX_INT32 else np.dtype(np.int64)
-    indptr = (np.arange(csr.num_rows + 1, dtype=np.int64) * csr.num_cols - csr.indptr).astype(index)
-    indices = np.empty(count, index)
-    run_parts(_list_missing, csr.nnz + count, csr.num_cols, csr.indptr, csr.indices, indptr, indices)
-    return Csr(csr.shape, indptr, indices, np.ones(count, np.bool_), is_canonical=True)
 
 
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
@@ -173,22 +165,6 @@ def _insert_entries(
 
 
 @compiled
-def _list_missing(
-    part: int, num_parts: int, num_cols: int, indptr: Array, indices: Array, new_indptr: Array, new_indices: Array
-) -> None:
-    for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
-        to, column = np.int64(new_indptr[np.uint64(row)]), np.int64(0)
-        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
-            for missing in range(column, np.int64(indices[np.uint64(k)])):
-                new_indices[np.uint64(to)] = missing
-                to += 1
-            column = np.int64(indices[np.uint64(k)]) + 1
-        for missing in range(column, num_cols):
-            new_indices[np.uint64(to)] = missing
-            to += 1
-
-
-@compiled
 def _add_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: Array) -> None:
     indptr, indices, data = source
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
@@ -225,9 +201,9 @@ def product_gradients(device: Device, transposed: Csr, values: Array, gradient: 
     entries = (transposed.indptr, transposed.indices, transposed.data, values)
     arrays = (gradient.reshape(-1), x.reshape(-1), of_x, of_values)
     if width == 1:
-        run_parts(_vector_gradients, values.size + x.size, *entries, *arrays)
+        run_parts(_vector_gradients, values.size + x.size, entries, arrays)
     else:
-        run_parts(_columns_gradients, (values.size + x.shape[0]) * (1 + width), *entries, *arrays, width)
+        run_parts(_columns_gradients, (values.size + x.shape[0]) * (1 + width), entries, arrays, width)
     return of_x.reshape(x.shape), of_values
 
 
@@ -244,18 +220,9 @@ def _dot_rows(
 
 
 @compiled
-def _vector_gradients(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    numbers: Array,
-    values: Array,
-    gradient: Array,
-    x: Array,
-    of_x: Array,
-    of_values: Array,
-) -> None:
+def _vector_gradients(part: int, num_parts: int, entries: Four, arrays: Four) -> None:
+    indptr, indices, numbers, values = entries
+    gradient, x, of_x, of_values = arrays
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         factor, total = np.conj(x[np.uint64(row)]), of_x[np.uint64(row)]
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
@@ -266,19 +233,9 @@ def _vector_gradients(
 
 
 @compiled_loosely
-def _columns_gradients(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    numbers: Array,
-    values: Array,
-    gradient: Array,
-    x: Array,
-    of_x: Array,
-    of_values: Array,
-    width: int,
-) -> None:
+def _columns_gradients(part: int, num_parts: int, entries: Four, arrays: Four, width: int) -> None:
+    indptr, indices, numbers, values = entries
+    gradient, x, of_x, of_values = arrays
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         own = np.int64(row) * width
         for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):

@@ -1,4 +1,4 @@
-"""Operations that numba does not have: division as on a GPU, bits of numbers, and requests for later elements.
+"""Operations that numba does not have: division as on a GPU, the lowest bit, and requests for later elements.
 
 A division by zero results in inf and NaN, as in NumPy, where numba's complex division raises. An element that a loop
 needs later is requested in advance, so that the loop does not wait for the memory then.
@@ -16,7 +16,7 @@ from numba import types as numba_types
 from numba.core import cgutils
 from numba.extending import overload
 
-from gsparse.kernels.cpu.jit import OPTIONS
+from gsparse.kernels.cpu.jit import OPTIONS, intrinsic
 
 types: Any = numba_types
 _LINE_BYTES = 64
@@ -62,38 +62,14 @@ def _divide_scalars(a: Any, b: Any) -> Callable[[Any, Any], Any]:
     return _divide_complex if _is_complex(a, b) else _divide_real_scalars
 
 
-def _num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
+@intrinsic
+def num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
     """Return the number of zeros below the lowest bit of a uint64 that is set."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.IntType(1)(1))
 
     return types.uint64(types.uint64), emit
-
-
-num_trailing_zeros = cast("Callable[..., Any]", extending.intrinsic(_num_trailing_zeros))
-
-
-def _bits_of(typing: Any, number: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return the bits of a float64 as a uint64."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.uint64(types.float64), emit
-
-
-def _from_bits(typing: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return the float64 that has the bits of a uint64."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.uint64), emit
-
-
-bits_of = cast("Callable[..., Any]", extending.intrinsic(_bits_of))
-from_bits = cast("Callable[..., Any]", extending.intrinsic(_from_bits))
 
 
 def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Callable[..., Any]] | None:

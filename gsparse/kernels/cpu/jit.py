@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba import extending
 from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -159,3 +160,8 @@ def _own_cache_folder() -> Iterator[None]:
 def subroutine(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function for calls from compiled code only. It has no wrapper: a call from Python ends the process."""
     return cast("Callable[P, R]", numba.njit(**SUBROUTINE_OPTIONS)(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Apply numba's `intrinsic`; mypy does not know that the result has one argument less than the function."""
+    return cast("Callable[..., Any]", extending.intrinsic(function))

@@ -19,13 +19,12 @@ lane has the bits of a scalar loop. Positions are uint64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import numba.extending
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
+from gsparse.kernels.cpu.jit import intrinsic
 from gsparse.kernels.cpu.vectors import (
     I32,
     LANES,
@@ -47,12 +46,6 @@ from gsparse.kernels.cpu.vectors import (
     unpack,
     widen_parts,
 )
-
-
-def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply numba's `intrinsic`; mypy does not know that the result has one argument less than the function."""
-    return cast("Callable[..., Any]", numba.extending.intrinsic(function))
-
 
 # ---- reading and writing
 

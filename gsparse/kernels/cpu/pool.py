@@ -8,12 +8,11 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import threadpoolctl
 from llvmlite import ir
-from numba import extending
 from numba import types as numba_types
 from numba.core import cgutils as numba_cgutils
 from numba.core import imputils as numba_imputils
@@ -21,7 +20,7 @@ from numba.core import imputils as numba_imputils
 from gsparse._interrupt import uninterrupted
 from gsparse.device.locks import make_lock
 from gsparse.device.threads import get_num_threads, set_num_threads
-from gsparse.kernels.cpu.jit import jitted, subroutine
+from gsparse.kernels.cpu.jit import intrinsic, jitted, subroutine
 
 Emit = Callable[..., Any]
 
@@ -42,15 +41,11 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 
-def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    return cast("Callable[..., Any]", extending.intrinsic(function))
-
-
 def _word(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, ir.IntType(64).as_pointer())
 
 
-@_intrinsic
+@intrinsic
 def add(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
     """Add to a word, and return its previous value."""
 
@@ -60,7 +55,7 @@ def add(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
     return types.int64(types.int64, types.int64), emit
 
 
-@_intrinsic
+@intrinsic
 def load(typing: Any, address: Any) -> tuple[Any, Emit]:
     """Return the value of a word."""
 
@@ -70,7 +65,7 @@ def load(typing: Any, address: Any) -> tuple[Any, Emit]:
     return types.int64(types.int64), emit
 
 
-@_intrinsic
+@intrinsic
 def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, Emit]:
     """Set a word if it has the expected value, and return whether it had."""
 
@@ -103,7 +98,7 @@ def wake(word: int, sleepers: int) -> None:
     _syscall(FUTEX, word, _WAKE, sleepers, 0, 0, 0)
 
 
-@_intrinsic
+@intrinsic
 def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
     """Return the address of a copy of `value` on the stack of the calling function, valid until that returns."""
 
@@ -113,7 +108,7 @@ def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
     return types.int64(value), emit
 
 
-@_intrinsic
+@intrinsic
 def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
     """Return the address of a function that `call_part` calls: it calls ``kernel(part, num_parts, *args)``.
 
@@ -139,7 +134,7 @@ def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
     return types.int64(kernel, args), emit
 
 
-@_intrinsic
+@intrinsic
 def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) -> tuple[Any, Emit]:
     """Call the function at the address `caller`, made by `part_caller`, and return whether it raised."""
 

@@ -25,6 +25,11 @@ from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 _HASH_BITS = 26
 
 
+# The first block of a group, and the block after its last one.
+Group = tuple[int, int]
+Three = tuple[Array, Array, Array]
+
+
 class VisitedRows(NamedTuple):
     """The rows of a matrix in the order of a sweep, as loops take them.
 
@@ -46,11 +51,8 @@ def bind_sweep(
     order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
     loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
     visited = (order, rows.indptr, rows.indices, rows.data)
-    factors: tuple[Array, ...]
-    if size == 1:
-        factors = (weights.reshape(-1),)
-    else:
-        factors = (np.ascontiguousarray(weights), np.empty(num_blocks * size, rows.dtype))
+    factors = weights.reshape(-1) if size == 1 else np.ascontiguousarray(weights)
+    residuals = np.empty(num_blocks * size if size > 1 else 0, rows.dtype)
     groups = _groups(rows, levels, size, num_blocks, backward)
     groups = groups[1:] if start == NOT_THE_FIRST and levels is not None else groups
 
@@ -58,7 +60,8 @@ def bind_sweep(
         if start == FROM_ZERO:
             x[...] = 0
         for source, target in zip(b.reshape(columns, -1), x.reshape(columns, -1), strict=True):
-            _run(loop, groups, (visited, *factors, source, target, backward), levels is None)
+            vectors = (source, target) if size == 1 else ((residuals, source, target),)
+            _run(loop, groups, (visited, factors, *vectors, backward), levels is None)
 
     return sweep
 
@@ -68,12 +71,13 @@ def bind_projections(
 ) -> Project:
     """Bind projections."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
-    args = ((order, rows.indptr, rows.indices, rows.data), weights.reshape(-1))
+    visited, factors = (order, rows.indptr, rows.indices, rows.data), weights.reshape(-1)
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
 
     def project(v: Array, other: Array) -> None:
         for target, values in zip(v.reshape(columns, -1), other.reshape(columns, -1), strict=True):
-            _run(_project_rows, groups, (*args, target, values, backward, of_residual), levels is None)
+            vectors = (factors, target, values)
+            _run(_project_rows, groups, (visited, vectors, backward, of_residual), levels is None)
 
     return project
 
@@ -90,14 +94,15 @@ def _groups(rows: Csr, levels: Levels | None, size: int, num_blocks: int, backwa
 def _run(loop: Callable[..., None], groups: list[tuple[int, int, int]], args: Any, in_order: bool) -> None:
     for first, last, cost in groups:
         if in_order:
-            loop(0, 1, first, last, *args)
+            loop(0, 1, (first, last), *args)
         else:
-            run_parts(loop, cost, first, last, *args)
+            run_parts(loop, cost, (first, last), *args)
 
 
 @inlined
-def _share(part: int, num_parts: int, first: int, last: int) -> tuple[int, int]:
-    """Return the first block of a part, and the block after its last one."""
+def _share(part: int, num_parts: int, group: Group) -> Group:
+    """Return the part of a group that a thread visits."""
+    first, last = group
     return first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
 
 
@@ -117,18 +122,10 @@ def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
 
 @compiled
 def _sweep_rows(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    weights: Array,
-    b: Array,
-    x: Array,
-    backward: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, b: Array, x: Array, backward: bool
 ) -> None:
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(rows.order[place])
@@ -137,21 +134,13 @@ def _sweep_rows(
 
 @compiled
 def _sweep_blocks(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    inverses: Array,
-    residuals: Array,
-    b: Array,
-    x: Array,
-    backward: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, vectors: Three, backward: bool
 ) -> None:
     """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
-    size = inverses.shape[1]
+    residuals, b, x = vectors
+    size = weights.shape[1]
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         block = _visited(step, begin, end, backward)
         place, row = np.uint64(block * size), np.uint64(np.int64(rows.order[block]) * size)
@@ -160,24 +149,16 @@ def _sweep_blocks(
             residuals[place + i] = _minus_row(b[row + i], place + i, rows, x)
         for i in range(count):
             for j in range(count):
-                x[row + i] += inverses[np.uint64(block), i, j] * residuals[place + j]
+                x[row + i] += weights[np.uint64(block), i, j] * residuals[place + j]
 
 
 @compiled
 def _project_rows(
-    part: int,
-    num_parts: int,
-    first: int,
-    last: int,
-    visited: VisitedRows,
-    weights: Array,
-    v: Array,
-    other: Array,
-    backward: bool,
-    of_residual: bool,
+    part: int, num_parts: int, group: Group, visited: VisitedRows, vectors: Three, backward: bool, of_residual: bool
 ) -> None:
+    weights, v, other = vectors
     rows = VisitedRows(*visited)
-    begin, end = _share(part, num_parts, first, last)
+    begin, end = _share(part, num_parts, group)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(rows.order[place])
@@ -189,64 +170,39 @@ def _project_rows(
             other[row] -= total
 
 
-def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
+def color_rows(device: Device, graph: Csr) -> Array:
     """Sort rows by falling priority, and give each of them the first free colour."""
-    others = csr if transposed is None else transposed
-    graph = csr.indptr, csr.indices, others.indptr, others.indices, transposed is not None
-    priorities = np.empty(csr.num_rows, np.uint32)
-    _find_priorities(*graph, priorities)
-    order = np.argsort(~priorities, kind="stable")
-    colors = np.full(csr.num_rows, -1, np.int32)
-    _color(*graph, order, np.full(csr.num_rows + 1, -1, np.int64), colors)
+    order = np.argsort(~_priorities(graph), kind="stable")
+    colors = np.full(graph.num_rows, -1, np.int32)
+    _color(graph.indptr, graph.indices, order, np.full(graph.num_rows + 1, -1, np.int64), colors)
     return colors
 
 
-@jitted
-def _find_priorities(
-    indptr: Array, indices: Array, other_indptr: Array, other_indices: Array, has_others: bool, priorities: Array
-) -> None:
-    """Compute the logarithm of the number of neighbours, and 26 bits of a hash of the row (splitmix64's finalizer)."""
-    for row in range(priorities.size):
-        count = indptr[row + 1] - indptr[row]
-        if has_others:
-            count += other_indptr[row + 1] - other_indptr[row]
-        bits = 0
-        while (np.int64(1) << bits) < count:
-            bits += 1
-        h = np.uint64(row) + np.uint64(0x9E3779B97F4A7C15)
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        h = (h ^ (h >> np.uint64(31))) >> np.uint64(64 - _HASH_BITS)
-        priorities[row] = np.uint32((np.uint64(bits) << np.uint64(_HASH_BITS)) | h)
+def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
+    """Return the logarithm of the number of neighbours, and 26 bits of a hash of the row (splitmix64's finalizer)."""
+    _, logarithms = np.frexp(np.maximum(np.diff(graph.indptr) - 1, 0).astype(np.float64))
+    h = np.arange(graph.num_rows, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
+    h = (h ^ (h >> np.uint64(31))) >> np.uint64(64 - _HASH_BITS)
+    priorities: npt.NDArray[np.uint32] = (logarithms.astype(np.uint64) << np.uint64(_HASH_BITS) | h).astype(np.uint32)
+    return priorities
 
 
 @jitted
-def _color(
-    indptr: Array,
-    indices: Array,
-    other_indptr: Array,
-    other_indices: Array,
-    has_others: bool,
-    order: Array,
-    marks: Array,
-    colors: Array,
-) -> None:
+def _color(indptr: Array, indices: Array, order: Array, marks: Array, colors: Array) -> None:
     """Color rows in this order; ``marks[c]`` is the last row with a neighbour of colour c."""
     for row in order:
         for k in range(indptr[row], indptr[row + 1]):
             if colors[indices[k]] >= 0:
                 marks[colors[indices[k]]] = row
-        if has_others:
-            for k in range(other_indptr[row], other_indptr[row + 1]):
-                if colors[other_indices[k]] >= 0:
-                    marks[colors[other_indices[k]]] = row
         color = 0
         while marks[color] == row:
             color += 1
         colors[row] = color
 
 
-def order_wavefronts(csr: Csr, transposed: Csr | None, window: int) -> Levels:
+def order_wavefronts(graph: Csr, window: int) -> Levels:
     """Group the rows of a host matrix so that a sweep over the groups nearly is a sweep in natural order.
 
     The wavefront of a row comes after those of all earlier rows that it is joined with. Wavefronts w, w + window,
@@ -255,8 +211,8 @@ def order_wavefronts(csr: Csr, transposed: Csr | None, window: int) -> Levels:
 
     Parameters
     ----------
-    csr, transposed : Csr
-        A matrix on the host, and its transpose if its structure is not symmetric.
+    graph : Csr
+        A matrix on the host with a symmetric structure, whose entries may be there several times.
     window : int
         Largest number of groups. It is doubled if some row has too many neighbours for so few groups.
 
@@ -265,27 +221,17 @@ def order_wavefronts(csr: Csr, transposed: Csr | None, window: int) -> Levels:
     Levels
         On the host.
     """
-    others = csr if transposed is None else transposed
-    graph = csr.indptr, csr.indices, others.indptr, others.indices, transposed is not None
-    waves = np.empty(csr.num_rows, np.int64)
-    while not _find_waves(*graph, np.full(window, -1, np.int64), waves):
+    waves = np.empty(graph.num_rows, np.int64)
+    while not _find_waves(graph.indptr, graph.indices, np.full(window, -1, np.int64), waves):
         window *= 2
     groups = waves % window
     bounds: npt.NDArray[np.int64] = np.zeros(int(groups.max(initial=-1)) + 2, np.int64)
     np.cumsum(np.bincount(groups), out=bounds[1:])
-    return Levels(np.argsort(groups, kind="stable").astype(csr.indptr.dtype), bounds)
+    return Levels(np.argsort(groups, kind="stable").astype(graph.indptr.dtype), bounds)
 
 
 @jitted
-def _find_waves(
-    indptr: Array,
-    indices: Array,
-    other_indptr: Array,
-    other_indices: Array,
-    has_others: bool,
-    marks: Array,
-    waves: Array,
-) -> bool:
+def _find_waves(indptr: Array, indices: Array, marks: Array, waves: Array) -> bool:
     """Find the wavefront of each row; return False if a row has a neighbour in every group."""
     window = marks.size
     for row in range(waves.size):
@@ -294,11 +240,6 @@ def _find_waves(
             if indices[k] < row:
                 wave = max(wave, waves[indices[k]] + 1)
                 marks[waves[indices[k]] % window] = row
-        if has_others:
-            for k in range(other_indptr[row], other_indptr[row + 1]):
-                if other_indices[k] < row:
-                    wave = max(wave, waves[other_indices[k]] + 1)
-                    marks[waves[other_indices[k]] % window] = row
         last = wave + window
         while wave < last and marks[wave % window] == row:
             wave += 1

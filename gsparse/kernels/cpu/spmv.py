@@ -298,28 +298,10 @@ def _write_long_rows(
 
 
 def row_lanes(matrix: RowLanes, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Row lanes, slice by slice."""
+    """Row lanes, slice by slice: on a CPU these are the slices of blocked ELLPACK, without long rows."""
     slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
-    run_parts(_row_lanes, matrix.num_stored + y.size, slices.rare_offsets, slices.rows, entries, (x, y, alpha, beta))
-
-
-@partial(compiled, allocates=True)
-def _row_lanes(
-    part: int, num_parts: int, offsets: Array, rows: Array, parts_of_entries: Entries, arguments: Arguments
-) -> None:
-    entries = Entries(*parts_of_entries)
-    x, y, alpha, beta = arguments
-    zero = y.dtype.type(0)
-    sums = np.empty(RUN, y.dtype)
-    for index in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
-        run = no_sums(zero)
-        for k in range(offsets[np.uint64(index)], offsets[np.uint64(index + 1)], RUN):
-            run = add_run(run, k, entries, x, zero)
-        store_run(sums, 0, run)
-        for place in range(RUN):
-            row = rows[np.uint64(index * RUN + place)]
-            if row >= 0:
-                write(y, row, sums[np.uint64(place)], alpha, beta)
+    cost, layout = matrix.num_stored + y.size, (slices.rare_offsets, slices.rows, chunks_of(None, y.dtype))
+    run_parts(_blocked_ellpack, cost, *layout, entries, (x, y, alpha, beta))
 
 
 def _bound(kernel: Callable[..., None]) -> BindProduct:

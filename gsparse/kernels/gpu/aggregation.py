@@ -5,6 +5,7 @@ The kernels are `src/connections.cu` and `src/independent_set.cu`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import MEASURES, MOST_SUMMED, Examination
 from gsparse.kernels.gpu.launch import FLOATS, Source, constant, expression, launch_blocks
-from gsparse.kernels.gpu.sparse_rows import prefix_sums, row_pointers
+from gsparse.kernels.gpu.reductions import first_where
+from gsparse.kernels.gpu.sparse_rows import keep_entries, prefix_sums, row_pointers
 
 _CONNECTIONS = Source("connections.cu", constant("connections.cu", "GS_CONNECTION_THREADS"))
 # The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.
@@ -82,18 +84,14 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Count the strong entries of each row, then copy them. Synchronizes."""
-    index, width = nodes.indices.dtype, lanes_of(nodes)
+    """Mark the strong entries of each row, then copy them. Synchronizes."""
+    is_strong, width = device.empty(nodes.nnz, np.bool_), lanes_of(nodes)
     matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
-    sizes, threads, types = device.empty(nodes.num_rows, index), nodes.num_rows * width, (nodes.dtype, index, width)
-    _CONNECTIONS.launch(device, "select_strong", (*types, 0), threads, (*matrix, sizes, None, None, None))
-    indptr, nnz = row_pointers(device, sizes)  # synchronizes
-    if nnz == nodes.nnz:
+    args, types = (*matrix, is_strong.view(np.uint8)), (nodes.dtype, nodes.indices.dtype, width)
+    _CONNECTIONS.launch(device, "mark_strong", types, nodes.num_rows * width, args)
+    if first_where(device, is_strong, "zero") is None:  # synchronizes
         return nodes
-    strong = Csr(nodes.shape, indptr, device.empty(nnz, index), device.empty(nnz, nodes.dtype), is_canonical=True)
-    args = (*matrix, None, strong.indptr, strong.indices, strong.data)
-    _CONNECTIONS.launch(device, "select_strong", (*types, 1), threads, args)
-    return strong
+    return replace(keep_entries(device, nodes, is_strong), is_canonical=True)  # synchronizes
 
 
 def independent_set(
@@ -139,6 +137,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         *_SET.variants("begin_set make_generations", INDEX_DTYPES, WIDTHS, (0, 1)),
         *_SET.variants("list_roots", INDEX_DTYPES),
         *_SET.variants("join_aggregates", FLOATS, INDEX_DTYPES),
-        *_CONNECTIONS.variants("merge_blocks select_strong", FLOATS, INDEX_DTYPES, WIDTHS, (0, 1)),
+        *_CONNECTIONS.variants("merge_blocks", FLOATS, INDEX_DTYPES, WIDTHS, (0, 1)),
+        *_CONNECTIONS.variants("mark_strong", FLOATS, INDEX_DTYPES, WIDTHS),
         *_CONNECTIONS.variants("examine_rows", NODE_TYPES, INDEX_DTYPES, WIDTHS),
     ]

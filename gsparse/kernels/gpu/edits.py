@@ -84,19 +84,6 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
     return result
 
 
-def missing_entries(device: Device, csr: Csr) -> Csr:
-    """Compute the row and the column of each missing entry from its number."""
-    count = csr.num_rows * csr.num_cols - csr.nnz
-    if count > MAX_INT32:
-        csr = csr.with_index_dtype(np.int64)
-    index = csr.indptr.dtype
-    indptr, indices = device.empty(csr.num_rows + 1, index), device.empty(count, index)
-    sizes = (np.int64(count), np.int64(csr.num_rows), np.int64(csr.num_cols))
-    args = (*sizes, csr.indptr, csr.indices, indptr, indices)
-    _SOURCE.launch(device, "missing_entries", (index,), max(count, csr.num_rows + 1), args)
-    return Csr(csr.shape, indptr, indices, device.xp.ones(count, np.bool_), is_canonical=True)
-
-
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
     """Add with a thread for each entry, or with a thread for each row if places may have several entries."""
     data, types = _as_numbers(csr.data), (_as_numbers(dense).dtype, csr.indptr.dtype)
@@ -164,7 +151,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     items, numbers = ITEM_TYPES.values(), {*COMPUTE_DTYPES, *(item for size, item in ITEM_TYPES.items() if size < 8)}
     return [
         *_SOURCE.variants("put_values", items),
-        *_SOURCE.variants("find_entries insertion_places missing_entries", INDEX_DTYPES),
+        *_SOURCE.variants("find_entries insertion_places", INDEX_DTYPES),
         *_SOURCE.variants("sample_entries", COMPUTE_DTYPES, INDEX_DTYPES),
         *_SOURCE.variants("add_entries add_rows", sorted(numbers, key=str), INDEX_DTYPES),
         *_SOURCE.variants("dot_rows", FLOATS, INDEX_DTYPES, (*_WIDTHS, lanes)),

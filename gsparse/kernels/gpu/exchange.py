@@ -12,11 +12,11 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.kernels import exchange
-from gsparse.kernels.gpu.launch import FLOATS, Source, address_of, constant, expression
+from gsparse.kernels.gpu.launch import BLOCK_DOTS, FLOATS, NO_DOTS, Source, address_of, constant, expression
 from gsparse.kernels.steps import Call
 
 _SOURCE = Source("exchange.cu", constant("exchange.cu", "GS_HALO_THREADS"))
-# The largest number of blocks of scatter_add_dots, and so of partial sums.
+# The largest number of blocks of scatter_add that leave partial sums.
 _MAX_HALO_BLOCKS = 528
 
 _MAILBOX_THREADS = constant(_SOURCE.file, "GS_MAILBOX_THREADS")
@@ -40,12 +40,11 @@ def scatter_add(
     device: Device, values: Array, numbers: Array, y: Array, x: Array | None = None, dots: Array | None = None
 ) -> None:
     """Launch one thread for each element, or with `dots` a few blocks that leave a partial sum each."""
-    args, types = (np.int64(values.size), values, numbers, y), (y.dtype, numbers.dtype)
+    threads, kind = values.size, NO_DOTS
     if dots is not None:
-        threads = num_scatter_dots(values.size) * _SOURCE.threads
-        _SOURCE.launch(device, "scatter_add_dots", types, threads, (*args, x, dots))
-    else:
-        _SOURCE.launch(device, "scatter_add", types, values.size, args)
+        threads, kind = num_scatter_dots(values.size) * _SOURCE.threads, BLOCK_DOTS
+    args = (np.int64(values.size), values, numbers, y, x, dots)
+    _SOURCE.launch(device, "scatter_add", (y.dtype, numbers.dtype, kind), threads, args)
 
 
 class Mailboxes(exchange.Mailboxes):
@@ -106,7 +105,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     return [
         *_SOURCE.variants("gather", COMPUTE_DTYPES, INDEX_DTYPES),
-        *_SOURCE.variants("scatter_add scatter_add_dots", FLOATS, INDEX_DTYPES),
+        *_SOURCE.variants("scatter_add", FLOATS, INDEX_DTYPES, (NO_DOTS, BLOCK_DOTS)),
         *((_SOURCE.file, name) for name in ("post_words", "collect_words")),
         *_SOURCE.variants("sum_over_ranks", _SUMMED),
     ]

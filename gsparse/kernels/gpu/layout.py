@@ -16,8 +16,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr, LaneSlices, LongRows, Slices, costs
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.formats.launch import NO_LIMIT, Launch
-from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, expression, launch_blocks, records
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels.gpu.launch import ITEM_TYPES, TILE_THREADS, Source, constant, expression, launch_blocks, records
 from gsparse.kernels.set_up import Survey
 
 # Rows sorted by one block.
@@ -28,7 +28,7 @@ SCALAR_LENGTH = costs.SCALAR_LENGTH
 # Entries of a chunk of a long row.
 CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 
-_SOURCE = Source("setup_rows.cu", Launch().threads_per_block)
+_SOURCE = Source("setup_rows.cu", TILE_THREADS)
 _SURVEY = Source("setup_survey.cu", _SOURCE.threads)
 # The largest number of parts of the rows, one for each block: enough to fill any GPU, and few enough that a block can
 # add up the counts of those before it.

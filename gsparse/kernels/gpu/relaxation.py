@@ -39,20 +39,17 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     ]
 
 
-def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
+def color_rows(device: Device, graph: Csr) -> Array:
     """Launch rounds until all rows are coloured. Synchronizes after every `_ROUNDS` rounds."""
-    xp, index, size = device.xp, csr.indptr.dtype, np.int64(csr.num_rows)
-    others, has_others = csr if transposed is None else transposed, np.int32(transposed is not None)
-    priorities, colors = device.empty(csr.num_rows, np.uint32), xp.full(csr.num_rows, -1, np.int32)
-    args: Any = (size, csr.indptr, others.indptr, has_others, priorities)
-    _SOURCE.launch(device, "row_priorities", (index,), csr.num_rows, args)
-    graph = (csr.indptr, csr.indices, others.indptr, others.indices, has_others)
-    is_done = not csr.num_rows
+    xp, index, num_rows = device.xp, graph.indptr.dtype, graph.num_rows
+    priorities, colors = device.empty(num_rows, np.uint32), xp.full(num_rows, -1, np.int32)
+    _SOURCE.launch(device, "row_priorities", (index,), num_rows, (np.int64(num_rows), graph.indptr, priorities))
+    is_done = not num_rows
     while not is_done:
         num_left = xp.zeros(_ROUNDS, np.uint32)
         for count in range(_ROUNDS):
-            args = (size, *graph, priorities, colors, num_left[count:])
-            _SOURCE.launch(device, "color_rows", (index,), csr.num_rows, args)
+            args = (np.int64(num_rows), graph.indptr, graph.indices, priorities, colors, num_left[count:])
+            _SOURCE.launch(device, "color_rows", (index,), num_rows, args)
         is_done = int(num_left[-1]) == 0  # synchronizes
     return colors
 

@@ -131,26 +131,17 @@ def _blocks(threads: int, launch: Launch) -> int:
 
 def csr_scalar(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with one thread for each row, and a warp for each chunk of a long row."""
-    kernel = ProductKernel("spmv_csr.cu", "csr_scalar", _csr_types(matrix, dtype))
-    return _bind_csr(device, matrix, kernel, dtype, 1, launch)
+    return _csr(device, matrix, dtype, launch, 1)
 
 
 def csr_vector(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with `launch.threads_per_row` lanes for each row, and a warp for each chunk of a long row."""
-    threads = launch.threads_per_row
-    kernel = ProductKernel("spmv_csr.cu", "csr_vector", (*_csr_types(matrix, dtype), threads))
-    return _bind_csr(device, matrix, kernel, dtype, threads, launch)
+    return _csr(device, matrix, dtype, launch, launch.threads_per_row)
 
 
-def _bind_csr(
-    device: Device,
-    matrix: CsrEntries,
-    kernel: ProductKernel,
-    dtype: np.dtype[Any],
-    threads_per_row: int,
-    launch: Launch,
-) -> Multiply:
-    long_rows = matrix.long_rows
+def _csr(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch, threads_per_row: int) -> Multiply:
+    types = value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype, threads_per_row
+    kernel, long_rows = ProductKernel("spmv_csr.cu", "csr_vector", types), matrix.long_rows
     limit = np.int32(_INT32 if long_rows is None else long_rows.long_length)
     args = (np.int64(matrix.num_rows), limit, matrix.indptr), entry_args(matrix.values, matrix.columns)
     blocks = _blocks(matrix.num_rows * threads_per_row, launch)
@@ -237,10 +228,6 @@ def _row_pattern_values(
     return bind_with_dots(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 
-def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    return value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype
-
-
 def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
     if matrix.slices.numbers is not None:
@@ -324,12 +311,11 @@ def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
 
 def _kernels(lanes: int) -> list[ProductKernel]:
     """List the kernels that exist with and without partial sums of conj(x)·y."""
-    threads_per_row = [2**power for power in range(1, lanes.bit_length())]
+    threads_per_row = [2**power for power in range(lanes.bit_length())]
     kernels = []
     for value, compute in stored_types():
         for column, index in _csr_column_types():
             types = (value, column, compute, index)
-            kernels.append(ProductKernel("spmv_csr.cu", "csr_scalar", types))
             kernels += [ProductKernel("spmv_csr.cu", "csr_vector", (*types, threads)) for threads in threads_per_row]
         for column in (*INDEX_DTYPES, *NARROW):
             for name in ("ellpack", "blocked_ellpack"):

@@ -152,13 +152,21 @@ def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Level
     kernels = kernels_of(device)
     if ordering == "natural" and not kernels.triangular.NEEDS_LEVELS:
         return None
-    pattern = csr.with_data(device.xp.ones(csr.nnz, np.float32))
-    is_symmetric = kernels.transpose.is_symmetric(device, pattern, False)  # synchronizes
-    transposed = None if is_symmetric else _block_graph(device, kernels.transpose.csr_transpose(device, pattern), size)
-    graph = _block_graph(device, csr, size)
+    graph = _block_graph(device, symmetric_graph(device, csr), size)  # synchronizes
     if ordering == "multicolor":
-        return _group(device, kernels.relaxation.color_rows(device, graph, transposed), csr.indptr.dtype)
-    return _wavefronts(device, graph, transposed, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
+        return _group(device, kernels.relaxation.color_rows(device, graph), csr.indptr.dtype)
+    return _wavefronts(device, graph, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
+
+
+def symmetric_graph(device: Device, csr: Csr) -> Csr:
+    """Return a matrix of symmetric structure that joins the same rows; entries may be repeated. Synchronizes."""
+    kernels, pattern = kernels_of(device), csr.with_data(device.xp.ones(csr.nnz, np.float32))
+    if kernels.transpose.is_symmetric(device, pattern, False):  # synchronizes
+        return csr
+    others = kernels.transpose.csr_transpose(device, pattern)
+    rows, columns = kernels.sparse_rows.row_numbers(device, others.indptr, others.nnz), others.indices
+    added = rows.astype(np.int64), columns.astype(np.int64), others.data
+    return kernels.edits.insert_entries(device, pattern, *added, False)
 
 
 def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
@@ -179,14 +187,11 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
     return Levels(xp.argsort(colors, kind="stable").astype(index), bounds)
 
 
-def _wavefronts(device: Device, csr: Csr, transposed: Csr | None, window: int) -> Levels:
+def _wavefronts(device: Device, graph: Csr, window: int) -> Levels:
     """Find wavefronts on the host, and copy them to the device. Synchronizes."""
     with uninterrupted():
         from gsparse.kernels.cpu.relaxation import order_wavefronts  # imports numba, so only if needed
 
-    def download(matrix: Csr) -> Csr:
-        indptr, indices = (device.download(part) for part in (matrix.indptr, matrix.indices))  # synchronizes
-        return Csr(matrix.shape, indptr, indices, indices)
-
-    levels = order_wavefronts(download(csr), None if transposed is None else download(transposed), window)
+    indptr, indices = (device.download(part) for part in (graph.indptr, graph.indices))  # synchronizes
+    levels = order_wavefronts(Csr(graph.shape, indptr, indices, indices), window)
     return Levels(device.upload(levels.order), levels.bounds)

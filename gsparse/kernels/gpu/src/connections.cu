@@ -35,7 +35,7 @@ merge_blocks(long long num_nodes, int block_size, const Index *__restrict__ indp
   int count = 0;
   for (;;) {
     const long long own = place < end ? static_cast<long long>(indices[place] / Index(block_size)) : none;
-    const long long first = gs_group_min<WIDTH>(own), block = has_diagonal || first < node ? first : node;
+    const long long first = gs_of_first<WIDTH>(gs_group_min<WIDTH>(own)), block = has_diagonal || first < node ? first : node;
     if (!gs_any(block != none)) break;
     has_diagonal = has_diagonal || block == node;
     double square = 0;
@@ -120,7 +120,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
       const double weight = gs_weight(node_data[e]);
       scale = scale < weight ? weight : scale;
     }
-  scale = gs_group_max<WIDTH>(scale);
+  scale = gs_of_first<WIDTH>(gs_group_max<WIDTH>(scale));
   if (owned && lane == 0) scales[node] = scale;
   Mask found[GS_TOTALS] = {};
   for (int q = 0; q < size; ++q) {
@@ -164,39 +164,16 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
 
 // ---------------------------------------------------------------------------- strong entries
 
-template <class N, class Index>
-__device__ __forceinline__ bool gs_is_strong(long long row, Index column, N value, double scale,
-                                             const double *__restrict__ scales, double square) {
-  if (column == row) return true;
-  const double weight = gs_weight(value);
-  return weight > 0 && gs_product(weight, weight) >= gs_product(square, gs_product(scale, scales[column]));
-}
-
-// Count the strong entries of each row, or copy them in their order (COPIES).
-template <class N, class Index, int WIDTH, int COPIES>
+// Mark the strong entries of each row, and those on the diagonal.
+template <class N, class Index, int WIDTH>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
-select_strong(long long num_rows, double square, const double *__restrict__ scales, const Index *__restrict__ indptr,
-              const Index *__restrict__ indices, const N *__restrict__ data, Index *__restrict__ sizes,
-              const Index *__restrict__ new_indptr, Index *__restrict__ new_indices, N *__restrict__ new_data) {
+mark_strong(long long num_rows, double square, const double *__restrict__ scales, const Index *__restrict__ indptr,
+            const Index *__restrict__ indices, const N *__restrict__ data, unsigned char *__restrict__ is_strong) {
   const long long row = gs_thread() / WIDTH;
-  const int lane = gs_lane<WIDTH>();
-  const bool owned = row < num_rows;
-  const Index begin = owned ? indptr[row] : Index(0), end = owned ? indptr[row + 1] : Index(0);
-  const double scale = owned ? scales[row] : 0;
-  Index to = COPIES && owned ? new_indptr[row] : Index(0);
-  int count = 0;
-  for (Index first = begin; gs_any(first < end); first += WIDTH) {
-    const Index k = first + lane;
-    const bool has = k < end;
-    const bool strong = has && gs_is_strong(row, indices[has ? k : begin], data[has ? k : begin], scale, scales, square);
-    const Mask lanes = gs_group_ballot<WIDTH>(strong);
-    if (COPIES && strong) {
-      const Index place = to + gs_num_bits(lanes & ((1ull << lane) - 1));
-      new_indices[place] = indices[k];
-      new_data[place] = data[k];
-    }
-    to += gs_num_bits(lanes);
-    count += gs_num_bits(lanes);
+  if (row >= num_rows) return;
+  const double scale = scales[row];
+  for (Index k = indptr[row] + Index(gs_lane<WIDTH>()); k < indptr[row + 1]; k += WIDTH) {
+    const double weight = gs_weight(data[k]), least = gs_product(square, gs_product(scale, scales[indices[k]]));
+    is_strong[k] = indices[k] == row || (weight > 0 && gs_product(weight, weight) >= least);
   }
-  if (!COPIES && owned && lane == 0) sizes[row] = Index(count);
 }

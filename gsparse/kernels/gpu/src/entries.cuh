@@ -21,20 +21,12 @@ struct Same {};
 
 // ---- columns
 // Return what is added to a column's code at position k: the base of its run, or 0 if columns are stored as they are.
-template <class P> __device__ __forceinline__ int gs_base(const int *, const int *, P) { return 0; }
-template <class P> __device__ __forceinline__ int gs_base(const long long *, const int *, P) { return 0; }
-template <class P> __device__ __forceinline__ int gs_base(const unsigned short *, const int *bases, P k) {
-  return gs_load(bases + k / GS_WARP);
-}
-template <class P> __device__ __forceinline__ int gs_base(const unsigned char *, const int *bases, P k) {
-  return gs_load(bases + k / GS_WARP);
+template <class Column, class P> __device__ __forceinline__ int gs_base(const Column *, const int *bases, P k) {
+  return sizeof(Column) < sizeof(int) ? gs_load(bases + k / GS_WARP) : 0;
 }
 
 // Padding of ELLPACK is marked in the column: -1, or the largest code.
-__device__ __forceinline__ bool gs_is_padding(int code) { return code < 0; }
-__device__ __forceinline__ bool gs_is_padding(long long code) { return code < 0; }
-__device__ __forceinline__ bool gs_is_padding(unsigned short code) { return code == 0xFFFFu; }
-__device__ __forceinline__ bool gs_is_padding(unsigned char code) { return code == 0xFFu; }
+template <class Column> __device__ __forceinline__ bool gs_is_padding(Column code) { return code == Column(-1); }
 
 // ---- values
 // Read a value as it is stored.

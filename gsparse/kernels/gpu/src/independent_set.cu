@@ -176,12 +176,7 @@ __device__ __forceinline__ void gs_read_batch(Nodes<Index> n, Batch<Index> batch
     const bool has = q < GS_BATCH && place < end;
     const int root = has ? gs_fresh(n.roots + place) : 0;
     const Index begin = has ? n.indptr[root] : Index(0);
-    long long sum = has ? 1 + static_cast<long long>(n.indptr[root + 1] - begin) : 0;
-#pragma unroll
-    for (int d = 1; d < GS_BATCH; d *= 2) {
-      const long long before = gs_shfl_up(sum, d, GS_WARP);
-      if (q >= unsigned(d)) sum += before;
-    }
+    const long long sum = gs_running<Sum, GS_WARP>(has ? 1 + static_cast<long long>(n.indptr[root + 1] - begin) : 0ll);
     if (q < GS_BATCH) {
       batch.roots[q] = batch.labels[q] = root;
       batch.begins[q] = begin;
@@ -331,7 +326,7 @@ GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr,
     first = key < best ? other : first;
     best = key < best ? key : best;
   }
-  const unsigned smallest = gs_group_min<WIDTH>(best);
+  const unsigned smallest = gs_of_first<WIDTH>(gs_group_min<WIDTH>(best));
   first = gs_group_max<WIDTH>(best == smallest && smallest != last ? first : int(GS_NONE));
   has_neighbour = gs_group_max<WIDTH>(has_neighbour);
   members = gs_group_sum<WIDTH>(members);

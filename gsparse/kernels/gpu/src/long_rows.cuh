@@ -56,13 +56,8 @@ __device__ __forceinline__ bool gs_multiply_chunk(const Entries<Value, Column, T
   sum = entries.template add_even<false, Batch<T>::size>(chunk.begin + lane, stride, count, sum);
   sum = gs_group_sum<GS_WARP>(sum);
   if (chunk.chunks > 1) {
-    int is_last = 0;
-    if (lane == 0) {
-      long_rows.partials[number] = sum;
-      is_last = gs_arrive(long_rows.arrivals + chunk.place) == unsigned(chunk.chunks - 1);
-    }
-    if (!gs_shfl(is_last, 0, GS_WARP)) return false;
-    gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
+    if (lane == 0) long_rows.partials[number] = sum;
+    if (!gs_is_last_warp(long_rows.arrivals + chunk.place, chunk.chunks)) return false;
     sum = Scalar<T>::zero();
     for (int c = lane; c < chunk.chunks; c += GS_WARP)
       sum = gs_add(sum, gs_fresh(long_rows.partials + chunk.first + c));

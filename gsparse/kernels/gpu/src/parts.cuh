@@ -13,6 +13,7 @@
 // value for each warp, for scans over the block.
 #pragma once
 #include "long_rows.cuh"
+#include "tiles.cuh"
 
 typedef unsigned long long Count;
 
@@ -45,43 +46,11 @@ __device__ __forceinline__ long long gs_whole_runs(long long length) {
   return (length + GS_WARP - 1) / GS_WARP * GS_WARP;
 }
 
-// Return the largest value of the warp, which is valid in its first lane.
-__device__ __forceinline__ long long gs_warp_max(long long v) {
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const long long other = gs_shfl_down(v, d, GS_WARP);
-    if (other > v) v = other;
-  }
-  return v;
-}
-
-// Return the sum over the threads before this one, and store that over all threads in *total. `sums`, in shared memory,
-// has a value for each warp. All threads must take part.
-__device__ __forceinline__ long long gs_block_scan(long long v, long long *sums, long long *total) {
-  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
-  long long sum = v;
-#pragma unroll
-  for (int d = 1; d < GS_WARP; d <<= 1) {
-    const long long before = gs_shfl_up(sum, d, GS_WARP);
-    if (lane >= d) sum += before;
-  }
-  if (lane == GS_WARP - 1) sums[warp] = sum;
-  __syncthreads();
-  long long before = 0, all = 0;
-  for (int w = 0; w < int(blockDim.x) / GS_WARP; ++w) {
-    if (w < warp) before += sums[w];
-    all += sums[w];
-  }
-  __syncthreads();
-  *total = all;
-  return before + sum - v;
-}
-
 // Return the sum of a count over the parts before this block's own, in all threads. `counts` points to the count of
 // part 0, and those of the other parts follow `stride` words apart. All threads must take part.
 __device__ __forceinline__ long long gs_before(const long long *counts, int stride, long long *sums) {
   long long sum = 0, total;
   for (int part = threadIdx.x; part < int(blockIdx.x); part += blockDim.x) sum += counts[part * stride];
-  gs_block_scan(sum, sums, &total);
+  gs_scan<Sum>(sum, sums, &total);
   return total;
 }

@@ -55,12 +55,9 @@ template <int GROUP> struct Lanes {
 
 // The sum over the lanes of a group up to this one. `warp_sums` has an element for each warp of a block.
 template <int GROUP, class V> __device__ __forceinline__ V gs_inclusive_sum(V v, V *warp_sums) {
-  const int width = Lanes<GROUP>::in_warp ? GROUP : GS_WARP, lane = threadIdx.x % width;
-#pragma unroll
-  for (int d = 1; d < width; d *= 2) {
-    const V before = gs_shfl_up(v, d, width);
-    if (lane >= d) v += before;
-  }
+  constexpr int width = Lanes<GROUP>::in_warp ? GROUP : GS_WARP;
+  const int lane = threadIdx.x % width;
+  v = gs_running<Sum, width>(v);
   if (Lanes<GROUP>::in_warp) return v;
   if (lane == width - 1) warp_sums[threadIdx.x / GS_WARP] = v;
   __syncthreads();

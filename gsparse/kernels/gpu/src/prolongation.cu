@@ -18,14 +18,6 @@ enum { GS_PROLONG_THREADS = 128, GS_HELD = 4, GS_NO_AGGREGATE = 0x7fffffff };
 
 // ---------------------------------------------------------------------------- orthonormal candidates
 
-// The sum over a group of lanes, in all of its lanes.
-template <int WIDTH, class R> __device__ __forceinline__ R gs_group_total(R v) {
-  return gs_of_first<WIDTH>(gs_group_sum<WIDTH>(v));
-}
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_group_total(Complex<R> v) {
-  return {gs_group_total<WIDTH>(v.re), gs_group_total<WIDTH>(v.im)};
-}
-
 // The modified Gram-Schmidt method for the columns of `candidates` within each aggregate. A group of lanes has an
 // aggregate, and a lane every WIDTH-th row of it. Column c is copied to q, then made orthogonal to the columns before.
 template <class T, int WIDTH>
@@ -49,7 +41,7 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
       q[row + c] = value;
       sum = gs_add(sum, gs_abs2(Widen<C>::from(value)));
     }
-    const double length = sqrt(gs_real(gs_group_total<WIDTH>(sum)));
+    const double length = sqrt(gs_real(gs_of_first<WIDTH>(gs_group_sum<WIDTH>(sum))));
     for (int d = 0; d < c; ++d) {
       sum = Scalar<C>::zero();
 #pragma unroll 1
@@ -57,7 +49,7 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
         const long long row = row_at(i);
         sum = gs_fma(gs_conj(Widen<C>::from(q[row + d])), Widen<C>::from(q[row + c]), sum);
       }
-      const C dot = gs_group_total<WIDTH>(sum);
+      const C dot = gs_of_first<WIDTH>(gs_group_sum<WIDTH>(sum));
       if (owned && lane == 0) r[(aggregate * k + d) * k + c] = Narrow<T>::from(dot);
 #pragma unroll 1
     for (int i = lane; i < rows; i += WIDTH) {
@@ -69,7 +61,7 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
     sum = Scalar<C>::zero();
 #pragma unroll 1
     for (int i = lane; i < rows; i += WIDTH) sum = gs_add(sum, gs_abs2(Widen<C>::from(q[row_at(i) + c])));
-    const double rest = sqrt(gs_real(gs_group_total<WIDTH>(sum)));
+    const double rest = sqrt(gs_real(gs_of_first<WIDTH>(gs_group_sum<WIDTH>(sum))));
     const bool is_independent = rest > tolerance * length;
     if (owned && lane == 0) r[(aggregate * k + c) * k + c] = Narrow<T>::from(Make<C>::from(is_independent ? rest : 0));
     const C factor = Make<C>::from(is_independent ? 1 / rest : 0);
@@ -122,7 +114,7 @@ reach_aggregates(long long num_nodes, int most, double theta, const double *__re
       const int aggregate = aggregate_at(i);
       next = aggregate > before && aggregate < next ? aggregate : next;
     }
-    next = gs_group_min<WIDTH>(next);
+    next = gs_of_first<WIDTH>(gs_group_min<WIDTH>(next));
     goes_on = goes_on && next != GS_NO_AGGREGATE && (FILLS || reached <= most);
     if (!goes_on) continue;
     if (FILLS && lane == reached % WIDTH) pattern_indices[first + reached] = Index(next);

@@ -19,11 +19,9 @@ __device__ __forceinline__ long long gs_clamped(long long bound, long long size)
 // or 1 for each value that is not 0. Sums of floating-point values are made in double precision.
 enum { GS_VALUE, GS_ABSOLUTE, GS_SQUARE, GS_NONZERO };
 
-__device__ __forceinline__ double gs_positive(double a) { return a < 0 ? -a : a; }
-
 // The absolute value of a complex number, scaled so that squares neither overflow nor vanish.
 __device__ __forceinline__ double gs_length(double re, double im) {
-  const double a = gs_positive(re), b = gs_positive(im), big = a > b ? a : b, small = a > b ? b : a;
+  const double a = gs_extent(re), b = gs_extent(im), big = a > b ? a : b, small = a > b ? b : a;
   if (!(big > 0) || big - big != 0) return a + b;  // 0, infinite, or not a number
   const double ratio = small / big;
   return big * sqrt(1 + ratio * ratio);
@@ -31,7 +29,7 @@ __device__ __forceinline__ double gs_length(double re, double im) {
 
 template <class R> __device__ __forceinline__ double gs_term(R value, int terms, double *) {
   const double wide = Widen<double>::from(value);
-  return terms == GS_VALUE ? wide : terms == GS_ABSOLUTE ? gs_positive(wide) : wide * wide;
+  return terms == GS_VALUE ? wide : terms == GS_ABSOLUTE ? gs_extent(wide) : wide * wide;
 }
 template <class R> __device__ __forceinline__ double gs_term(Complex<R> value, int terms, double *) {
   const double re = Widen<double>::from(value.re), im = Widen<double>::from(value.im);
@@ -156,11 +154,6 @@ template <class T>
 __device__ __forceinline__ bool gs_replaces(int extreme, long long flip, T a, long long i, T b, long long j) {
   if (j < 0) return false;
   return i < 0 || gs_beats(extreme, flip, a, b) || (j < i && !gs_beats(extreme, flip, b, a));
-}
-
-template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) { return gs_shfl_down(v, d, width); }
-template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
-  return {gs_shfl_down(v.re, d, width), gs_shfl_down(v.im, d, width)};
 }
 
 // Find the extreme of a run, and the position of the first value that is it; -1 for an empty run. Both are valid in the

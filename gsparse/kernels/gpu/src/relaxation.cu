@@ -34,11 +34,6 @@ template <class T, class Index> struct OrderedRows {
   }
 };
 
-template <int WIDTH, class R> __device__ __forceinline__ R gs_of_first(R v) { return gs_shfl(v, 0, WIDTH); }
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_of_first(Complex<R> v) {
-  return {gs_of_first<WIDTH>(v.re), gs_of_first<WIDTH>(v.im)};
-}
-
 // Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread
 // owns an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a
 // row that does not exist is empty.
@@ -184,36 +179,14 @@ enum { GS_COLOR_THREADS = 256, GS_LONG_ROW = 64, GS_HASH_BITS = 26, GS_WINDOW = 
 
 typedef unsigned long long Mask;
 
-// The rows that are joined with a row: the columns of its entries, and the rows with an entry in its column, unless
-// these are the same.
-template <class Index> struct Graph {
-  const Index *indptr, *indices, *other_indptr, *other_indices;
-  int has_others;
-
-  __device__ __forceinline__ long long length(long long row) const {
-    const long long own = indptr[row + 1] - indptr[row];
-    return has_others ? own + (other_indptr[row + 1] - other_indptr[row]) : own;
-  }
-  // Call visit(neighbour) for every step-th neighbour until it returns false.
-  template <class Visit> __device__ __forceinline__ void visit(long long row, int first, int step, Visit visit) const {
-    for (Index k = indptr[row] + first; k < indptr[row + 1]; k += step)
-      if (!visit(indices[k])) return;
-    if (!has_others) return;
-    for (Index k = other_indptr[row] + first; k < other_indptr[row + 1]; k += step)
-      if (!visit(other_indices[k])) return;
-  }
-};
-
 // A priority: the logarithm of the number of neighbours, and 26 bits of a hash of the row (the finalizer of
 // splitmix64).
 template <class Index>
 GS_KERNEL_OF(GS_COLOR_THREADS)
-row_priorities(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ other_indptr,
-               int has_others, unsigned *__restrict__ priorities) {
+row_priorities(long long num_rows, const Index *__restrict__ indptr, unsigned *__restrict__ priorities) {
   const long long row = gs_thread();
   if (row >= num_rows) return;
-  const Graph<Index> graph = {indptr, nullptr, other_indptr, nullptr, has_others};
-  const long long count = graph.length(row);
+  const long long count = indptr[row + 1] - indptr[row];
   Mask bits = 0;
   while ((1ll << bits) < count) ++bits;
   Mask h = Mask(row) + 0x9e3779b97f4a7c15ull;
@@ -226,26 +199,25 @@ row_priorities(long long num_rows, const Index *__restrict__ indptr, const Index
 // Return the smallest colour that no neighbour of higher priority has, or -1 if one of these has no colour yet. With
 // WIDTH = GS_WARP, all lanes of a warp call it for the same row and get the same result.
 template <int WIDTH, class Index>
-__device__ __forceinline__ int gs_first_free(const Graph<Index> &graph, long long row, const unsigned *priorities,
-                                             const int *colors) {
-  const int lane = WIDTH == 1 ? 0 : threadIdx.x % GS_WARP;
+__device__ __forceinline__ int gs_first_free(const Index *indptr, const Index *indices, long long row,
+                                             const unsigned *priorities, const int *colors) {
+  const Index begin = indptr[row] + Index(WIDTH == 1 ? 0 : threadIdx.x % GS_WARP), end = indptr[row + 1];
   const unsigned own = priorities[row];
   bool waits = false;
-  graph.visit(row, lane, WIDTH, [&](long long other) {
+  for (Index k = begin; k < end && !waits; k += WIDTH) {
+    const long long other = indices[k];
     const unsigned priority = priorities[other];
     const bool is_before = priority > own || (priority == own && other < row);
     waits = is_before && gs_fresh(colors + other) < 0;
-    return !waits;
-  });
+  }
   if (WIDTH == 1 ? waits : gs_any(waits)) return -1;
   // Neighbours of lower priority wait for this row, so they have no colour yet and do not count.
   for (int base = 0;; base += GS_WINDOW) {
     Mask used = 0;
-    graph.visit(row, lane, WIDTH, [&](long long other) {
-      const int color = gs_fresh(colors + other) - base;
+    for (Index k = begin; k < end; k += WIDTH) {
+      const int color = gs_fresh(colors + indices[k]) - base;
       if (color >= 0 && color < GS_WINDOW) used |= Mask(1) << color;
-      return true;
-    });
+    }
     for (int d = WIDTH / 2; d > 0; d >>= 1) used |= gs_shfl_down(used, d, WIDTH);
     if (WIDTH > 1) used = gs_shfl(used, 0, WIDTH);
     if (~used) {
@@ -260,19 +232,18 @@ __device__ __forceinline__ int gs_first_free(const Graph<Index> &graph, long lon
 template <class Index>
 GS_KERNEL_FOR(GS_COLOR_THREADS, GS_BLOCKS)
 color_rows(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-           const Index *__restrict__ other_indptr, const Index *__restrict__ other_indices, int has_others,
            const unsigned *__restrict__ priorities, int *colors, unsigned *num_left) {
-  const Graph<Index> graph = {indptr, indices, other_indptr, other_indices, has_others};
   const long long row = gs_thread();
   const int lane = threadIdx.x % GS_WARP;
   const bool is_open = row < num_rows && gs_fresh(colors + row) < 0;
-  const bool is_long = is_open && graph.length(row) > GS_LONG_ROW;
+  const bool is_long = is_open && indptr[row + 1] - indptr[row] > GS_LONG_ROW;
   int color = -1;
-  if (is_open && !is_long) color = gs_first_free<1>(graph, row, priorities, colors);
+  if (is_open && !is_long) color = gs_first_free<1>(indptr, indices, row, priorities, colors);
   const Mask long_lanes = gs_ballot(is_long);
   for (int owner = 0; owner < GS_WARP; ++owner) {
     if (!(long_lanes >> owner & 1)) continue;
-    const int free_color = gs_first_free<GS_WARP>(graph, gs_shfl(row, owner, GS_WARP), priorities, colors);
+    const long long long_row = gs_shfl(row, owner, GS_WARP);
+    const int free_color = gs_first_free<GS_WARP>(indptr, indices, long_row, priorities, colors);
     if (lane == owner) color = free_color;
   }
   // The colour was -1. It is changed atomically, because other threads may read it during this launch.

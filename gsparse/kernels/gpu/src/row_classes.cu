@@ -63,11 +63,7 @@ __device__ __forceinline__ void gs_sum_class_counts(long long *__restrict__ coun
     long long sum = 0;
 #pragma unroll 8
     for (long long b = begin; b < end; ++b) sum += gs_fresh(of_class + b);
-    long long before = sum;
-    for (int d = 1; d < GS_WARP; d *= 2) {
-      const long long other = gs_shfl_up(before, d, GS_WARP);
-      if (lane >= d) before += other;
-    }
+    long long before = gs_running<Sum, GS_WARP>(sum);
     const long long total = gs_shfl(before, GS_WARP - 1, GS_WARP);
     before -= sum;
     for (long long b = begin; b < end; ++b) {

@@ -110,27 +110,62 @@ template <class R> __device__ __forceinline__ void gs_store_once(Complex<R> *p, 
 }
 #endif
 
-// ---- sums over groups of `width` consecutive lanes, in a fixed order (a tree); valid in the first lane of each group
-template <class R> __device__ __forceinline__ R gs_group_sum(R v, int width) {
-  for (int d = width / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, width));
+// ---- values of other lanes of a group of `width` consecutive lanes
+// That of the lane `d` places after this one; a lane at the end of its group gets its own value.
+template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) { return gs_shfl_down(v, d, width); }
+template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
+  return {gs_shfl_down(v.re, d, width), gs_shfl_down(v.im, d, width)};
+}
+// That of one lane of the group, in all of its lanes.
+template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane, int width = GS_WARP) {
+  return gs_shfl(v, lane, width);
+}
+template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane, int width = GS_WARP) {
+  return {gs_shfl(v.re, lane, width), gs_shfl(v.im, lane, width)};
+}
+template <int WIDTH, class V> __device__ __forceinline__ V gs_of_first(V v) { return gs_of_lane(v, 0, WIDTH); }
+
+// ---- sums, greatest and smallest values of groups, in a fixed order (a tree); valid in the first lane of each group
+template <class V> __device__ __forceinline__ V gs_group_sum(V v, int width) {
+  for (int d = width / 2; d > 0; d >>= 1) v = gs_add(v, gs_lane_after(v, d, width));
   return v;
 }
-template <class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v, int width) {
-  return {gs_group_sum(v.re, width), gs_group_sum(v.im, width)};
-}
-template <int WIDTH, class R> __device__ __forceinline__ R gs_group_sum(R v) {
+template <int WIDTH, class V> __device__ __forceinline__ V gs_group_sum(V v) {
 #pragma unroll
-  for (int d = WIDTH / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, WIDTH));
+  for (int d = WIDTH / 2; d > 0; d >>= 1) v = gs_add(v, gs_lane_after(v, d, WIDTH));
   return v;
 }
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v) {
-  return {gs_group_sum<WIDTH>(v.re), gs_group_sum<WIDTH>(v.im)};
+template <int WIDTH, class V> __device__ __forceinline__ V gs_group_max(V v) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d >>= 1) {
+    const V other = gs_shfl_down(v, d, WIDTH);
+    v = v < other ? other : v;
+  }
+  return v;
+}
+template <int WIDTH, class V> __device__ __forceinline__ V gs_group_min(V v) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d >>= 1) {
+    const V other = gs_shfl_down(v, d, WIDTH);
+    v = other < v ? other : v;
+  }
+  return v;
 }
 
-// Return the value of one lane of the warp, in all lanes.
-template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane) { return gs_shfl(v, lane, GS_WARP); }
-template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane) {
-  return {gs_of_lane(v.re, lane), gs_of_lane(v.im, lane)};
+// ---- the combination of the values of all lanes of a group up to this one
+struct Sum {
+  template <class V> static __device__ __forceinline__ V of(V a, V b) { return a + b; }
+};
+struct Maximum {
+  template <class V> static __device__ __forceinline__ V of(V a, V b) { return a < b ? b : a; }
+};
+template <class Operation, int WIDTH, class V> __device__ __forceinline__ V gs_running(V v) {
+#pragma unroll
+  for (int d = 1; d < WIDTH; d *= 2) {
+    const V other = gs_shfl_up(v, d, WIDTH);
+    if (int(threadIdx.x % WIDTH) >= d) v = Operation::of(other, v);
+  }
+  return v;
 }
 
 // Store alpha*sum + beta*y in *y and return it. `read_y` says whether beta differs from 0; otherwise *y is not read, so

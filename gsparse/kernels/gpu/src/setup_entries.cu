@@ -10,16 +10,9 @@ typedef unsigned long long Count;
 
 // Store the smallest and the largest column of a warp's run, without padding, which is negative. All lanes get both.
 template <class Column> __device__ __forceinline__ void gs_run_limits(Column column, long long *low, long long *high) {
-  long long least = column < 0 ? 0x7fffffffffffffffll : static_cast<long long>(column);
-  long long most = column;
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const long long a = gs_shfl_down(least, d, GS_WARP), b = gs_shfl_down(most, d, GS_WARP);
-    if (a < least) least = a;
-    if (b > most) most = b;
-  }
-  *low = gs_shfl(least, 0, GS_WARP);
-  *high = gs_shfl(most, 0, GS_WARP);
+  const long long least = column < 0 ? 0x7fffffffffffffffll : static_cast<long long>(column), most = column;
+  *low = gs_of_first<GS_WARP>(gs_group_min<GS_WARP>(least));
+  *high = gs_of_first<GS_WARP>(gs_group_max<GS_WARP>(most));
 }
 
 // Find the largest distance between two columns of one run. A warp owns every step-th run, and reports its maximum
@@ -183,17 +176,8 @@ GS_KERNEL survive(long long num_words, const Word *__restrict__ words, int *__re
 }
 
 // ---- symmetry
-// The magnitude of a complex number here is the larger magnitude of its two parts, which cannot overflow.
-template <class R> __device__ __forceinline__ double gs_size(R a) {
-  const double wide = static_cast<double>(a);
-  return wide < 0 ? -wide : wide;
-}
-template <class R> __device__ __forceinline__ double gs_size(Complex<R> a) {
-  const double re = gs_size(a.re), im = gs_size(a.im);
-  return re > im ? re : im;
-}
 template <class R> __device__ __forceinline__ bool gs_near(R a, R b, double allowed) {
-  return gs_size(static_cast<double>(a) - static_cast<double>(b)) <= allowed;
+  return gs_extent(static_cast<double>(a) - static_cast<double>(b)) <= allowed;
 }
 template <class R> __device__ __forceinline__ bool gs_near(Complex<R> a, Complex<R> b, double allowed) {
   return gs_near(a.re, b.re, allowed) && gs_near(a.im, b.im, allowed);
@@ -202,7 +186,7 @@ template <class Index, class Stored>
 __device__ __forceinline__ double gs_largest(const Stored *__restrict__ data, Index begin, Index end) {
   double largest = 0;
   for (Index k = begin; k < end; ++k) {
-    const double size = gs_size(data[k]);
+    const double size = gs_extent(data[k]);
     largest = size > largest ? size : largest;
   }
   return largest;
@@ -227,7 +211,7 @@ GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const I
     if (!is_alike && tolerance > 0) {
       is_alike = gs_near(data[k], mirror, allowed);
       // The thread of the other row does not see this pair, because the entry is not stored there: test its row here.
-      if (!is_stored) is_alike = is_alike && gs_size(data[k]) <= tolerance * gs_largest(data, begin, end);
+      if (!is_stored) is_alike = is_alike && gs_extent(data[k]) <= tolerance * gs_largest(data, begin, end);
     }
     if (!is_alike) {
       atomicMax(differs, 1);

@@ -11,11 +11,12 @@
 // which chunks they have. If `first` is not negative, their entries will be copied to positions from `first` on, each
 // row to whole runs of GS_WARP positions; otherwise they stay where they are in CSR.
 template <class Index>
-GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, long long first,
+GS_KERNEL_OF(GS_TILE_THREADS)
+place_long_rows(long long num_rows, long long part_rows, int which, long long first,
                           const Index *__restrict__ indptr, const long long *__restrict__ parts, int *__restrict__ rows,
                           long long *__restrict__ begins, long long *__restrict__ ends, int *__restrict__ first_chunk,
                           int *__restrict__ chunk_rows) {
-  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  GS_SHARED(long long, sums, GS_TILE_WARPS);
   const int counter = GS_LONG + 2 * which;
   const bool is_last = blockIdx.x == gridDim.x - 1;
   if (!is_last && !parts[static_cast<long long>(blockIdx.x) * GS_COUNTS + counter]) return;
@@ -28,10 +29,10 @@ GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, lo
     const long long length = row < num_rows ? gs_row_length(indptr, row) : 0;
     const bool is_long = length > limit;
     long long num_long, num_chunks, num_positions;
-    const long long i = place + gs_block_scan(is_long, sums, &num_long);
+    const long long i = place + gs_scan<Sum>(static_cast<long long>(is_long), sums, &num_long);
     if (!num_long) continue;
-    const long long c = chunk + gs_block_scan(is_long ? gs_chunks(length) : 0, sums, &num_chunks);
-    const long long p = position + gs_block_scan(is_long ? gs_whole_runs(length) : 0, sums, &num_positions);
+    const long long c = chunk + gs_scan<Sum>(is_long ? gs_chunks(length) : 0ll, sums, &num_chunks);
+    const long long p = position + gs_scan<Sum>(is_long ? gs_whole_runs(length) : 0ll, sums, &num_positions);
     if (is_long) {
       rows[i] = int(row);
       begins[i] = first < 0 ? static_cast<long long>(indptr[row]) : p;
@@ -109,20 +110,21 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
 // them. `counts` has the positions of each part. If `rows` is not null, it is the order of the rows. If `short_rows` is
 // not null, the rows are written there in natural order, with -1 for long ones and past the last row.
 template <class Index>
-GS_KERNEL place_slices(long long num_rows, long long part_rows, long long num_slices, long long long_length, int stride,
+GS_KERNEL_OF(GS_TILE_THREADS)
+place_slices(long long num_rows, long long part_rows, long long num_slices, long long long_length, int stride,
                        const long long *__restrict__ counts, const int *__restrict__ rows,
                        const Index *__restrict__ indptr, long long *__restrict__ offsets,
                        int *__restrict__ short_rows) {
-  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  GS_SHARED(long long, sums, GS_TILE_WARPS);
   long long position = gs_before(counts, stride, sums);
   for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
     const long long place = at + threadIdx.x, slice = place / GS_WARP;
     const bool inside = slice < num_slices;
     long long row = -1, num_positions;
     const long long length = inside ? gs_row_at(place, num_rows, long_length, rows, indptr, &row) : 0;
-    const long long longest = gs_warp_max(length);
+    const long long longest = gs_group_max<GS_WARP>(length);
     const bool is_first = inside && place % GS_WARP == 0;
-    const long long offset = position + gs_block_scan(is_first ? longest * GS_WARP : 0, sums, &num_positions);
+    const long long offset = position + gs_scan<Sum>(is_first ? longest * GS_WARP : 0ll, sums, &num_positions);
     if (is_first) offsets[slice] = offset;
     if (inside && short_rows)
       short_rows[place] = row < num_rows && gs_row_length(indptr, row) <= long_length ? int(row) : -1;

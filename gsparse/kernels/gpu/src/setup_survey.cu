@@ -91,11 +91,7 @@ __device__ __forceinline__ Count gs_ordered(long long v) { return Count(v) ^ 1ul
 
 // Combine a statistic of all lanes of the warp with that of the block. All lanes must take part.
 GS_CALLED void gs_combine_max(Count *facts, int fact, Count v) {
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const Count other = gs_shfl_down(v, d, GS_WARP);
-    if (other > v) v = other;
-  }
+  v = gs_group_max<GS_WARP>(v);
   if (threadIdx.x % GS_WARP == 0 && v) atomicMax(facts + fact, v);
 }
 GS_CALLED void gs_combine_sum(Count *facts, int fact, long long v) {
@@ -128,12 +124,8 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
       if (k < nnz && k > 0) unsorted += column[i] <= (lane ? before : indices[k - 1]);
       Index least = column[i], most = column[i];
       if (spans) {  // positions past the end repeat the last column, which does not change the span of its run
-#pragma unroll
-        for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-          const Index a = gs_shfl_down(least, d, GS_WARP), b = gs_shfl_down(most, d, GS_WARP);
-          if (a < least) least = a;
-          if (b > most) most = b;
-        }
+        least = gs_group_min<GS_WARP>(least);
+        most = gs_group_max<GS_WARP>(most);
         const long long span = static_cast<long long>(most) - static_cast<long long>(least);
         if (lane == 0 && span > widest) widest = span;
       }
@@ -178,7 +170,7 @@ __device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const I
     const bool owned = row < rows.num_rows;
     const long long length = owned ? gs_row_length(indptr, row) : 0;
     const bool is_long = length > rows.long_length;
-    const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
+    const long long width = gs_group_max<GS_WARP>(length), short_width = gs_group_max<GS_WARP>(is_long ? 0ll : length);
     if (!owned) continue;
     if (row % GS_WARP == 0) {  // only the first lane has the maximum of the slice
       counts[GS_SLICE_POSITIONS] += GS_WARP * width;

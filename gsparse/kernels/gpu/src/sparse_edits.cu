@@ -16,15 +16,6 @@ __device__ __forceinline__ long long gs_count_up_to(const long long *__restrict_
   return gs_lower_bound(sorted, 0ll, size, value + 1);
 }
 
-__device__ __forceinline__ long long gs_group_minimum(long long v) {
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const long long other = gs_shfl_down(v, d, GS_WARP);
-    if (other < v) v = other;
-  }
-  return v;
-}
-
 // ---------------------------------------------------------------------------- samples
 
 // What a sample with several entries adds to the count of samples without one.
@@ -65,7 +56,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__r
           ++found;
         }
     }
-    first = gs_group_minimum(first);
+    first = gs_group_min<GS_WARP>(first);
     found = gs_group_sum<GS_WARP>(found);
     if (sample < count && lane == 0) {
       positions[sample] = found == 1 ? first : found ? -2 : -1;
@@ -153,33 +144,7 @@ GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, con
   if (t <= num_rows) new_indptr[t] = indptr[t] + Index(gs_count_up_to(rows, count, t - 1));
 }
 
-// ---------------------------------------------------------------------------- missing entries, dense arrays
-
-// The columns that each row lacks, with a thread for each missing entry. Row r lacks num_cols - (its length) columns,
-// so all rows before it lack r*num_cols - indptr[r] together. Before the entry at place j of a row, (its column) - j
-// columns are missing.
-template <class Index>
-GS_KERNEL missing_entries(long long count, long long num_rows, long long num_cols, const Index *__restrict__ indptr,
-                          const Index *__restrict__ indices, Index *__restrict__ new_indptr,
-                          Index *__restrict__ new_indices) {
-  const long long t = gs_thread();
-  if (t <= num_rows) new_indptr[t] = Index(t * num_cols - indptr[t]);
-  if (t >= count) return;
-  long long row = 0, last = num_rows - 1;
-  while (row < last) {  // the last row before which at most t entries are missing
-    const long long middle = last - (last - row) / 2;
-    if (middle * num_cols - indptr[middle] <= t) row = middle;
-    else last = middle - 1;
-  }
-  const long long begin = indptr[row], length = indptr[row + 1] - begin, number = t - (row * num_cols - begin);
-  long long from = 0, to = length;
-  while (from < to) {  // the first entry before which more than `number` columns are missing
-    const long long middle = from + (to - from) / 2;
-    if (indices[begin + middle] - middle > number) to = middle;
-    else from = middle + 1;
-  }
-  new_indices[t] = Index(number + from);
-}
+// ---------------------------------------------------------------------------- dense arrays
 
 // Sums in any type: numbers wrap modulo the size of their type, and booleans are true if one of them is.
 template <class T> __device__ __forceinline__ T gs_total(T a, T b, int) { return gs_add(a, b); }
@@ -245,13 +210,10 @@ GS_KERNEL take_elements(long long nnz, long long row_stride, long long column_st
 enum { GS_GRADIENT_THREADS = 256 };
 
 // The sum over the lanes of a warp whose numbers differ by multiples of WIDTH, valid in the first WIDTH lanes.
-template <int WIDTH, class R> __device__ __forceinline__ R gs_sum_of_groups(R v) {
+template <int WIDTH, class V> __device__ __forceinline__ V gs_sum_of_groups(V v) {
 #pragma unroll
-  for (int d = GS_WARP / 2; d >= WIDTH; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, GS_WARP));
+  for (int d = GS_WARP / 2; d >= WIDTH; d >>= 1) v = gs_add(v, gs_lane_after(v, d, GS_WARP));
   return v;
-}
-template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_sum_of_groups(Complex<R> v) {
-  return {gs_sum_of_groups<WIDTH>(v.re), gs_sum_of_groups<WIDTH>(v.im)};
 }
 
 // dots[e] = sum over c of left[rows[e], c] conj(right[columns[e], c]).

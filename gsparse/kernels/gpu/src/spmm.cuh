@@ -92,14 +92,6 @@ __device__ __forceinline__ void gs_store_columns(const T *sums, const LaneColumn
   }
 }
 
-// Return the value of the lane `d` places after this one in its group of `width` lanes.
-template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) {
-  return gs_shfl_down(v, d, width);
-}
-template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
-  return {gs_lane_after(v.re, d, width), gs_lane_after(v.im, d, width)};
-}
-
 // Gathers columns of X and adds them up. The entries of A are in CSR: `indices` and `data`. If AHEAD is 1, the entries
 // of the next batch are loaded while those of X are on their way.
 template <class Stored, class T, class Index, int LOADS, int EACH, int AHEAD> struct Gather {

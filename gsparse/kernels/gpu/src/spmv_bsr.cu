@@ -116,7 +116,6 @@ __device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, co
   if (number >= long_rows.num_chunks) return;
   const Chunk chunk = long_rows.chunks[number];
   const bool is_whole = chunk.chunks == 1;
-  int is_last = 0;
 #pragma unroll 1
   for (int r = 0; r < rows; ++r) {
     const T sum = blocks.multiply_chunk(chunk, r);
@@ -126,9 +125,7 @@ __device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, co
     else long_rows.partials[static_cast<long long>(number) * rows + r] = sum;
   }
   if (is_whole) return;
-  if (lane == 0) is_last = gs_arrive(long_rows.arrivals + chunk.place) == unsigned(chunk.chunks - 1);
-  if (!gs_shfl(is_last, 0, GS_WARP)) return;
-  gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
+  if (!gs_is_last_warp(long_rows.arrivals + chunk.place, chunk.chunks)) return;
 #pragma unroll 1
   for (int r = 0; r < rows; ++r) {
     T sum = Scalar<T>::zero();

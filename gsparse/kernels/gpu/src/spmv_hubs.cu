@@ -25,9 +25,6 @@ template <class T> struct HubVector {
   const T *x;
   int num_hubs;
 
-  static __device__ __forceinline__ void set_padding(unsigned short *code) { *code = 0xFFFF; }
-  static __device__ __forceinline__ void set_padding(int *code) { *code = -1; }
-
   // Return the element for a code that is not padding.
   __device__ __forceinline__ T element(unsigned short code) const {
     return code < num_hubs ? hubs[code] : gs_load(elements + code);
@@ -63,7 +60,7 @@ template <class Value, class Code, class T, int ONCE> struct HubEntries {
     for (int i = 0; i < SIZE; ++i) {
       const long long k = WHOLE || i < count ? first + i * GS_WARP : first;
       code[i] = Reads<ONCE>::at(codes, k);
-      if (!WHOLE && i >= count) vector.set_padding(code + i);
+      if (!WHOLE && i >= count) code[i] = Code(-1);
       value[i] = Reads<ONCE>::at(values, k);
     }
 #pragma unroll
@@ -98,13 +95,8 @@ template <class T> struct LongSlices {
   // warp to arrive; the *sum of its first lane is then the sum of the row.
   __device__ __forceinline__ bool add_up(long long s, int first, int count, T *sum) const {
     const int lane = threadIdx.x % GS_WARP;
-    int is_last = 0;
-    if (lane == 0) {
-      partials[s] = *sum;
-      is_last = gs_arrive(arrivals + first) == unsigned(count - 1);
-    }
-    if (!gs_shfl(is_last, 0, GS_WARP)) return false;
-    gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
+    if (lane == 0) partials[s] = *sum;
+    if (!gs_is_last_warp(arrivals + first, count)) return false;
     *sum = Scalar<T>::zero();
     for (int i = lane; i < count; i += GS_WARP) *sum = gs_add(*sum, gs_fresh(partials + first + i));
     *sum = gs_group_sum<GS_WARP>(*sum);

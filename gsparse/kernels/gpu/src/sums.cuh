@@ -26,6 +26,15 @@ template <class C> __device__ __forceinline__ C gs_block_sum(C sum, C *shared) {
   return sum;
 }
 
+// Return whether this warp is the last of `count` warps to arrive, which then sees what the others wrote before.
+__device__ __forceinline__ bool gs_is_last_warp(unsigned *arrivals, int count) {
+  int is_last = 0;
+  if (threadIdx.x % GS_WARP == 0) is_last = gs_arrive(arrivals) == unsigned(count - 1);
+  is_last = gs_shfl(is_last, 0, GS_WARP);
+  gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
+  return is_last;
+}
+
 // ---- products that also leave partial sums of conj(x)*y
 //
 // The last template parameter `Dots` of a product y = A*x says whether the kernel also sums conj(x[i]) * y[i] over the

@@ -20,22 +20,11 @@ enum { GS_TILE_WARPS = GS_TILE_THREADS / GS_WARP };
 
 // ---------------------------------------------------------------------------- scans over a block of GS_TILE_THREADS
 
-struct Sum {
-  template <class V> static __device__ __forceinline__ V of(V a, V b) { return a + b; }
-};
-struct Maximum {
-  template <class V> static __device__ __forceinline__ V of(V a, V b) { return a < b ? b : a; }
-};
-
 // The combination of the values of all threads before this one (0 for the first one), and of all threads in *all.
 // `shared` has room for a value for each warp.
 template <class Operation, class V> __device__ __forceinline__ V gs_scan(V v, V *shared, V *all) {
   const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
-#pragma unroll
-  for (int d = 1; d < GS_WARP; d *= 2) {
-    const V other = gs_shfl_up(v, d, GS_WARP);
-    if (lane >= d) v = Operation::of(other, v);
-  }
+  v = gs_running<Operation, GS_WARP>(v);
   if (lane == GS_WARP - 1) shared[warp] = v;
   V before = gs_shfl_up(v, 1, GS_WARP);
   if (lane == 0) before = V(0);

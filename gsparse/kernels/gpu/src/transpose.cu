@@ -35,12 +35,7 @@ __device__ __forceinline__ void gs_sum_digits(int *counts) {
   };
   int of_thread = 0;
   for (int i = 0; i < GS_THREAD_COUNTS; ++i) of_thread += counts[place(i)];
-  int before = of_thread;
-#pragma unroll
-  for (int d = 1; d < GS_WARP; d *= 2) {
-    const int other = gs_shfl_up(before, d, GS_WARP);
-    if (lane >= d) before += other;
-  }
+  int before = gs_running<Sum, GS_WARP>(of_thread);
   if (lane == GS_WARP - 1) sums[warp] = before;
   before -= of_thread;
   __syncthreads();

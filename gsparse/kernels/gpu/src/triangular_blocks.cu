@@ -18,19 +18,6 @@
 // Source: G. H. Golub, C. F. Van Loan, "Matrix Computations", section 3.4 (partial pivoting); W. H. Press et al.,
 // "Numerical Recipes", section 2.1 (Gauss-Jordan elimination in place).
 
-// The larger one of the magnitudes of the real and the imaginary part.
-__device__ __forceinline__ double gs_extent(double a) { return a < 0 ? -a : a; }
-template <class R> __device__ __forceinline__ double gs_extent(Complex<R> a) {
-  const double re = gs_extent(a.re), im = gs_extent(a.im);
-  return re < im || im != im ? im : re;
-}
-
-// The value of a lane of the group of `width` lanes, in all lanes of the group.
-template <class R> __device__ __forceinline__ R gs_of_group(R v, int lane, int width) { return gs_shfl(v, lane, width); }
-template <class R> __device__ __forceinline__ Complex<R> gs_of_group(Complex<R> v, int lane, int width) {
-  return {gs_of_group(v.re, lane, width), gs_of_group(v.im, lane, width)};
-}
-
 // Whether the number is not 0 in a lane of the group; valid in the first lane of the group.
 __device__ __forceinline__ int gs_any_of_group(int is_true, int width) {
   for (int d = width / 2; d > 0; d /= 2) is_true |= gs_shfl_down(is_true, d, width);
@@ -64,12 +51,12 @@ template <class T> __device__ __forceinline__ void gs_invert(T *own, int size, i
     pivot = gs_shfl(pivot, k, width);
     T top = owns ? own[pivot * size] : Scalar<T>::zero();
     if (owns) own[pivot * size] = own[k * size];
-    const T divisor = gs_of_group(top, k, width);
+    const T divisor = gs_of_lane(top, k, width);
     if (lane == k) top = Make<T>::from(1.0);
     top = top / divisor;
     for (int i = 0; i < size; ++i) {
       T value = owns && i != k ? own[i * size] : Scalar<T>::zero();
-      const T factor = gs_of_group(value, k, width);
+      const T factor = gs_of_lane(value, k, width);
       if (lane == k) value = Scalar<T>::zero();
       value = i == k ? top : gs_fma(gs_difference(Scalar<T>::zero(), factor), top, value);
       if (owns) own[i * size] = value;
@@ -81,7 +68,7 @@ template <class T> __device__ __forceinline__ void gs_invert(T *own, int size, i
     source = gs_shfl(source, lane == k ? other : lane == other ? k : lane, width);
   }
   for (int i = 0; i < size; ++i) {
-    const T value = gs_of_group(owns ? own[i * size] : Scalar<T>::zero(), source, width);
+    const T value = gs_of_lane(owns ? own[i * size] : Scalar<T>::zero(), source, width);
     if (owns) own[i * size] = value;
   }
 }

@@ -21,8 +21,6 @@ __device__ __forceinline__ double gs_product(double a, double b) {
 __device__ __forceinline__ double gs_product(double a, double b) { return __dmul_rn(a, b); }
 #endif
 
-__device__ __forceinline__ double gs_magnitude(double a) { return a < 0 ? -a : a; }
-
 // Round a magnitude to 17 bits: the leading one and the 16 highest of the 52 bits after it.
 __device__ __forceinline__ double gs_rounded(double magnitude) {
   union {
@@ -34,10 +32,10 @@ __device__ __forceinline__ double gs_rounded(double magnitude) {
   return v.number;
 }
 
-__device__ __forceinline__ double gs_weight(double a) { return gs_rounded(gs_magnitude(a)); }
+__device__ __forceinline__ double gs_weight(double a) { return gs_rounded(gs_extent(a)); }
 __device__ __forceinline__ double gs_weight(float a) { return gs_weight(gs_widen(a)); }
 template <class R> __device__ __forceinline__ double gs_weight(Complex<R> a) {
-  const double re = gs_magnitude(gs_widen(a.re)), im = gs_magnitude(gs_widen(a.im));
+  const double re = gs_extent(gs_widen(a.re)), im = gs_extent(gs_widen(a.im));
   double high = re < im ? im : re;
   const double low = re < im ? re : im;
   if (low > 0) {
@@ -66,31 +64,5 @@ template <class C> __device__ __forceinline__ C gs_safe_diagonal(C filtered, C d
   return gs_real(gs_abs2(filtered)) >= 1e-4 * gs_real(gs_abs2(diagonal)) ? filtered : diagonal;
 }
 
-// ---- groups of WIDTH consecutive lanes
+// The place of this lane in its group of WIDTH consecutive lanes.
 template <int WIDTH> __device__ __forceinline__ int gs_lane() { return threadIdx.x % WIDTH; }
-template <int WIDTH, class V> __device__ __forceinline__ V gs_of_first(V v) { return gs_shfl(v, 0, WIDTH); }
-
-// The greatest and the smallest value of a group, in all of its lanes.
-template <int WIDTH, class V> __device__ __forceinline__ V gs_group_max(V v) {
-#pragma unroll
-  for (int d = WIDTH / 2; d > 0; d >>= 1) {
-    const V other = gs_shfl_down(v, d, WIDTH);
-    v = v < other ? other : v;
-  }
-  return gs_of_first<WIDTH>(v);
-}
-template <int WIDTH, class V> __device__ __forceinline__ V gs_group_min(V v) {
-#pragma unroll
-  for (int d = WIDTH / 2; d > 0; d >>= 1) {
-    const V other = gs_shfl_down(v, d, WIDTH);
-    v = other < v ? other : v;
-  }
-  return gs_of_first<WIDTH>(v);
-}
-
-// A bit for each lane of this group in which the condition holds. All lanes of the warp take part.
-template <int WIDTH> __device__ __forceinline__ Mask gs_group_ballot(bool condition) {
-  const Mask mask = gs_ballot(condition);
-  const int shift = threadIdx.x % GS_WARP / WIDTH * WIDTH;
-  return mask >> shift & (WIDTH == 64 ? ~0ull : (1ull << WIDTH % 64) - 1);
-}

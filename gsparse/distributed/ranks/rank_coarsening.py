@@ -49,7 +49,7 @@ class RankLevelMatrix(LevelMatrix):
         return whole(part.context.device, part.csr, operator, part)
 
     @property
-    def rows(self) -> RankRows:
+    def coarsening_input(self) -> RankRows:
         return self.part
 
     @property

@@ -61,7 +61,7 @@ class LevelMatrix(SquareMatrix):
     FILLS_EMPTY_ROWS = True
 
     @property
-    def rows(self) -> Any:
+    def coarsening_input(self) -> Any:
         """What a `Coarsening` takes: the CSR matrix. Over ranks, it is a `RankRows`."""
         return self.csr
 
@@ -189,7 +189,7 @@ class Setup(ABC):
                 if self.improves:
                     left = self.left_candidates if self.symmetry == "nonsymmetric" else None
                     candidates = partial(improved_candidates, matrix, smoothers[0], self.candidates, left)
-            transfers = coarsening.fill(matrix.rows, candidates, radius, self.phases)
+            transfers = coarsening.fill(matrix.coarsening_input, candidates, radius, self.phases)
             candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, len(levels), transfers, smoothers))
             matrix = self._coarse_matrix(matrix, len(levels), transfers)
@@ -202,12 +202,12 @@ class Setup(ABC):
             if depth == len(self.coarsenings):
                 return None
             coarsening: Coarsening = self.coarsenings[depth]
-            coarsening.examine(matrix.rows, self.phases)
+            coarsening.examine(matrix.coarsening_input, self.phases)
         else:
             if self._is_small(matrix, depth) or depth + 1 == self.options.max_levels:
                 return None
             coarsening = self._new_coarsening(matrix, depth)
-            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * matrix.rows.shape[0]:
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * matrix.coarsening_input.shape[0]:
                 return None
         share_bounds(matrix, coarsening)
         return coarsening

@@ -238,7 +238,7 @@ def test_damping_is_that_of_ridge_regression(files: Path, capsys: Any, name: str
 
 MISUSES: dict[str, tuple[str, str]] = {
     "cg of a rectangle": ("solve tall.mtx --method cg", "expected square matrix.*use lsqr or lsmr"),
-    "damping with cg": ("solve line.mtx --method cg --damp 1", "--damp goes with --method lsmr or lsqr, or without"),
+    "damping with cg": ("solve line.mtx --method cg --damp 1", "--damp goes with --method lsqr or lsmr, or without"),
     "damping with a preconditioner": ("solve line.mtx --method cg --precond jacobi --damp 1", "--damp goes with"),
     "negative damping": ("solve line.mtx --damp -1", "damp must be a finite number that is not negative, got -1.0$"),
     "a preconditioner without a method": (

@@ -149,7 +149,7 @@ def names_of(kind: Kind, **attributes: Any) -> tuple[str, ...]:
     >>> import gsparse.linalg
     >>> from gsparse.linalg.registry import names_of
     >>> names_of("solver", least_squares=True)
-    ('lsmr', 'lsqr')
+    ('lsqr', 'lsmr')
     """
     return tuple(
         method.name

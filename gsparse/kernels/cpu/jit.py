@@ -21,6 +21,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from gsparse._interrupt import uninterrupted
 from gsparse.device.cache import CACHE_VARIABLE, UntrustedFolderError, make_private_code_folder, warn_unwritable
 from gsparse.device.compilation import COMPILE_NOTICE
+from gsparse.device.locks import make_lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,6 +135,10 @@ def _save_if_possible(cache: Any) -> None:
     cache.save_overload = save_overload
 
 
+# Numba reads the folder several times from its settings, which other threads must not change meanwhile.
+_setting = make_lock()
+
+
 @contextmanager
 def _own_cache_folder() -> Iterator[None]:
     """Make numba cache the functions that are decorated within this block in a folder of this package.
@@ -144,17 +149,18 @@ def _own_cache_folder() -> Iterator[None]:
     a different one for each state of the sources.
     """
     config: Any = numba.config
-    before = config.CACHE_DIR
-    try:
-        config.CACHE_DIR = str(make_private_code_folder())
-    except UntrustedFolderError:
-        raise
-    except (RuntimeError, OSError):  # there is no home directory, or it is not writable
-        pass
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+    with _setting:
+        before = config.CACHE_DIR
+        try:
+            config.CACHE_DIR = str(make_private_code_folder())
+        except UntrustedFolderError:
+            raise
+        except (RuntimeError, OSError):  # there is no home directory, or it is not writable
+            pass
+        try:
+            yield
+        finally:
+            config.CACHE_DIR = before
 
 
 def subroutine(function: Callable[P, R]) -> Callable[P, R]:

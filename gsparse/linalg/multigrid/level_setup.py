@@ -25,7 +25,7 @@ from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers, dense_inverse
+from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
 from gsparse.linalg.multigrid.cycle import Level, inner_dtype
 from gsparse.linalg.multigrid.options import AggregationOptions, Phases
 from gsparse.linalg.operators import MatrixOperator
@@ -33,6 +33,7 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.polynomial import estimated_eigenvalue, gershgorin_bound, spectral_radius
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, reciprocals
+from gsparse.linalg.small_matrices import dense_inverse
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions

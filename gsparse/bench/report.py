@@ -203,7 +203,7 @@ def header(run: Run) -> str:
 
 
 def part_of_run(part: Run) -> str:
-    """Return the table of one matrix and dtype, or why there is none; `header` before the first of them."""
+    """Return the table of one matrix and dtype, or its error. For a run that has neither, return the header."""
     lines = [matrix_table(part.records, part)] if part.records else []
     lines += [f"{name}: {why}" for name, why in part.errors.items()]
     return "\n".join(["", *lines]) if lines else header(part)

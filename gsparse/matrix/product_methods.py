@@ -60,7 +60,7 @@ def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:
 
 
 def _planned(matrix: MatrixLike) -> PreparedMatrix:
-    """Return the prepared matrix. To ask for the plan of a matrix that is no result ends its provisional products."""
+    """Return the prepared matrix, whose next product follows a plan, unless it is the result of an operation."""
     prepared = matrix._prepared()[0]
     if not prepared.is_result:
         prepared.plan_for_many_products()

@@ -242,8 +242,11 @@ class PreparedMatrix:
         launch = Launch(self.options.threads_per_block, rows.threads_per_row)
         stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
         multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](self.device, stored, compute, launch)
-        counted = FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, ref(self))
-        return Product(counted, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
+        return Product(self._counted(multiply), kernels.FIRST_FORMAT, stored, one_and_zero(compute))
+
+    def _counted(self, multiply: Callable[..., None]) -> FirstProducts:
+        """Return a product of a new matrix that asks for a plan after some calls."""
+        return FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, ref(self))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""
@@ -286,9 +289,7 @@ class PreparedMatrix:
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
-        if not self.is_new:
-            return product
-        return replace(product, multiply=FirstProducts(product.multiply, MIN_ANALYSIS_PRODUCTS, ref(self)))
+        return replace(product, multiply=self._counted(product.multiply)) if self.is_new else product
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.

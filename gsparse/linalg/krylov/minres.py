@@ -31,7 +31,6 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import (
     hermitian_maxiter_advice,
-    is_worth_a_check,
     not_hermitian,
     refute_by_backward_errors,
     returned,
@@ -268,8 +267,7 @@ def minres(
             raise ValueError(f"non-symmetric {what}: use gmres or bicgstab")
         result = _solve(system, rtol, maxiter, monitor)
         result = with_true_residual(result, system) if full_output or show else result
-        is_checked = full_output or show or is_worth_a_check(result)
-        result = with_symmetry_advice(result, system) if is_checked else result
+        result = with_symmetry_advice(result, system, full_output or show)
     if show:
         print(result.log())
     return returned(result, system, full_output)

@@ -165,23 +165,17 @@ _SUBTRACT_MEAN = (
 _MIN_ITERATIONS = 30
 
 
-def is_worth_a_check(result: SolveResult) -> bool:
-    """Return whether a failed solve was long enough for the test to take little of its time.
+def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output: bool) -> SolveResult:
+    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
 
     A caller who did not ask for the full output may limit a solve to a few iterations on purpose, for instance to use
-    it as a smoother.
-    """
-    return result.info != 0 and result.iterations >= _MIN_ITERATIONS
-
-
-def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
+    it as a smoother. Then the solve must have been long enough for the test to take little of its time.
 
     A row or column of zeros is named in their place, because no other method would help.
     For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
     share the vectors. A result that needs no such advice is returned unchanged.
     """
-    if result.info == 0 or system.nonfinite_inputs():
+    if not _is_worth_a_check(result, full_output) or system.nonfinite_inputs():
         return result
     names = not_hermitian(system)
     if not names:
@@ -196,14 +190,24 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
     return replace(result, advice=f"{advice}.")
 
 
-def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, atol: float) -> SolveResult:
+def _is_worth_a_check(result: SolveResult, full_output: bool) -> bool:
+    return result.info != 0 and (full_output or result.iterations >= _MIN_ITERATIONS)
+
+
+def with_advice_for_cg(
+    result: SolveResult, system: LinearSystem, full_output: bool, rtol: float, atol: float
+) -> SolveResult:
     """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
 
     It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. The
     conditions of `with_symmetry_advice` hold here too.
     """
-    advised = with_symmetry_advice(result, system)
-    if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
+    advised = with_symmetry_advice(result, system, full_output)
+    if (
+        advised is result
+        and _is_worth_a_check(result, full_output)
+        and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any()
+    ):
         return replace(result, reason=_NO_SOLUTION if result.info > 0 else result.reason, advice=_SUBTRACT_MEAN)
     return advised
 

@@ -12,7 +12,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.memory import address_of
 from gsparse.errors import DeviceError, DtypeError
-from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
@@ -37,7 +36,6 @@ PROGRAM = Program(
         Step("relax_scaled_residual", each="x += omega * d * (b - r); r = b"),
     ),
 )
-_STEPS = {step.name: step for step in PROGRAM.steps}
 
 # ``build(x, y)`` returns the calls that write the product with x into y. It may itself allocate memory and wait.
 CallBuilder = Callable[[Array, Array], list[Call]]
@@ -64,8 +62,7 @@ class VectorPasses:
         if state is None:
             state = self._states[omega] = SolveState(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
             state.set(omega=omega)
-        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
-        return bind(self.device, PROGRAM, _STEPS[name], vectors, state)
+        return state.bind(name, vectors)
 
     def vector(self, rows: int) -> Array:
         """Allocate an array of zeros for all columns."""

@@ -32,7 +32,6 @@ from gsparse.linalg.krylov.outcome import (
     refute_by_residuals,
     returned,
     with_advice_for_cg,
-    with_true_residual,
 )
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
@@ -203,7 +202,6 @@ def cg(
     solve = solve if inner_dtype is None else partial(refined, solve, inner_dtype)
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output else result
         result = with_advice_for_cg(result, system, full_output, rtol, atol)
     return returned(result, system, full_output)
 

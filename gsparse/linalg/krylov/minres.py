@@ -35,7 +35,6 @@ from gsparse.linalg.krylov.outcome import (
     refute_by_backward_errors,
     returned,
     with_symmetry_advice,
-    with_true_residual,
 )
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
@@ -266,11 +265,8 @@ def minres(
             what = "matrix" if "A" in names else "preconditioner"
             raise ValueError(f"non-symmetric {what}: use gmres or bicgstab")
         result = _solve(system, rtol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output or show else result
         result = with_symmetry_advice(result, system, full_output or show)
-    if show:
-        print(result.log())
-    return returned(result, system, full_output)
+    return returned(result, system, full_output, show)
 
 
 def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:

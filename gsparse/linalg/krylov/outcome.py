@@ -29,16 +29,6 @@ from gsparse.sparse.reductions import sums_of_squares
 _SLACK = 10
 
 
-def with_true_residual(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return the result with its `relative_residual`, which takes a product if it is not known yet. Synchronizes.
-
-    The function must be called within `LinearSystem.solving`, and by all ranks that share the vectors.
-    """
-    if not np.isnan(result.relative_residual).any():
-        return result
-    return replace(result, relative_residual=_relative(system.residual_norms(), system))
-
-
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
     """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
     with np.errstate(invalid="ignore"):  # b may hold inf
@@ -124,13 +114,19 @@ def refute_by_backward_errors(
     return np.asarray(norms > tolerances)
 
 
-def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> Any:
-    """Return the result in the form that the caller of a solver asked for.
+def returned(result: SolveResult, system: LinearSystem, full_output: bool, show: bool = False) -> Any:
+    """Return the result in the form that the caller of a solver asked for, and print it with `show`.
 
-    Without the full output, the caller gets a tuple as from SciPy, and a `ConvergenceWarning` if the solve has not
-    converged. A rank does not warn: each rank would repeat the same warning in a process of its own. The process that
-    has started the ranks warns instead.
+    The full output has the true residual, which takes a product if it is not known yet. All ranks that share the
+    vectors must call this function. Without the full output, the caller gets a tuple as from SciPy, and a
+    `ConvergenceWarning` if the solve has not converged. A rank does not warn: each rank would repeat the same warning
+    in a process of its own. The process that has started the ranks warns instead.
     """
+    if (full_output or show) and np.isnan(result.relative_residual).any():
+        with system.solving():  # synchronizes
+            result = replace(result, relative_residual=_relative(system.residual_norms(), system))
+    if show:
+        print(result.log())
     if full_output:
         return result
     if system.A.ranks is None:

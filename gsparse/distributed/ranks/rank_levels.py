@@ -141,13 +141,6 @@ class RankLevelSetup(Setup):
         self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
         return self._with_replicated(built, matrix, candidates)
 
-    @property
-    def _declared(self) -> Any:
-        """The option ``symmetric=`` with which the matrices of levels are made."""
-        if not self._is_hermitian:
-            return False
-        return "hermitian" if self.candidates.dtype.kind == "c" else True
-
     def _is_small(self, matrix: RankLevelMatrix, depth: int) -> bool:
         """Return whether a level has so few rows that the ranks do not coarsen it together."""
         options = self.options

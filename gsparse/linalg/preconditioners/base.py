@@ -124,7 +124,7 @@ class Preconditioner(Operator):
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         """Allocate the memory that products need, and return a function that binds products to arrays."""
 
-    def _compute(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+    def product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Multiply in buffers that are kept for the next call.
 
         SciPy calls this once per iteration, each time with another vector. Copying it to the same buffer saves binding
@@ -133,6 +133,7 @@ class Preconditioner(Operator):
         key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
         if latest[0] != key:
+            latest = self._latest = (None,)  # frees the buffers first
             bound = self.bind(device, x.dtype, columns, adjoint=adjoint)
             latest = self._latest = (key, bound, device.xp.empty_like(x), device.xp.empty_like(x))
         _, bound, source, target = latest

@@ -201,19 +201,10 @@ def _with_error(record: Record, prepared: Prepared, exact: ExactProduct | None) 
 
 
 def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Settings, clock: GpuClock) -> list[Record]:
-    kernels: dict[int, Sampler] = {}
-    failed: dict[int, Exception] = {}
-    for i, (_, prepared, _) in enumerate(ready):
-        try:
-            launch = prepared.launch or prepared.call
-            kernels[i] = prepared.sampler() if prepared.sampler else clock.kernel_sampler(launch)
-        except Exception as error:
-            failed[i] = error
-    times: dict[int, float | Exception] = {**medians(kernels, settings.repeats), **failed}
-    notes = {i: sampler.note for i, sampler in kernels.items()}
-    kernels.clear()  # Frees the graphs and the arrays that they write to.
-    calls, failed_calls = _call_samplers([prepared for _, prepared, _ in ready], clock.synchronize)
-    call_times = {**medians(calls, settings.repeats), **failed_calls}
+    prepared = [each for _, each, _ in ready]
+    kernels = [each.sampler or partial(clock.kernel_sampler, each.launch or each.call) for each in prepared]
+    times, notes = _times(kernels, settings.repeats)
+    call_times, _ = _times([partial(call_sampler, each.call, clock.synchronize) for each in prepared], settings.repeats)
     return [
         _with_times(record, notes.get(i, ""), kernel_us=times[i], call_us=call_times[i])
         for i, (_, _, record) in enumerate(ready)
@@ -227,25 +218,29 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
         restored.enter_context(threads_from_the_first_call())
         for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
             restored.callback(set_threads, set_threads(threads))
-        samplers, failed = _call_samplers([prepared for _, prepared, _ in active], lambda: None, threads)
-        times = {**medians(samplers, settings.repeats), **failed}
+        calls = [
+            partial(call_sampler, prepared.call, lambda: None, prepared.pause if threads > 1 else 0.0)
+            for _, prepared, _ in active
+        ]
+        times, _ = _times(calls, settings.repeats)
     return [
         _with_times(replace(record, threads=1 if peer.set_threads is None else threads), "", call_us=times[i])
         for i, (peer, _, record) in enumerate(active)
     ]
 
 
-def _call_samplers(
-    ready: Sequence[Prepared], synchronize: Callable[[], Any], threads: int = 1
-) -> tuple[dict[int, Sampler], dict[int, Exception]]:
+def _times(
+    makers: Sequence[Callable[[], Sampler]], repeats: int
+) -> tuple[dict[int, float | Exception], dict[int, str]]:
+    """Make samplers, and return the median of each in seconds, or the error that it or its maker raised, and notes."""
     samplers: dict[int, Sampler] = {}
-    failed: dict[int, Exception] = {}
-    for i, prepared in enumerate(ready):
+    failed: dict[int, float | Exception] = {}
+    for i, make in enumerate(makers):
         try:
-            samplers[i] = call_sampler(prepared.call, synchronize, prepared.pause if threads > 1 else 0.0)
-        except Exception as error:
+            samplers[i] = make()
+        except Exception as error:  # The other peers are still measured.
             failed[i] = error
-    return samplers, failed
+    return medians(samplers, repeats) | failed, {i: sampler.note for i, sampler in samplers.items()}
 
 
 def _with_times(record: Record, note: str, **seconds: float | Exception) -> Record:

@@ -118,16 +118,12 @@ def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], pause:
     seconds = seconds_of_call(call, synchronize)
     batch = int(min(MAX_BATCH, max(1, BATCH_SECONDS / max(seconds, 1e-9))))
 
-    def sample() -> float:
-        synchronize()
-        begin = time.perf_counter()
+    def calls() -> None:
         for _ in range(batch):
             call()
-        synchronize()
-        return (time.perf_counter() - begin) / batch
 
     time.sleep(pause)
-    return Sampler(sample, pause=pause)
+    return Sampler(lambda: seconds_of_call(calls, synchronize) / batch, pause=pause)
 
 
 @dataclass

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.device.launching import bind_call
-from gsparse.device.memory import Memory
+from gsparse.device.memory import Memory, copy_part
 from gsparse.device.streams import NO_CONTEXT, Streams
 from gsparse.device.threads import run_parts
 from gsparse.errors import DeviceError
@@ -94,15 +94,10 @@ def measure_copy_bandwidth(device: Any) -> float:
     with device.active(), device.memory_guard():
         source, target = device.xp.zeros(_COPIED_BYTES, np.uint8), device.xp.ones(_COPIED_BYTES, np.uint8)
         if device.xp is np:
-            seconds = device.seconds_of(lambda: run_parts(_copy_part, _COPIED_BYTES, target, source))
+            seconds = device.seconds_of(lambda: run_parts(copy_part, _COPIED_BYTES, target, source))
         else:
             seconds = device.seconds_of(lambda: device.xp.copyto(target, source))
     return 2 * _COPIED_BYTES / float(seconds)
-
-
-def _copy_part(part: int, num_parts: int, target: Any, source: Any) -> None:
-    begin, end = (source.size * k // num_parts for k in (part, part + 1))
-    np.copyto(target[begin:end], source[begin:end])
 
 
 class Device(Memory, Streams):

@@ -208,7 +208,7 @@ class Staging:  # on GPUs only
         for first in range(0, source.size, CHUNK_BYTES):
             part = source[first : first + CHUNK_BYTES]
             buffer = self._acquire(min_buffers=2)
-            run_parts(_copy_part, part.size // BYTES_PER_COST, buffer.bytes[: part.size], part)
+            run_parts(copy_part, part.size // BYTES_PER_COST, buffer.bytes[: part.size], part)
             runtime.memcpyAsync(
                 result.data.ptr + first, buffer.pointer, part.size, runtime.memcpyHostToDevice, stream.ptr
             )
@@ -249,7 +249,7 @@ class Staging:  # on GPUs only
             self._pinned_results -= nbytes
 
 
-def _copy_part(part: int, num_parts: int, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+def copy_part(part: int, num_parts: int, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
     """Copy one of `num_parts` equal parts of an array. NumPy releases the GIL during the copy."""
     share = slice(source.size * part // num_parts, source.size * (part + 1) // num_parts)
     target[share] = source[share]

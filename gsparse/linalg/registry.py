@@ -204,8 +204,9 @@ def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, 
         if _is_left_out(parameters, argument, value):
             continue
         if argument in _COUNTS:
-            _check_count(argument, value, _COUNTS[argument])
-        elif argument in _TOLERANCES and not (isinstance(value, float | int | np.number) and _is_at_least_0(value)):
+            if _parse_integer(argument, value) < _COUNTS[argument]:
+                raise ValueError(f"{argument} must be at least {_COUNTS[argument]}, got {value!r}")
+        elif argument in _TOLERANCES and not (isinstance(value, float | int | np.integer | np.floating) and value >= 0):
             raise ValueError(f"{argument} must be a real, non-negative number, got {value!r}")
 
 
@@ -238,15 +239,6 @@ def _parse_integer(argument: str, value: Any) -> int:
         return index(value)
     except TypeError:
         raise TypeError(f"{argument} must be an integer, got {value!r}: convert it with int()") from None
-
-
-def _check_count(argument: str, value: Any, least: int) -> None:
-    if _parse_integer(argument, value) < least:
-        raise ValueError(f"{argument} must be at least {least}, got {value!r}")
-
-
-def _is_at_least_0(value: Any) -> bool:
-    return not isinstance(value, np.complexfloating) and bool(value >= 0)
 
 
 def _has_no_columns(b: Any) -> bool:

@@ -30,13 +30,21 @@ def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths:
     if others:
         lines.append(("in other threads, at the same time", *[""] * 8))
         lines.extend(_cells(row, seconds, bandwidths) for row in others)
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS))]
-    text = [f"{line[0]:<{widths[0]}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:], strict=True))
-            for line in lines]  # fmt: skip
     notes = [f"copy on {name}: {bandwidth / 1e9:.1f} GB/s" for name, bandwidth in bandwidths.items()]
     if any(row.is_estimated for row in rows):
         notes.append("* in CUDA graphs: calls are counted; times are those of one iteration timed alone, scaled")
-    return "\n".join(line.rstrip() for line in [f"profile by {by}", *text, *notes])
+    return "\n".join([f"profile by {by}", *aligned(lines), *notes])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table as text: the first cell of a line is aligned to the left, the others to the right."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            [f"{line[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def _shortened(rows: Sequence[Row], most: int) -> list[Row]:

@@ -13,12 +13,9 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, DtypeError
 from gsparse.linalg import cg
-from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
 from gsparse.linalg.krylov.cg import run as run_cg
-from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.refinement import refined
-from gsparse.linalg.result import ConvergenceMonitor
-from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
+from gsparse.linalg.krylov.linear_system import LinearSystem
+from tests.linalg.problems import Count, laplacian, matrix, residual, right_hand_side
 
 S = laplacian(10)
 B = right_hand_side(S)
@@ -151,16 +148,6 @@ def test_an_exact_solution_ends_the_refinement_with_a_tolerance_of_zero(real_dev
         result = cg(matrix(real_device, D), b, guess, rtol=0, inner_dtype=np.float32, full_output=True)
         assert (result.info, result.residuals[-1]) == (0, 0)
         np.testing.assert_array_equal(result.x, b / 2)
-
-
-def test_refinement_works_with_other_methods(real_device: Device) -> None:
-    C = convection(9)
-    b = right_hand_side(C)
-    system = make_linear_system(GpuSparseMatrix(C, device=real_device), b)
-    with system.solving():
-        result = refined(solve_bicgstab, np.float32, system, 1e-12, 0.0, None, ConvergenceMonitor())
-    assert result.info == 0
-    assert residual(C, result.x, b) < 1.1e-12
 
 
 @pytest.mark.parametrize("inner", [np.float16, np.longdouble, np.complex128, int, "float33"])

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed.client.products import WorkerProducts, check_operand, is_dask
-from gsparse.distributed.client.row_sources import combine, multiply, negative, scale, transpose
+from gsparse.distributed.client.row_sources import combine, multiply, scale, transpose
 
 HostArray = npt.NDArray[Any]
 
@@ -133,7 +133,7 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         return scale(self.tomatrix(), "quotient", x)
 
     def __neg__(self) -> Any:
-        return negative(self.tomatrix())
+        return scale(self.tomatrix(), "negative")
 
     def __add__(self, x: Any) -> Any:
         _check_not_on_host(x)

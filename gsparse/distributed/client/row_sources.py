@@ -291,15 +291,11 @@ def combine(A: Any, B: Any, operation: str) -> Any:
     return _result(A, operation, (A, B), A._layout)
 
 
-def scale(A: Any, operation: str, factor: Any) -> Any:
-    """Return the "multiple" or the "quotient" of a matrix and a number."""
-    check_factor(factor)
-    return _result(A, operation, (A,), A._layout, factor)
-
-
-def negative(A: Any) -> Any:
-    """Return -A."""
-    return _result(A, "negative", (A,), A._layout)
+def scale(A: Any, operation: str, *factors: Any) -> Any:
+    """Return the "negative" of a matrix, or the "multiple" or the "quotient" of the matrix and a number."""
+    for factor in factors:
+        check_factor(factor)
+    return _result(A, operation, (A,), A._layout, *factors)
 
 
 def transpose(A: Any, operation: str) -> Any:

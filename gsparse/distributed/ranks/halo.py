@@ -141,7 +141,9 @@ class Halo:
     Attributes
     ----------
     sends : dict of rank to array
-        For each rank that needs some of this rank's entries, their local numbers, sorted.
+        For each rank that needs some of this rank's entries, in the order of the ranks, their local numbers, sorted.
+    sent : array of int64
+        These numbers of all ranks, one rank after the other.
     receives : dict of rank to slice
         For each rank that owns ghosts of this rank, the positions of these ghosts in `ghosts`.
     size, num_ghosts : int
@@ -179,6 +181,7 @@ class Halo:
         requests = {int(p): np.empty(counts[p, rank], np.int64) for p in np.flatnonzero(counts[:, rank])}
         communicator.exchange({p: ghosts[part] for p, part in self.receives.items()}, requests)()
         self.sends = {p: numbers - first for p, numbers in requests.items()}
+        self.sent = np.concatenate([np.empty(0, np.int64), *self.sends.values()])
         self.num_ghosts = ghosts.size
         self.size = columns.row_bounds[rank + 1] - first
 

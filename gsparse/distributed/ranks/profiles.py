@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.profiling.profile import Profile
+from gsparse.profiling.profile import Profile, aligned
 from gsparse.profiling.rows import Row
 
 _HEADS = ("operation", "calls", "slowest s", "rank", "mean s", "share")
@@ -86,16 +86,11 @@ class RankProfile:
             )
             for row in self.rows
         ]
-        widths = [max(len(line[column]) for line in [_HEADS, *cells]) for column in range(len(_HEADS))]
-        table = [
-            "  ".join([f"{line[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:], strict=True))])
-            for line in [_HEADS, *cells]
-        ]
         busiest = int(np.argmax(self.working_seconds))
         mean = sum(self.waiting_seconds) / len(self.waiting_seconds)
         return "\n".join([
             f"profile of {len(self.seconds)} ranks, {whole:.4f} s",
-            *table,
+            *aligned([_HEADS, *cells]),
             f"waits for other ranks: {mean:.4f} s in the mean, {max(self.waiting_seconds):.4f} s at most",
             f"imbalance: rank {busiest} works {self.imbalance:.2f} times as long as the mean of all ranks",
         ])  # fmt: skip

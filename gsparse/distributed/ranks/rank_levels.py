@@ -97,13 +97,6 @@ class RankLevelSetup(Setup):
         before, after = (BlockSmoother(s.name, s, block.operator) for s in self.make(block, False))
         return before, after
 
-    @property
-    def _declared(self) -> Any:
-        """The option ``symmetric=`` with which the matrices of levels are made."""
-        if not self._is_hermitian:
-            return False
-        return "hermitian" if self.candidates.dtype.kind == "c" else True
-
     def _is_small(self, matrix: RankLevelMatrix, depth: int) -> bool:
         options = self.options
         limit = _max_replicated_rows(matrix.device) if depth else options.max_coarse * options.block_size

@@ -257,12 +257,12 @@ class RankRows:
             indptr=of_ghosts.indptr.astype(np.int64),
             indices=of_ghosts.indices.astype(np.int64) + own_rows.start,
         )
-        numbers, received = context.rows_to_owners(self.halo, whole)
+        received = context.rows_to_owners(self.halo, whole)
         ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
         # The rows of one sender are before those of the next one, and their columns in the whole matrix are smaller. So
         # `placed` leaves the columns of each row sorted.
         received = with_own_columns(device, received, own_rows, ghosts)
-        more = placed(device, received, device.upload(numbers), num_own)
+        more = placed(device, received, device.upload(self.halo.sent), num_own)
         csr = beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
         return RankRows.make(context, csr, ghosts, self.columns, self.rows)
 
@@ -285,7 +285,7 @@ class RankRows:
         received = other._rows_for(self.halo)
         own = other.columns.rows(context.rank)
         ghosts = union(other.ghosts, columns_of_others(device, received, own))
-        operand = other._with_more_ghosts(ghosts)
+        operand = other._with_other_ghosts(ghosts)
         if received.num_rows:
             operand = stacked(device, [operand, with_own_columns(device, received, own, ghosts)])
             operand = replace(operand, is_canonical=True)
@@ -295,9 +295,8 @@ class RankRows:
 
     def _rows_for(self, halo: Halo) -> Csr:
         """Send the rows that other ranks need by their halo, and return those that this one needs. Synchronizes."""
-        device, peers = self.context.device, sorted(halo.sends)
-        numbers = np.concatenate([np.empty(0, np.int64), *(halo.sends[peer] for peer in peers)])
-        wanted = kernels_of(device).sparse_rows.take_rows(device, self.csr, device.upload(numbers))
+        device = self.context.device
+        wanted = kernels_of(device).sparse_rows.take_rows(device, self.csr, device.upload(halo.sent))
         return self.context.rows_of_ghosts(halo, self.in_whole_columns(wanted))
 
     def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
@@ -306,13 +305,7 @@ class RankRows:
         rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, self.boundary_rows())
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
         ghosts = whole_nodes(self.ghosts[used], block_size)
-        csr = self.csr
-        if not np.array_equal(ghosts, self.ghosts):
-            places = xp.zeros(csr.num_cols, csr.indices.dtype)
-            places[:num_own] = xp.arange(num_own)
-            places[num_own + device.upload(used)] = device.upload(num_own + np.searchsorted(ghosts, self.ghosts[used]))
-            csr = replace(csr, shape=(csr.num_rows, num_own + len(ghosts)), indices=places[csr.indices])
-        return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
+        return RankRows.make(self.context, self._with_other_ghosts(ghosts), ghosts, self.rows, self.columns)
 
     def combine(self, operation: str, other: RankRows) -> RankRows:
         """Return ``operation(A, B)`` entry by entry, see `gsparse.sparse.arithmetic.combine`. Synchronizes.
@@ -332,12 +325,12 @@ class RankRows:
                 "distribute them in the same way"
             )
         device, ghosts = self.context.device, union(self.ghosts, other.ghosts)
-        parts = [self._with_more_ghosts(ghosts), other._with_more_ghosts(ghosts)]
+        parts = [self._with_other_ghosts(ghosts), other._with_other_ghosts(ghosts)]
         csr = arithmetic.combine(device, operation, *parts)
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
 
-    def _with_more_ghosts(self, ghosts: HostArray) -> Csr:
-        """Return the rows as entries of a matrix with more ghosts, which contain those of this one."""
+    def _with_other_ghosts(self, ghosts: HostArray) -> Csr:
+        """Return the rows of a matrix with other ghosts, which contain all in which the rows have entries."""
         if np.array_equal(ghosts, self.ghosts):
             return self.csr
         device, xp, num_own, csr = self.context.device, self.context.device.xp, self.num_own_columns, self.csr

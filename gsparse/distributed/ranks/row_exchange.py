@@ -140,18 +140,18 @@ class RankContext:
         ----------
         halo : Halo
         rows : Csr
-            A row for each column in ``halo.sends``, one rank after the other, in columns of the whole matrix.
+            A row for each column in ``halo.sent``, in columns of the whole matrix.
 
         Returns
         -------
         Csr
             A row for each ghost, in their order.
         """
-        sends = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
+        sends = {peer: len(numbers) for peer, numbers in halo.sends.items()}
         counts = {peer: part.stop - part.start for peer, part in halo.receives.items()}
         return self.exchange_rows(rows, _consecutive(sends), counts)
 
-    def rows_to_owners(self, halo: Halo, rows: Csr) -> tuple[npt.NDArray[np.int64], Csr]:
+    def rows_to_owners(self, halo: Halo, rows: Csr) -> Csr:
         """Send rows that belong to ghosts to the ranks that own them. Synchronizes.
 
         Parameters
@@ -162,13 +162,10 @@ class RankContext:
 
         Returns
         -------
-        (array of int64, Csr)
-            The rows that this rank has received, in the order of the ranks that have sent them, and for each of them
-            which of this rank's columns it belongs to.
+        Csr
+            A row for each column in ``halo.sent``.
         """
-        counts = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
-        numbers = [np.empty(0, np.int64), *(halo.sends[peer] for peer in counts)]
-        return np.concatenate(numbers), self.exchange_rows(rows, halo.receives, counts)
+        return self.exchange_rows(rows, halo.receives, {peer: len(numbers) for peer, numbers in halo.sends.items()})
 
     def exchange_rows(self, rows: Csr, sends: Mapping[int, slice], counts: Mapping[int, int]) -> Csr:
         """Send consecutive rows to other ranks, and return the rows that they send. Synchronizes.

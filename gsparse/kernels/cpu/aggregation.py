@@ -125,7 +125,7 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
     diagonal, dropped = np.empty(csr.num_rows), np.empty(csr.num_rows, np.int64)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
     options = block_size, MEASURES[measure], theta
-    run_parts(_examine, csr.nnz + csr.num_rows, matrix, graph, *options, scales, dropped, bounds, diagonal)
+    run_parts(_examine, csr.nnz + csr.num_rows, matrix, graph, options, (scales, dropped, bounds, diagonal))
     bound, unfiltered_bound = bounds.max(axis=1, initial=0.0).tolist()
     diagonal_range = float(diagonal.min(initial=np.inf)), float(diagonal.max(initial=0.0))
     return Examination(scales, int(dropped.sum()), bound, unfiltered_bound, diagonal_range)
@@ -144,16 +144,13 @@ def _examine(
     num_parts: int,
     matrix: Rows,
     graph: Rows,
-    block_size: int,
-    measure: int,
-    theta: float,
-    scales: Array,
-    dropped: Array,
-    bounds: Array,
-    diagonals: Array,
+    options: tuple[int, int, float],
+    found: tuple[Array, Array, Array, Array],
 ) -> None:
     indptr, indices, data = matrix
     node_indptr, node_indices, node_data = graph
+    block_size, measure, theta = options
+    scales, dropped, bounds, diagonals = found
     for node in range(first_row(part, num_parts, node_indptr), first_row(part + 1, num_parts, node_indptr)):
         begin, end = node_indptr[np.uint64(node)], node_indptr[np.uint64(node + 1)]
         scale = 0.0

@@ -46,6 +46,10 @@ _FEWEST_PRODUCTS = 18
 
 # Row pointers, columns, and the values of a matrix of blocks, as the loop takes them.
 Blocks = tuple[Array, Array, Array]
+# The rows and columns of A's blocks, and the columns of B's blocks.
+Sizes = tuple[int, int, int]
+# Where a block begins, and the distance between its rows.
+Block = tuple[Int, Int]
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
@@ -163,9 +167,7 @@ def multiply_blocks(
     (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
     values, pairs = np.empty(c.nnz * rows * columns, a_data.dtype), products_before_rows(a, b)
     cost, sizes = int(pairs[-1]) * rows * inner * columns, (rows, inner, columns)
-    run_parts(
-        _multiply, cost, pairs, c.num_cols, *sizes, _with(a, a_data), _with(b, b_data), _with(c, values)
-    )  # fmt: skip
+    run_parts(_multiply, cost, pairs, c.num_cols, sizes, _with(a, a_data), _with(b, b_data), _with(c, values))
     return values
 
 
@@ -175,20 +177,12 @@ def _with(blocks: Csr, data: Array) -> Blocks:
 
 @partial(compiled, allocates=True)
 def _multiply(
-    part: int,
-    num_parts: int,
-    pairs: Array,
-    num_block_cols: int,
-    rows: int,
-    inner: int,
-    columns: int,
-    a_blocks: Blocks,
-    b_blocks: Blocks,
-    c_blocks: Blocks,
+    part: int, num_parts: int, pairs: Array, num_block_cols: int, sizes: Sizes, a: Blocks, b: Blocks, c: Blocks
 ) -> None:
-    a_indptr, a_indices, a_data = a_blocks
-    b_indptr, b_indices, b_data = b_blocks
-    c_indptr, c_indices, c_data = c_blocks
+    a_indptr, a_indices, a_data = a
+    b_indptr, b_indices, b_data = b
+    c_indptr, c_indices, c_data = c
+    rows, inner, columns = sizes
     begin, end = first_row(part, num_parts, pairs), first_row(part + 1, num_parts, pairs)
     if begin == end:
         return
@@ -212,26 +206,19 @@ def _multiply(
             for f in range(b_last - b_first):
                 b_block = b_first * inner * columns + f * columns, (b_last - b_first) * columns
                 place = places[np.uint64(b_indices[np.uint64(b_first + f)])]
-                _add_product(a_data, a_block, b_data, b_block, rows, inner, columns, sums, place)
+                _add_product(a_data, a_block, b_data, b_block, sizes, sums, place)
         _store_blocks(sums, rows, columns, c_last - c_first, c_first * rows * columns, c_data)
 
 
 @inlined
 def _add_product(
-    a_data: Array,
-    a_block: tuple[Int, Int],
-    b_data: Array,
-    b_block: tuple[Int, Int],
-    rows: int,
-    inner: int,
-    columns: int,
-    sums: Array,
-    place: Int,
+    a_data: Array, a_block: Block, b_data: Array, b_block: Block, sizes: Sizes, sums: Array, place: Int
 ) -> None:
     """Add the product of two blocks to the sums at `place`.
 
     A block is given by the position of its first element, and by the distance between its rows.
     """
+    rows, inner, columns = sizes
     zero, registers = sums.dtype.type(0), (columns + LANES - 1) // LANES
     for first in range(0, columns, LANES):
         start = b_block[0] + first

@@ -25,6 +25,11 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
+Pair = tuple[Array, Array]
+# The matrix of nodes, the aggregate and the scale of each node, and the fraction of the scale below which it drops
+# entries.
+Filtered = tuple[Rows, Array, Array, float]
+
 
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
@@ -35,28 +40,19 @@ def orthonormal_candidates(
     tolerance = dependence_tolerance(candidates.dtype)
     wide = np.zeros(1, np.result_type(candidates.dtype, np.float64))
     cost = candidates.size * k + num_aggregates
-    run_parts(_orthonormalize, cost, bounds, order, candidates, block_size, tolerance, wide, q, r)
+    run_parts(_orthonormalize, cost, (bounds, order), candidates, block_size, tolerance, wide, (q, r))
     return q, r
 
 
 @partial(compiled, allocates=True)
 def _orthonormalize(
-    part: int,
-    num_parts: int,
-    bounds: Array,
-    order: Array,
-    candidates: Array,
-    block_size: int,
-    tolerance: float,
-    wide: Array,
-    q: Array,
-    r: Array,
+    part: int, num_parts: int, nodes: Pair, candidates: Array, block_size: int, tolerance: float, wide: Array, qr: Pair
 ) -> None:
     """Orthonormalize the candidates of each aggregate by Gram and Schmidt's modified method: candidates = q·r.
 
     A column that depends on those before it, up to the tolerance, becomes 0.
     """
-    k = candidates.shape[1]
+    (bounds, order), (q, r), k = nodes, qr, candidates.shape[1]
     for aggregate in range(first_row(part, num_parts, bounds), first_row(part + 1, num_parts, bounds)):
         begin, size = bounds[aggregate], (bounds[aggregate + 1] - bounds[aggregate]) * block_size
         columns = np.empty((k, size), wide.dtype)
@@ -97,11 +93,12 @@ def prolongator_pattern(
     """Count the aggregates that each node reaches, then sort them."""
     counts, cost = np.zeros(nodes.num_rows + 1, np.int64), nodes.nnz + nodes.num_rows
     is_smoothed, matrix = np.empty(nodes.num_rows, np.bool_), (nodes.indptr, nodes.indices, nodes.data)
-    run_parts(_count_reached, cost, matrix, aggregates, num_aggregates, scales, theta, is_smoothed, counts)
+    graph = matrix, aggregates, scales, theta
+    run_parts(_count_reached, cost, graph, num_aggregates, is_smoothed, counts)
     np.cumsum(counts, out=counts)
     index = nodes.indices.dtype if counts[-1] <= MAX_INT32 else np.dtype(np.int64)
     pattern = NodePattern(counts.astype(index), np.empty(counts[-1], index), is_smoothed)
-    run_parts(_fill_reached, cost, matrix, aggregates, scales, theta, is_smoothed, pattern.indptr, pattern.indices)
+    run_parts(_fill_reached, cost, graph, (pattern.indptr, pattern.indices, is_smoothed))
     return pattern
 
 
@@ -141,18 +138,10 @@ def _expand(
 
 @partial(compiled, allocates=True)
 def _count_reached(
-    part: int,
-    num_parts: int,
-    nodes: Rows,
-    aggregates: Array,
-    num_aggregates: int,
-    scales: Array,
-    theta: float,
-    is_smoothed: Array,
-    counts: Array,
+    part: int, num_parts: int, graph: Filtered, num_aggregates: int, is_smoothed: Array, counts: Array
 ) -> None:
     """Count the aggregates that each node reaches. A node that reaches too many keeps its own, and is not smoothed."""
-    indptr, indices, data = nodes
+    (indptr, indices, data), aggregates, scales, theta = graph
     begin, end = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if begin == end:
         return
@@ -175,19 +164,10 @@ def _count_reached(
 
 
 @compiled
-def _fill_reached(
-    part: int,
-    num_parts: int,
-    nodes: Rows,
-    aggregates: Array,
-    scales: Array,
-    theta: float,
-    is_smoothed: Array,
-    pattern_indptr: Array,
-    pattern_indices: Array,
-) -> None:
+def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> None:
     """List the aggregates that each node reaches: its own one, and those of its neighbours, inserted in order."""
-    indptr, indices, data = nodes
+    (indptr, indices, data), aggregates, scales, theta = graph
+    pattern_indptr, pattern_indices, is_smoothed = pattern
     for node in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         begin, own = pattern_indptr[np.uint64(node)], aggregates[np.uint64(node)]
         end = begin
@@ -231,9 +211,8 @@ def prolongator_values(
     tentative = np.ascontiguousarray(tentative, csr.dtype)
     factor = csr.dtype.type(omega)
     cost = csr.nnz * tentative.shape[1] + csr.num_rows
-    run_parts(
-        _smooth_rows, cost, matrix, graph, reached, aggregates, scales, theta, tentative, block_size, factor, values
-    )
+    filtered = graph, aggregates, scales, theta
+    run_parts(_smooth_rows, cost, matrix, filtered, reached, tentative, block_size, factor, values)
     return values
 
 
@@ -242,18 +221,15 @@ def _smooth_rows(
     part: int,
     num_parts: int,
     matrix: Rows,
-    graph: Rows,
+    filtered: Filtered,
     reached: Rows,
-    aggregates: Array,
-    scales: Array,
-    theta: float,
     tentative: Array,
     block_size: int,
     omega: Any,
     values: Array,
 ) -> None:
     """Compute the rows of P = T - ω·D⁻¹·A·T for each node, in the order of `reached`. T is `tentative`."""
-    node_indptr = graph[0]
+    node_indptr = filtered[0][0]
     reached_indptr, reached_indices, is_smoothed = reached
     begin, end = first_row(part, num_parts, node_indptr), first_row(part + 1, num_parts, node_indptr)
     longest = 0
@@ -262,34 +238,32 @@ def _smooth_rows(
     slots = np.empty(longest, np.int64)
     for node in range(begin, end):
         first, last = reached_indptr[node], reached_indptr[node + 1]
-        own = _find_slots(node, graph, reached_indices[first:last], aggregates, scales[node], theta, slots)
+        own = _find_slots(node, filtered, reached_indices[first:last], slots)
         width = (last - first) * tentative.shape[1]
         for q in range(block_size):
             to = first * block_size * tentative.shape[1] + q * width
             sums, row = values[to : to + width], node * block_size + q
             if is_smoothed[node]:
-                _smooth_row(row, node, matrix, graph, slots, own, tentative, block_size, omega, sums)
+                _smooth_row(row, node, matrix, filtered[0], slots, own, tentative, block_size, omega, sums)
             if own >= 0:
                 for c in range(tentative.shape[1]):
                     sums[own * tentative.shape[1] + c] += tentative[row, c]
 
 
 @inlined
-def _find_slots(
-    node: Any, graph: Rows, reached: Array, aggregates: Array, scale: float, theta: float, slots: Array
-) -> Any:
+def _find_slots(node: Any, filtered: Filtered, reached: Array, slots: Array) -> Any:
     """Find for each entry of a node the place of its aggregate among those that the node reaches.
 
     It is -1 if the entry leads to no aggregate, and -2 if it is dropped. Return the place of the node's own aggregate.
     """
-    indptr, indices, data = graph
+    (indptr, indices, data), aggregates, scales, theta = filtered
     for k in range(indptr[node], indptr[node + 1]):
         aggregate = aggregates[indices[k]]
         slot = -1 if aggregate < 0 else -2
         for s in range(reached.size):
             if reached[s] == aggregate:
                 slot = s
-        slots[k - indptr[node]] = slot if keeps(node, np.int64(indices[k]), data[k], scale, theta) else -2
+        slots[k - indptr[node]] = slot if keeps(node, np.int64(indices[k]), data[k], scales[node], theta) else -2
     own = np.int64(-1)
     for s in range(reached.size):
         if reached[s] == aggregates[node]:

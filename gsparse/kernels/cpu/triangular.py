@@ -22,6 +22,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.instructions import divide
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, store_first
+from gsparse.kernels.cpu.sparse_rows import Rows
 from gsparse.kernels.cpu.vectors import LANES
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.kernels.steps import Call
@@ -32,7 +33,7 @@ def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest
     num_blocks = -(-csr.num_rows // size)
     inverses, is_regular = np.zeros((num_blocks, size, size), csr.dtype), np.zeros(num_blocks, np.uint8)
     matrix, cost = (csr.indptr, csr.indices, csr.data), num_blocks * size**2 * (size + 1)
-    run_parts(_invert, cost, *matrix, fills_rows, largest_error, inverses, is_regular)
+    run_parts(_invert, cost, matrix, fills_rows, largest_error, inverses, is_regular)
     return inverses, is_regular
 
 
@@ -47,29 +48,21 @@ def bind_block_step(
 
     def step() -> None:
         for source, target, product in vectors:
-            run_parts(_relax, cost, weights, factor, source, target, product, *options)
+            run_parts(_relax, cost, weights, factor, (source, target, product), *options)
 
     return step
 
 
 @partial(compiled, allocates=True)
 def _invert(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    fills: bool,
-    largest_error: float,
-    inverses: Array,
-    is_regular: Array,
+    part: int, num_parts: int, matrix: Rows, fills: bool, largest_error: float, inverses: Array, is_regular: Array
 ) -> None:
     """Invert by Gauss-Jordan elimination with partial pivoting, and compare the product with the identity."""
     num_blocks, size, _ = inverses.shape
     dense, exchanged = np.empty((size, size), inverses.dtype), np.empty(size, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
         inverse = inverses[np.uint64(block)]
-        _copy_block(block * size, indptr, indices, data, fills, inverse)
+        _copy_block(block * size, matrix, fills, inverse)
         for i in range(size):
             for j in range(size):
                 dense[np.uint64(i), np.uint64(j)] = inverse[np.uint64(i), np.uint64(j)]
@@ -78,8 +71,9 @@ def _invert(
 
 
 @inlined
-def _copy_block(begin: int, indptr: Array, indices: Array, data: Array, fills: bool, dense: Array) -> None:
+def _copy_block(begin: int, matrix: Rows, fills: bool, dense: Array) -> None:
     """Copy a diagonal block; rows that are empty, or past the end of the matrix, become those of the identity."""
+    indptr, indices, data = matrix
     size, num_rows = dense.shape[0], indptr.size - 1
     for i in range(size):
         is_empty = True
@@ -139,12 +133,11 @@ def _relax(
     num_parts: int,
     weights: Array,
     omega: Any,
-    b: Array,
-    x: Array,
-    r: Array,
+    vectors: tuple[Array, Array, Array],
     has_guess: bool,
     copies: bool,
 ) -> None:
+    b, x, r = vectors
     num_blocks, size, _ = weights.shape
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
         begin = np.uint64(block * size)

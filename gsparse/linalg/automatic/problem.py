@@ -103,11 +103,8 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     positive = size - count_where(diagonal, "not positive")
     zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
     is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
-    return MatrixProperties(
-        size,
-        size,
-        csr.nnz,
-        matrix.dtype,
+    return replace(
+        base,
         is_hermitian=matrix.is_hermitian(),
         has_positive_diagonal=is_positive,
         num_zero_diagonal=zero,

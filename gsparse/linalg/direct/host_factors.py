@@ -143,14 +143,15 @@ class SuperLUFactors(HostFactors):
     @property
     def perm_r(self) -> npt.NDArray[Any]:
         """The row of Pr·A·Pc in which each row of A is."""
-        perm: npt.NDArray[Any] = self.superlu.perm_r
-        return perm if self._place is None else perm[self._place]
+        return self._in_order_of_A(self.superlu.perm_r)
 
     @property
     def perm_c(self) -> npt.NDArray[Any]:
         """The column of Pr·A·Pc in which each column of A is."""
-        perm: npt.NDArray[Any] = self.superlu.perm_c
-        return perm if self._place is None else perm[self._place]
+        return self._in_order_of_A(self.superlu.perm_c)
+
+    def _in_order_of_A(self, permutation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return permutation if self._place is None else permutation[self._place]
 
     def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
         if self._place is None:

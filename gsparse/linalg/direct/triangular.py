@@ -15,7 +15,7 @@ from gsparse.errors import FactorizationError, SingularMatrixError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.direct.factors import Transposition, solved
-from gsparse.linalg.operators import Apply, solve_dtype
+from gsparse.linalg.operators import solve_dtype
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -59,8 +59,6 @@ class LevelSolves:
         self._row_order, self._column_order = (
             self._device.upload(np.argsort(perm).astype(np.int64)) for perm in (perm_r, perm_c)
         )
-        # The latest number of columns and transposition, the solve that is bound to them, and its buffers.
-        self._latest: tuple[tuple[int, bool], Apply, Array, Array] | None = None
 
     def _uploaded(self, S: sp.csr_array) -> Csr:
         S.sort_indices()
@@ -79,22 +77,11 @@ class LevelSolves:
 
     def _solve_block(self, b: Array, adjoint: bool) -> Array:
         """Solve A·x = b, or Aᴴ·x = b, for the rows of b."""
-        apply, source, target = self._bound(len(b), adjoint)
         # Pr·A·Pc = L·U moves row i of A to row perm_r[i], so (Pr·b)[j] = b[row_order[j]], and
         # x[i] = (Pcᵀ·x)[perm_c[i]].
         before, after = (self._column_order, self._rows) if adjoint else (self._row_order, self._columns)
-        source[...] = b[:, before].reshape(-1)
-        apply(source, target)
-        return target.reshape(b.shape)[:, after]
-
-    def _bound(self, columns: int, adjoint: bool) -> tuple[Apply, Array, Array]:
-        key = columns, adjoint
-        if self._latest is None or self._latest[0] != key:
-            self._latest = None  # frees the buffers first
-            source, target = (self._device.empty(columns * self._size, self._dtype) for _ in range(2))
-            apply = self._factors.bind(self._device, self._dtype, columns, adjoint=adjoint)
-            self._latest = key, apply, source, target
-        return self._latest[1:]
+        x: Array = self._factors.product_of(self._device, b[:, before].reshape(-1), len(b), adjoint)
+        return x.reshape(b.shape)[:, after]
 
 
 def spsolve_triangular(

@@ -19,7 +19,7 @@ from gsparse.linalg.eigen.problem import (
     no_convergence,
     start_vector,
 )
-from gsparse.linalg.eigen.runs import Wanted
+from gsparse.linalg.eigen.runs import Runs, Wanted
 from gsparse.linalg.eigen.transforms import SingularShiftError, Solve, Transform
 from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, Operator, as_operator
@@ -200,6 +200,17 @@ def _solve(
             side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
         sigma = shift.moved(side, next_distance)
     return solve(problem, replace(options, sigma=sigma), wanted, v0)
+
+
+def result_of(
+    problem: Eigenproblem, method: Runs, solver: InnerSolver | None, values: Any, vectors: Array, residuals: Any
+) -> EigenResult:
+    """Return the pairs that a method has found, with vectors in rows, or raise an error if some are missing."""
+    w, v = problem.deliver(values, vectors)
+    if not method.is_complete:
+        raise no_convergence(method.cycles, len(w), method.wanted.k, w, v)
+    report = None if solver is None else solver.report
+    return EigenResult(w, v, residuals, method.cycles, method.num_products, method.runs, report)
 
 
 def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Options, int]:

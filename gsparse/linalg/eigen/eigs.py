@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
+from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, result_of, run
 from gsparse.linalg.eigen.problem import (
     GENERAL,
     Eigenproblem,
@@ -19,7 +19,6 @@ from gsparse.linalg.eigen.problem import (
     general_order,
     is_small,
     make_problem,
-    no_convergence,
     seed_of,
 )
 from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
@@ -203,11 +202,7 @@ def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | 
     order = general_order(_transformed(values, options), wanted.which, problem.dtype.kind != "c")[: wanted.k]
     values, combinations = values[order], combinations[:, order]
     X, residuals = _vectors(problem, options, method, values, combinations)
-    w, v = problem.deliver(values.astype(X.dtype), X)
-    if not method.is_complete:
-        raise no_convergence(method.cycles, len(values), wanted.k, w, v)
-    report = None if solver is None else solver.report
-    return EigenResult(w, v, residuals, method.cycles, method.num_products, method.runs, report)
+    return result_of(problem, method, solver, values.astype(X.dtype), X, residuals)
 
 
 def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tuple[Host, Host]:

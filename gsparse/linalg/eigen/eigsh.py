@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, run
+from gsparse.linalg.eigen.call import Options, dense_arrays, make_transform, result_of, run
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.problem import (
     GENERAL,
@@ -22,7 +22,6 @@ from gsparse.linalg.eigen.problem import (
     hermitian_order,
     is_small,
     make_problem,
-    no_convergence,
     seed_of,
 )
 from gsparse.linalg.eigen.rayleigh_ritz import hermitian_quotients, products, residual_norms
@@ -248,14 +247,9 @@ def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | 
         values = transform.eigenvalues(lanczos.values)
         residuals = _residuals(problem, options, lanczos, values)
     order = _scipys_order(problem, values[order], order)
-    vectors = lanczos.krylov.vectors[: len(order)]
-    w, v = problem.deliver(
-        values[order].astype(np.finfo(problem.dtype).dtype), vectors[problem.device.upload(order.astype(np.int64))]
-    )
-    if not lanczos.is_complete:
-        raise no_convergence(lanczos.cycles, len(order), wanted.k, w, v)
-    report = None if solver is None else solver.report
-    return EigenResult(w, v, residuals[order], lanczos.cycles, lanczos.num_products, lanczos.runs, report)
+    vectors = lanczos.krylov.vectors[: len(order)][problem.device.upload(order.astype(np.int64))]
+    values = values[order].astype(np.finfo(problem.dtype).dtype)
+    return result_of(problem, lanczos, solver, values, vectors, residuals[order])
 
 
 def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:

@@ -204,8 +204,7 @@ class KrylovSpace:
 
     def step(self, name: str, **vectors: Array) -> Call:
         """Bind a pass of `PROGRAM` to its vectors."""
-        (step,) = (step for step in PROGRAM.steps if step.name == name)
-        return kernels_of(self.space.device).steps.bind_step(self.space.device, PROGRAM, step, vectors, self.state)
+        return self.state.bind(name, vectors)
 
     def cycle(self, operator: SpaceOperator, end: int) -> Projection:
         """Extend the space to `end` vectors, and return the projected matrix. Synchronizes once, at the end.

@@ -269,9 +269,7 @@ class _Action:
         self._state = SolveState(device, PROGRAM, self.dtype, max(self.columns, 1), 1)
         vectors = {"b": self._b, "f": self.solution, "q": self._q}
         kernels_of(device).steps.compile_steps(device, PROGRAM, self.dtype)
-        bind = kernels_of(device).steps.bind_step
-        steps = {step.name: step for step in PROGRAM.steps}
-        self._steps = {name: bind(device, PROGRAM, step, vectors, self._state) for name, step in steps.items()}
+        self._steps = {step.name: self._state.bind(step.name, vectors) for step in PROGRAM.steps}
         self._graph_of_pair: Call | None = None
         self._num_pairs = 0
 

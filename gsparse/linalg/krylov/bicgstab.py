@@ -27,7 +27,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
-from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_residuals, returned
 from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, ConvergenceMonitor, SolveResult
@@ -178,7 +178,6 @@ def bicgstab(
     system = make_linear_system(A, b, x0, M)
     with system.solving():
         result = _solve(system, rtol, atol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output else result
     return returned(result, system, full_output)
 
 

@@ -29,11 +29,9 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import (
     has_no_solution,
     hermitian_maxiter_advice,
-    is_worth_a_check,
     refute_by_residuals,
     returned,
     with_advice_for_cg,
-    with_true_residual,
 )
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.single_reduction import run_with_single_reduction
@@ -204,9 +202,7 @@ def cg(
     solve = solve if inner_dtype is None else partial(refined, solve, inner_dtype)
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output else result
-        if full_output or is_worth_a_check(result):
-            result = with_advice_for_cg(result, system, rtol, atol)
+        result = with_advice_for_cg(result, system, full_output, rtol, atol)
     return returned(result, system, full_output)
 
 

@@ -26,7 +26,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.cg import run
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import refute_by_residuals, returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_residuals, returned
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.solve_state import Snapshot
 from gsparse.linalg.krylov.units import ONES
@@ -163,7 +163,6 @@ def chebyshev(
     with system.solving():
         low, high = _estimate(system) if bounds is None else np.ldexp(bounds, _exponent(system)).tolist()
         result = _solve(system, low, high, rtol, atol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output else result
     return returned(result, system, full_output)
 
 

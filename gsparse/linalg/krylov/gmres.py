@@ -31,7 +31,7 @@ from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_dtype
-from gsparse.linalg.krylov.outcome import returned, with_true_residual
+from gsparse.linalg.krylov.outcome import returned
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.solve_state import Snapshot
 from gsparse.linalg.registry import register
@@ -215,7 +215,6 @@ def gmres(
     with system.solving():
         is_flexible = flexible and M is not None
         result = _solve(system, rtol, atol, restart, maxiter, limit, monitor, storage_dtype, is_flexible)
-        result = with_true_residual(result, system) if full_output else result
     return returned(result, system, full_output)
 
 

@@ -30,7 +30,7 @@ from gsparse.linalg.krylov.lsqr import (
     result_of,
     statistics,
 )
-from gsparse.linalg.krylov.outcome import returned, with_true_residual
+from gsparse.linalg.krylov.outcome import returned
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import ConvergenceMonitor
 
@@ -220,9 +220,6 @@ def lsmr(
         loop.state.set(stop=0)
         loop.step("finish")()
         result = result_of(loop, atol, btol)
-        result = with_true_residual(result, system) if full_output or show else result
-    if show:
-        print(result.log())
     norms = {name: loop.last[name].real for name in _NORMS}
     result = replace(result, statistics=statistics(loop, norms))
-    return returned(result, system, full_output)
+    return returned(result, system, full_output, show)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
-from gsparse.linalg.krylov.outcome import refute_by_backward_errors, returned, with_true_residual
+from gsparse.linalg.krylov.outcome import refute_by_backward_errors, returned
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, ConvergenceMonitor, SolveResult
@@ -322,12 +322,9 @@ def lsqr(
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
         loop = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, monitor, cs2=-1.0, variance=calc_var)
         result = result_of(loop, atol, btol)
-        result = with_true_residual(result, system) if full_output or show else result
         variance = system.deliver(loop.vectors["var"].real, np.array([-2 * system.units.A]))
-    if show:
-        print(result.log())
     norms = {name: loop.last[name].real for name in _NORMS}
     square = norms["rnorm"] ** 2 - np.maximum(loop.last["damp"].real, 0) ** 2 * loop.last["xxnorm"].real
     norms = {"r1norm": np.copysign(np.sqrt(abs(square)), square), **norms}
     result = replace(result, statistics=(*statistics(loop, norms), variance))
-    return returned(result, system, full_output)
+    return returned(result, system, full_output, show)

@@ -31,12 +31,10 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.outcome import (
     hermitian_maxiter_advice,
-    is_worth_a_check,
     not_hermitian,
     refute_by_backward_errors,
     returned,
     with_symmetry_advice,
-    with_true_residual,
 )
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
@@ -267,12 +265,8 @@ def minres(
             what = "matrix" if "A" in names else "preconditioner"
             raise ValueError(f"non-symmetric {what}: use gmres or bicgstab")
         result = _solve(system, rtol, maxiter, monitor)
-        result = with_true_residual(result, system) if full_output or show else result
-        is_checked = full_output or show or is_worth_a_check(result)
-        result = with_symmetry_advice(result, system) if is_checked else result
-    if show:
-        print(result.log())
-    return returned(result, system, full_output)
+        result = with_symmetry_advice(result, system, full_output or show)
+    return returned(result, system, full_output, show)
 
 
 def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:

@@ -29,16 +29,6 @@ from gsparse.sparse.reductions import sums_of_squares
 _SLACK = 10
 
 
-def with_true_residual(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return the result with its `relative_residual`, which takes a product if it is not known yet. Synchronizes.
-
-    The function must be called within `LinearSystem.solving`, and by all ranks that share the vectors.
-    """
-    if not np.isnan(result.relative_residual).any():
-        return result
-    return replace(result, relative_residual=_relative(system.residual_norms(), system))
-
-
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
     """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
     with np.errstate(invalid="ignore"):  # b may hold inf
@@ -124,13 +114,19 @@ def refute_by_backward_errors(
     return np.asarray(norms > tolerances)
 
 
-def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> Any:
-    """Return the result in the form that the caller of a solver asked for.
+def returned(result: SolveResult, system: LinearSystem, full_output: bool, show: bool = False) -> Any:
+    """Return the result in the form that the caller of a solver asked for, and print it with `show`.
 
-    Without the full output, the caller gets a tuple as from SciPy, and a `ConvergenceWarning` if the solve has not
-    converged. A rank does not warn: each rank would repeat the same warning in a process of its own. The process that
-    has started the ranks warns instead.
+    The full output has the true residual, which takes a product if it is not known yet. All ranks that share the
+    vectors must call this function. Without the full output, the caller gets a tuple as from SciPy, and a
+    `ConvergenceWarning` if the solve has not converged. A rank does not warn: each rank would repeat the same warning
+    in a process of its own. The process that has started the ranks warns instead.
     """
+    if (full_output or show) and np.isnan(result.relative_residual).any():
+        with system.solving():  # synchronizes
+            result = replace(result, relative_residual=_relative(system.residual_norms(), system))
+    if show:
+        print(result.log())
     if full_output:
         return result
     if system.A.ranks is None:
@@ -165,23 +161,17 @@ _SUBTRACT_MEAN = (
 _MIN_ITERATIONS = 30
 
 
-def is_worth_a_check(result: SolveResult) -> bool:
-    """Return whether a failed solve was long enough for the test to take little of its time.
+def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output: bool) -> SolveResult:
+    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
 
     A caller who did not ask for the full output may limit a solve to a few iterations on purpose, for instance to use
-    it as a smoother.
-    """
-    return result.info != 0 and result.iterations >= _MIN_ITERATIONS
-
-
-def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
-    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
+    it as a smoother. Then the solve must have been long enough for the test to take little of its time.
 
     A row or column of zeros is named in their place, because no other method would help.
     For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
     share the vectors. A result that needs no such advice is returned unchanged.
     """
-    if result.info == 0 or system.nonfinite_inputs():
+    if not _is_worth_a_check(result, full_output) or system.nonfinite_inputs():
         return result
     names = not_hermitian(system)
     if not names:
@@ -196,14 +186,24 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResu
     return replace(result, advice=f"{advice}.")
 
 
-def with_advice_for_cg(result: SolveResult, system: LinearSystem, rtol: float, atol: float) -> SolveResult:
+def _is_worth_a_check(result: SolveResult, full_output: bool) -> bool:
+    return result.info != 0 and (full_output or result.iterations >= _MIN_ITERATIONS)
+
+
+def with_advice_for_cg(
+    result: SolveResult, system: LinearSystem, full_output: bool, rtol: float, atol: float
+) -> SolveResult:
     """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
 
     It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. The
     conditions of `with_symmetry_advice` hold here too.
     """
-    advised = with_symmetry_advice(result, system)
-    if advised is result and result.info != 0 and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any():
+    advised = with_symmetry_advice(result, system, full_output)
+    if (
+        advised is result
+        and _is_worth_a_check(result, full_output)
+        and _has_unreachable_mean(system, system.tolerances(rtol, atol)).any()
+    ):
         return replace(result, reason=_NO_SOLUTION if result.info > 0 else result.reason, advice=_SUBTRACT_MEAN)
     return advised
 

@@ -125,8 +125,7 @@ class SolveLoop:
     def step(self, name: str, **renamed: str) -> Call:
         """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
-        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
-        call = bind(self.device, self._program, self._steps[name], vectors, self.state)
+        call = self.state.bind(name, vectors)
         if recording.recorder is not None:
             call = recorded_pass(self.device, self._program, self._steps[name], vectors, call)
         return call if renamed else IterationPart(call, (self._steps[name],))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels.steps import Program
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.steps import Call, Program
 from gsparse.linalg.operators import RankGroup
 from gsparse.profiling import recording
 
@@ -69,6 +70,12 @@ class SolveState:
     def reduce(self) -> Callable[[Array], None] | None:
         """A function that adds an array up over all ranks, in place; None if no ranks share the vectors."""
         return None if self.ranks is None else self.ranks.allreduce
+
+    def bind(self, name: str, vectors: Mapping[str, Array]) -> Call:
+        """Bind a pass of the program to its vectors."""
+        (step,) = (step for step in self.program.steps if step.name == name)
+        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
+        return bind(self.device, self.program, step, vectors, self)
 
     def set(self, **scalars: Any) -> None:
         """Write scalars from the host: one value for all right-hand sides, or one for each.

@@ -30,16 +30,8 @@ _DEFAULT_SWEEPS = 2
 # Elasticity, 13 872 unknowns, iterations to 1e-8 for Poisson's ratio 0.3 / 0.49: degree 2 and ratio 0.25 takes 12 / 55,
 # degree 3 and ratio 0.1 takes 10 / 37, Gauss-Seidel 10 / 33.
 _SYSTEM_DEGREE, _SYSTEM_RATIO = 3, 0.1
-# The arguments that only a matrix takes, with their defaults.
-_SETUP_DEFAULTS = {
-    "B": None,
-    "BH": None,
-    "block_size": None,
-    "symmetry": None,
-    "strength": "classical",
-    "max_levels": 10,
-    "max_coarse": 150,
-}
+# The arguments that only a matrix takes.
+_SETUP_ARGUMENTS = ("B", "BH", "block_size", "symmetry", "strength", "max_levels", "max_coarse")
 
 
 @register("preconditioner", spans_ranks=True, row_arguments=("B", "BH"))
@@ -191,7 +183,8 @@ def amg(
             A = GpuSparseMatrix(A, device=device)
         return _set_up(A, B, BH, setup, make, cycle_index, inner)
     passed = (B, BH, block_size, symmetry, strength, max_levels, max_coarse)
-    for (name, default), argument in zip(_SETUP_DEFAULTS.items(), passed, strict=True):
+    for name, argument in zip(_SETUP_ARGUMENTS, passed, strict=True):
+        default = signature(amg).parameters[name].default
         if argument is not default and (default is None or argument != default):
             raise ValueError(f"{name} belongs to the set-up, which PyAMG has done for this hierarchy: pass it to PyAMG")
     home = get_device(device)

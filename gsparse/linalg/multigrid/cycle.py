@@ -95,9 +95,14 @@ class MultigridPreconditioner(Preconditioner):
 
     def __repr__(self) -> str:
         sizes = " → ".join(f"{rows:,}" for rows, _ in self.sizes)
-        smoothers = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.presmoother, level.postsmoother))
-        smoother = f"; smoother {' before, '.join(smoothers)}" if smoothers else ""
-        return f"{super().__repr__()[:-1]}: rows {sizes}{smoother}{' after' if len(smoothers) > 1 else ''}>"
+        smoothers = f"; smoother {self._smoothers}" if self.levels else ""
+        return f"{super().__repr__()[:-1]}: rows {sizes}{smoothers}>"
+
+    @property
+    def _smoothers(self) -> str:
+        """The names of the smoothers of the finest level."""
+        names = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.presmoother, level.postsmoother))
+        return f"{' before, '.join(names)}{' after' if len(names) > 1 else ''}" or "none"
 
     def __str__(self) -> str:
         return hierarchy_table(self.sizes, self.operator_complexity, self.grid_complexity, self._remarks())
@@ -105,11 +110,7 @@ class MultigridPreconditioner(Preconditioner):
     def _remarks(self) -> dict[str, str]:
         """Return the additional lines of the table: heading → text."""
         coarse = "smoothing only" if self.coarse is None else "dense inverse"
-        finest = self.levels[0] if self.levels else None
-        smoothers = "none" if finest is None else str(finest.presmoother)
-        if finest is not None and str(finest.postsmoother) != smoothers:
-            smoothers = f"{smoothers} before, {finest.postsmoother} after"
-        return {"Coarse solver": coarse, "Smoother": smoothers, "Memory": f"{self.nbytes / 1e6:.1f} MB"}
+        return {"Coarse solver": coarse, "Smoother": self._smoothers, "Memory": f"{self.nbytes / 1e6:.1f} MB"}
 
     @property
     def sizes(self) -> list[tuple[int, int]]:

@@ -144,6 +144,13 @@ class Setup(ABC):
     def _is_hermitian(self) -> bool:
         return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
 
+    @property
+    def _declared(self) -> Any:
+        """The option ``symmetric=`` with which the matrices of levels are made."""
+        if not self._is_hermitian:
+            return False
+        return "hermitian" if self.candidates.dtype.kind == "c" else True
+
     def _block_size(self, depth: int) -> int:
         return self.num_candidates if depth else self.options.block_size
 
@@ -343,7 +350,7 @@ class LevelSetup(Setup):
             self.structures[key] = structure
         csr = replace(csr, indptr=structure.sparsity.csr.indptr, indices=structure.sparsity.csr.indices)
         is_square = csr.num_rows == csr.num_cols
-        symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
+        symmetric = self._declared if is_square else False
         products = LEVEL_PRODUCTS if is_square else TRANSFER_PRODUCTS
         options = MatrixOptions(expected_products=products, symmetric=symmetric)
         arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)

@@ -35,10 +35,6 @@ EQUIVALENTS: dict[str, tuple[str, ...]] = {"chebyshev": ("gauss_seidel", "sor")}
 Options = dict[str, Any]
 
 
-def _none(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    return Relaxation("none", ())
-
-
 def _jacobi(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
     if options.get("blocksize", 1) > 1:
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
@@ -47,10 +43,6 @@ def _jacobi(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother
     inverse = matrix.inverse_diagonal("the smoother jacobi")
     omegas = options["iterations"] * (_real(options["omega"]),)
     return Relaxation.scaled(matrix.device, omegas, inverse, "jacobi")
-
-
-def _richardson(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    return Relaxation("richardson", options["iterations"] * ((_real(options["omega"]), None),))
 
 
 def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
@@ -97,10 +89,6 @@ def _projections(matrix: SquareMatrix, options: Options, hermitian: bool, *, of_
     return projections(matrix, directions, of_residual=of_residual, omega=_real(options["omega"]))
 
 
-def _jacobi_ne(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
-    return jacobi_ne(matrix, options["iterations"], _real(options["omega"]))
-
-
 def _replaced(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str) -> Smoother:
     """Return a smoother of about as much work for one that no device runs."""
     sweeps = 2 if options.get("sweep") == "symmetric" else 1
@@ -115,10 +103,12 @@ def _replaced(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: 
 
 
 _PYAMG: dict[str, Callable[[SquareMatrix, Options, bool], Smoother]] = {
-    "none": _none,
+    "none": lambda matrix, options, _: Relaxation("none", ()),
     "jacobi": _jacobi,
     "block_jacobi": _jacobi,
-    "richardson": _richardson,
+    "richardson": lambda matrix, options, _: Relaxation(
+        "richardson", options["iterations"] * ((_real(options["omega"]), None),)
+    ),
     "chebyshev": _chebyshev,
     "gauss_seidel": _gauss_seidel,
     "block_gauss_seidel": _gauss_seidel,
@@ -128,7 +118,7 @@ _PYAMG: dict[str, Callable[[SquareMatrix, Options, bool], Smoother]] = {
         for order in ("cf", "fc")
         for kind in ("jacobi", "block_jacobi")
     },
-    "jacobi_ne": _jacobi_ne,
+    "jacobi_ne": lambda matrix, options, _: jacobi_ne(matrix, options["iterations"], _real(options["omega"])),
     "gauss_seidel_ne": partial(_projections, of_residual=False),
     "gauss_seidel_nr": partial(_projections, of_residual=True),
 }

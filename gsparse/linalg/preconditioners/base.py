@@ -12,7 +12,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.memory import address_of
 from gsparse.errors import DeviceError, DtypeError
-from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call, Program, Step
 from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
@@ -37,7 +36,6 @@ PROGRAM = Program(
         Step("relax_scaled_residual", each="x += omega * d * (b - r); r = b"),
     ),
 )
-_STEPS = {step.name: step for step in PROGRAM.steps}
 
 # ``build(x, y)`` returns the calls that write the product with x into y. It may itself allocate memory and wait.
 CallBuilder = Callable[[Array, Array], list[Call]]
@@ -64,8 +62,7 @@ class VectorPasses:
         if state is None:
             state = self._states[omega] = SolveState(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
             state.set(omega=omega)
-        bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
-        return bind(self.device, PROGRAM, _STEPS[name], vectors, state)
+        return state.bind(name, vectors)
 
     def vector(self, rows: int) -> Array:
         """Allocate an array of zeros for all columns."""
@@ -127,7 +124,7 @@ class Preconditioner(Operator):
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         """Allocate the memory that products need, and return a function that binds products to arrays."""
 
-    def _compute(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+    def product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Multiply in buffers that are kept for the next call.
 
         SciPy calls this once per iteration, each time with another vector. Copying it to the same buffer saves binding
@@ -136,6 +133,7 @@ class Preconditioner(Operator):
         key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
         if latest[0] != key:
+            latest = self._latest = (None,)  # frees the buffers first
             bound = self.bind(device, x.dtype, columns, adjoint=adjoint)
             latest = self._latest = (key, bound, device.xp.empty_like(x), device.xp.empty_like(x))
         _, bound, source, target = latest

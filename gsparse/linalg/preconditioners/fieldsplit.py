@@ -323,7 +323,7 @@ def _rows_of(fields: Sequence[Any], size: int) -> list[Index]:
     """Return the rows of each field, ascending."""
     everything = np.arange(size)
     try:
-        rows = [np.sort(everything[_index_of(field)]) for field in fields]
+        rows = [np.sort(everything[f if isinstance(f, slice | list) else np.asarray(f)]) for f in fields]
     except IndexError as error:
         raise ValueError(f"fields are indices of {size} unknowns, slices or boolean masks: {error}") from error
     counts = np.bincount(np.concatenate([everything[:0], *rows]), minlength=size)
@@ -336,13 +336,6 @@ def _rows_of(fields: Sequence[Any], size: int) -> list[Index]:
         place = int(np.argmax(counts != 1))
         raise ValueError(f"each unknown belongs to one field, but {place} belongs to {counts[place]}")
     return rows
-
-
-def _index_of(field: Any) -> Any:
-    if isinstance(field, slice):
-        return field
-    index = np.asarray(field)
-    return index if index.size else index.astype(np.int64)
 
 
 def _solvers_of(solvers: Any, count: int) -> list[Solver]:

@@ -117,14 +117,12 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
     multiply = matrix.operator.bind(device, dtype)
     state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS, ranks=matrix.operator.ranks)
     state.set(rho_old=np.inf)
-    steps = {step.name: step for step in PROGRAM.steps}
     p = hashed_vector(device, matrix.size, dtype, first_row=matrix.operator.first_index)
     q, w = xp.zeros(matrix.size, dtype), device.empty(matrix.size, dtype)
     d = xp.abs(inverse_diagonal).astype(dtype, copy=False)
 
     def bind(name: str, p: Array, q: Array) -> Call:
-        vectors = {"p": p, "q": q, "w": w, "d": d}
-        return kernels_of(device).steps.bind_step(device, PROGRAM, steps[name], vectors, state)
+        return state.bind(name, {"p": p, "q": q, "w": w, "d": d})
 
     turns: list[list[Call]] = [
         [partial(multiply, now, w), bind("weigh", now, other), bind("advance", now, other)]

@@ -166,7 +166,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
 
 // Mark the strong entries of each row, and those on the diagonal.
 template <class N, class Index, int WIDTH>
-GS_KERNEL_OF(GS_CONNECTION_THREADS)
+GS_KERNEL_FOR(GS_CONNECTION_THREADS, 5)
 mark_strong(long long num_rows, double square, const double *__restrict__ scales, const Index *__restrict__ indptr,
             const Index *__restrict__ indices, const N *__restrict__ data, unsigned char *__restrict__ is_strong) {
   const long long row = gs_thread() / WIDTH;

@@ -11,7 +11,7 @@
 // which chunks they have. If `first` is not negative, their entries will be copied to positions from `first` on, each
 // row to whole runs of GS_WARP positions; otherwise they stay where they are in CSR.
 template <class Index>
-GS_KERNEL_OF(GS_TILE_THREADS)
+GS_KERNEL_FOR(GS_TILE_THREADS, 4)
 place_long_rows(long long num_rows, long long part_rows, int which, long long first,
                           const Index *__restrict__ indptr, const long long *__restrict__ parts, int *__restrict__ rows,
                           long long *__restrict__ begins, long long *__restrict__ ends, int *__restrict__ first_chunk,

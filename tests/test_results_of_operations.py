@@ -41,6 +41,18 @@ def test_a_result_gets_a_better_format_when_it_has_been_multiplied_often(S: sp.c
         assert_product(product, sp.csr_array(S + sp.eye_array(S.shape[0])), x)
 
 
+def test_first_products_of_a_transposed_copy_do_not_examine_its_rows(
+    device: Device, S: sp.csr_array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrow = sp.csr_array(sp.hstack([sp.eye_array(2000), np.ones((2000, 1))]))  # The last row of its transpose is long.
+    S.data = np.random.default_rng(3).standard_normal(S.nnz)
+    copies = [(T, GpuSparseMatrix(T, device=device).T.tocsr()) for T in (S, arrow)]
+    monkeypatch.setattr(kernels_of(device).layout, "survey", None)
+    for T, copy in copies:
+        x = np.random.default_rng(2).standard_normal(T.shape[0])
+        assert_product(copy @ x, sp.csr_array(T.T), x)
+
+
 def test_a_solver_asks_for_the_better_format_at_once(device: Device, S: sp.csr_array) -> None:
     small = sp.csr_array(S[:300, :300])
     A, b = sum_of(small, device), on_device(device, np.ones(300))

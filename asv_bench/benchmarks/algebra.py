@@ -23,6 +23,7 @@ OPERATIONS = {
     "A.max(axis=1)": lambda A, B, rows: A.max(axis=1),
     "A.diagonal()": lambda A, B, rows: A.diagonal(),
     "A * 2": lambda A, B, rows: A * 2.0,
+    "first product of A * 2": lambda A, B, rows: (A * 2.0) @ vector(A.shape[1]),
     "first product of A + B": lambda A, B, rows: (A + B) @ vector(A.shape[1]),
 }
 

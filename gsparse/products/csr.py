@@ -19,6 +19,9 @@ from gsparse.plan.choice import threads_per_row
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, releasable
 
+# The most rows, and the most entries, of a matrix that is multiplied a few times without a look at its rows.
+_FEW = 8192
+
 
 class CsrRows(Part):
     """The encoded columns in CSR's order, and the long rows of each schedule."""
@@ -53,9 +56,18 @@ class CsrRows(Part):
         return known[limit]
 
     def as_they_are(self, csr: Csr, threads_per_row: int) -> CsrEntries:
-        """Return what `csr_vector` reads of a matrix with this structure, not encoded."""
-        long_rows = self.long_rows(self._limit(threads_per_row))
+        """Return what `csr_vector` reads of a matrix with this structure, not encoded.
+
+        A small matrix is not examined for long rows: a warp multiplies the longest that it can have soon enough.
+        """
+        long_rows = None if self._is_small_and_new else self.long_rows(self._limit(threads_per_row))
         return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
+
+    @property
+    def _is_small_and_new(self) -> bool:
+        """Whether the rows have not been examined, nothing is known about their lengths, and they are few and short."""
+        sparsity, csr = self.sparsity, self.sparsity.csr
+        return not sparsity.known_survey and csr.longest is None and max(csr.num_rows, csr.nnz) <= _FEW
 
     @property
     def scalar_length(self) -> int:
@@ -76,6 +88,8 @@ class CsrRows(Part):
         sparsity = self.sparsity
         if self.scalar_length == NO_LIMIT:
             return 1
+        if self._is_small_and_new:
+            return sparsity.device.lanes
         return threads_per_row(sparsity.typical_length, sparsity.device.lanes, sparsity.csr.num_rows)
 
 

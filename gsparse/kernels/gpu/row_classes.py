@@ -98,7 +98,7 @@ def longest_rows(device: Device, a: Csr, b: Csr) -> tuple[int, int]:
     for place, csr in enumerate((a,) if b is a else (a, b)):
         if not csr.num_rows:
             return 0, 0
-        _find_longest(device, csr.indptr, csr.num_rows, 0, place)
+        find_longest(device, csr.indptr, csr.num_rows, 0, place)
     longest = device.counts.read(2)  # synchronizes
     return longest[0], longest[0 if b is a else 1]
 
@@ -109,12 +109,12 @@ def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
     There is at least one row.
     """
     offsets = sum_tiles(device, sizes)
-    _find_longest(device, sizes, int(sizes.size), 1, 1)
+    find_longest(device, sizes, int(sizes.size), 1, 1)
     total, longest = device.counts.read(2)  # synchronizes
     return offsets, total, longest
 
 
-def _find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
+def find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
     """Leave the length of the longest row in an element of ``device.counts``."""
     args = (np.int64(num_rows), values, *tally(device, num_tiles(num_rows), place))
     _SOURCE.launch_tiles(device, "longest_row", (values.dtype, sizes), num_rows, args)

@@ -6,6 +6,7 @@ and `src/setup_entries.cu`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.encode import SOURCE as ENTRIES
 from gsparse.kernels.gpu.launch import Source, constant, expression, launch_blocks, num_tiles, tally
+from gsparse.kernels.gpu.row_classes import find_longest
 from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, prefix_sums, row_numbers, sum_tiles
 
 _SOURCE = Source("transpose.cu", 256)
@@ -79,7 +81,8 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     offsets = sum_tiles(device, counts)
     args: Any = (np.int64(num_cols), counts, *tally(device, num_tiles(num_cols), 1))
     _SOURCE.launch_tiles(device, "sum_squares", (counts.dtype,), num_cols, args)
-    _, num_read = device.counts.read(2)  # synchronizes
+    find_longest(device, counts, num_cols, 1, 2)
+    _, num_read, longest = device.counts.read(3)  # synchronizes
     indptr = point_to_rows(device, counts, offsets, index)
     if num_read > _MOST_NUMBERS * csr.nnz:
         del ranks
@@ -91,7 +94,7 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     args = (*sizes, csr.indptr, csr.indices, data, ranks, indptr, rows, numbers, placed)
     _SOURCE.launch_tiles(device, "place_by_rank", (data.dtype, index), csr.nnz + csr.num_rows, args)
     del ranks
-    transposed = _empty_transpose(device, csr, indptr)
+    transposed = replace(_empty_transpose(device, csr, indptr), longest=longest)
     sizes = (np.int64(csr.nnz), np.int64(num_cols))
     args = (*sizes, indptr, rows, numbers, placed, transposed.indices, as_items(transposed.data))
     _SOURCE.launch_tiles(device, "order_entries", (data.dtype, index), csr.nnz + num_cols, args)

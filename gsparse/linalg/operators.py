@@ -182,11 +182,11 @@ class Operator(ABC):
             if not columns:
                 product = device.empty((0, rows), dtype)
             else:
-                product = self.product_of(device, vector.flat(device, dtype, columns), columns, adjoint)
+                product = self._product_of(device, vector.flat(device, dtype, columns), columns, adjoint)
             product = vector.copy_back(device, product)
         return vector.returned(product.reshape(*other_axes, rows).T)
 
-    def product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+    def _product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Return the product with flat columns on the device, as a new array."""
         y = device.empty(columns * self.shape[1 if adjoint else 0], x.dtype)
         self.bind(device, x.dtype, columns, adjoint=adjoint)(x, y)

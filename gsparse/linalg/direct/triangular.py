@@ -80,7 +80,7 @@ class LevelSolves:
         # Pr·A·Pc = L·U moves row i of A to row perm_r[i], so (Pr·b)[j] = b[row_order[j]], and
         # x[i] = (Pcᵀ·x)[perm_c[i]].
         before, after = (self._column_order, self._rows) if adjoint else (self._row_order, self._columns)
-        x: Array = self._factors.product_of(self._device, b[:, before].reshape(-1), len(b), adjoint)
+        x: Array = self._factors._product_of(self._device, b[:, before].reshape(-1), len(b), adjoint)
         return x.reshape(b.shape)[:, after]
 
 

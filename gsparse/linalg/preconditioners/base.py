@@ -124,7 +124,7 @@ class Preconditioner(Operator):
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         """Allocate the memory that products need, and return a function that binds products to arrays."""
 
-    def product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+    def _product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Multiply in buffers that are kept for the next call.
 
         SciPy calls this once per iteration, each time with another vector. Copying it to the same buffer saves binding

@@ -48,7 +48,7 @@ _NEED_DASK = {
     "from_dask_array": "client.distribute",
     "from_loaders": "client.distribute",
 }
-if find_spec("distributed") is not None:  # otherwise, ``import *`` would raise an error
+if find_spec("distributed") is not None:  # without dask, ``import *`` would raise an error
     __all__ += list(_NEED_DASK)
 
 

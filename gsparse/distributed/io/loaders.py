@@ -34,7 +34,7 @@ class RowLoader:
           not compressed. A file in another format is loaded as a whole.
         - Matrix Market ``.mtx``, ``.mtx.gz`` and ``.mtx.bz2``. All lines are read for any range of rows, a few
           megabytes at a time.
-        - A callable ``source(lo, hi)`` returns the rows from lo up to, but not including, hi, as anything that
+        - A callable ``source(lo, hi)`` that returns the rows from lo up to, but not including, hi, in any form that
           `scipy.sparse.csr_array` accepts. It must also work if lo equals hi.
     shape : (int, int)
         Shape of the whole matrix.

@@ -1,7 +1,8 @@
 """The constructor of a matrix: check the options, parse the source, and bring the arrays to the device.
 
-another device matrix     shares its device arrays, if it lives on the same device arrays of the device      are taken
-as they are anything else             is parsed by SciPy on the host and uploaded
+another device matrix     shares its device arrays, if it lives on the same device
+arrays of the device      are taken as they are
+anything else             is parsed by SciPy on the host and uploaded
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ TOTAL = Stats()
 def total_stats() -> Stats:
     """Return the current counts of all matrices of this process.
 
-    They include copies that libraries make, views such as ``A.T``, and the matrices inside of preconditioners.
+    The matrices include copies that libraries make, views such as ``A.T``, and the matrices inside of preconditioners.
 
     Returns
     -------

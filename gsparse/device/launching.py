@@ -101,7 +101,7 @@ class DriverKernel:
             self._kernel(grid, block, args, shared_mem=shared_mem)
 
     def bind(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> Callable[..., None]:
-        """Return a function that launches with these arguments; see `Device.bind_kernel`."""
+        """Return a function without parameters that launches the kernel with these arguments."""
         through_cupy = bind_call(self._kernel, grid, block, args)
         try:
             packing = self._packing_of(args)

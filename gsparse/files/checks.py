@@ -142,7 +142,7 @@ def check_rows(shape: tuple[int, ...], num_bytes: int) -> None:
 
 
 def _check_diagonals(array: Any) -> None:
-    """Raise ValueError if most rows of the diagonals that a conversion would visit hold no value."""
+    """Raise ValueError if a DIA array is nearly empty: a conversion visits each row once for each diagonal."""
     num_rows, num_diagonals = array.shape[0], len(array.offsets)
     if num_rows * num_diagonals > max(_FREE_VISITS, _VISITS_PER_VALUE * array.data.size):
         raise ValueError(

@@ -126,7 +126,7 @@ def num_sharing(term: str, threads: int) -> float:
 
 
 def num_rounds(stats: RowStats, limit: float | None = None, threads: float = 1.0) -> float:
-    """Return the number of rounds of loads of the thread with the longest row.
+    """Return how many times a thread of the longest row loads entries, `_LOADS_PER_ROUND` at a time.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sparse products and solves that JAX differentiates: in vectors, and in the values of the matrix.
+"""Sparse products and solves that JAX can differentiate by vectors and by the values of the matrix.
 
 The structure of the matrix is fixed. Its values are an array, like any other parameter of a model. Gradients exist only
 at the stored entries. Arrays on the device of the matrix are not copied. Within `jax.jit`, `jax.vmap` and other

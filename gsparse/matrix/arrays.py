@@ -302,7 +302,7 @@ class MatrixArrays:
         return None
 
     def current(self, shape: tuple[int, int]) -> PreparedMatrix:
-        """Return the prepared matrix of the CSR arrays of this shape. It includes every write so far."""
+        """Return the matrix of this shape, prepared for products. It includes all values written so far."""
         prepared = self.up_to_date(shape)
         if prepared is not None:
             return prepared

@@ -147,7 +147,7 @@ def _broadcast_shape(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[in
 
 
 def _dense_product(matrix: MatrixLike, factors: Array) -> Any:
-    """Return a product that is dense, as in SciPy: it has more than two dimensions, or the matrix has one element."""
+    """Multiply elementwise where SciPy's result is dense: with more than two dimensions, or a matrix of one element."""
     if factors.ndim <= 2:
         return (factors * matrix.sum()).reshape(np.broadcast_shapes(matrix.shape, factors.shape))
     if isinstance(factors, np.ndarray):

@@ -23,8 +23,8 @@ class MatrixProduct:
     """The product of two sparse matrices, which can be updated for other values of the same structures.
 
     The structure of the result is computed once, in the symbolic phase. `update` then only multiplies and adds, in the
-    numeric phase. On a GPU, the first update also stores where the products of short rows are added, in a byte for each
-    product, for the next updates. Large matrices of full dense blocks are multiplied block by block.
+    numeric phase. On a GPU, the first update also stores to which entry of the result each product of a short row is
+    added, one byte per product. Large matrices of full dense blocks are multiplied block by block.
 
     Parameters
     ----------

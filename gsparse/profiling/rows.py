@@ -239,7 +239,7 @@ def _divided(graphs: _Graphs, graph_row: Row, by: str, thread: int) -> list[Row]
     Returns
     -------
     list of Row
-        A row for each step, and a row to be added to the graphs' row, so that this keeps only the number of launches.
+        A row for each step, and a row of negative times. Added to the graphs' row, it leaves only their launches there.
     """
     steps = [span for span in graphs.iteration.children or [] if span.device_seconds]
     total = sum(span.device_seconds or 0.0 for span in steps)

@@ -275,8 +275,8 @@ class CsrProduct:
     """A product of two sparse matrices that can be updated for other values.
 
     The structure of the result is computed once. `update` then only multiplies and adds. On a GPU, the first `update`
-    also stores where the products of short rows are added, if that takes no more memory than the result. So a product
-    that is never updated takes little memory.
+    also stores to which entry each product of a short row is added, if that takes no more memory than the result. So a
+    product that is never updated takes little memory.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sparse products and solves that PyTorch differentiates: in vectors, and in the values of the matrix.
+"""Sparse products and solves that PyTorch can differentiate by vectors and by the values of the matrix.
 
 The structure of the matrix is fixed. Its values are a tensor, like any other parameter of a model. Gradients exist only
 at the stored entries. Tensors on the device of the matrix are not copied. On a GPU, work is queued on CuPy's current

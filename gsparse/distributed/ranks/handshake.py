@@ -153,7 +153,7 @@ class Acceptor:
     def _end_oldest(self) -> None:
         """End the oldest handshake if too many are open.
 
-        It is probably a stranger's, because a handshake with a peer that knows the secret takes milliseconds.
+        Its peer probably does not know the secret, since a handshake with a peer that does takes milliseconds.
         """
         with self._lock:
             if len(self._handshakes) < self._world_size + MAX_STRANGERS:

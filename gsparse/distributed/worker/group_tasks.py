@@ -123,7 +123,7 @@ def open_rank(
     device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Connect to the other ranks, and make this rank's part of a matrix. All ranks must be called together."""
+    """Connect to the other ranks, and make this rank's part of a matrix. All ranks must run this at the same time."""
     rank_device = get_device(device)
     part = DaskResult.resolved(part)
     with rank_device.active(), _connections(rank, addresses, secret, rank_device, part) as communicator:
@@ -146,7 +146,7 @@ def open_rank(
 
 
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
-    """Connect the ranks of a matrix again after a call has failed. All ranks must be called together.
+    """Connect the ranks of a matrix again after a call has failed. All ranks must run this at the same time.
 
     The matrices that shared the old connections share the new ones.
     """

@@ -230,9 +230,10 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
 
 
 def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) -> RankSolution:
-    """Run a solver of `gsparse.linalg`, as the call `name`. All ranks must be called together.
+    """Run a solver of `gsparse.linalg`. All ranks must run it at the same time.
 
-    `vectors` has this rank's part of b and of other vectors, by the names of the solver's parameters.
+    `name` identifies the call to the client. `vectors` has this rank's part of b and of other vectors, by the names of
+    the solver's parameters.
     """
     matrix, call = rank.require_matrix(), rank.calls[name]
     kwargs = solve.kwargs | {key: DaskResult.resolved(vector) for key, vector in vectors.items()}
@@ -299,7 +300,7 @@ def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
 
 
 def set_up(rank: Rank, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
-    """Make a preconditioner together with the other ranks, and store it. All ranks must be called together.
+    """Make a preconditioner together with the other ranks, and store it. All ranks must run this at the same time.
 
     `rows` has this rank's rows of arguments, such as `B`, with a row for each row of the matrix.
     """
@@ -307,7 +308,7 @@ def set_up(rank: Rank, spec: PreconditionerSpec, rows: dict[str, Any]) -> Precon
 
 
 def update(rank: Rank, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
-    """Compute a preconditioner again for another matrix, and store it there. All ranks must be called together.
+    """Compute a preconditioner again for another matrix, and store it there. All ranks must run this at the same time.
 
     Parameters
     ----------

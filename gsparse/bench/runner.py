@@ -261,7 +261,7 @@ def describe(error: Exception) -> str:
 
 
 def copy_bandwidths(settings: Settings) -> dict[str, float]:
-    """Return the bandwidth of a large copy in GB/s, as in `Run.copy_gbytes_per_second`."""
+    """Return the bandwidth of a large copy in GB/s for each number of CPU threads ("1", "2"), or for "gpu"."""
     if settings.device.kind == "gpu":
         return {"gpu": settings.device.copy_bandwidth / 1e9}
     bandwidths, previous = {}, gsparse.get_num_threads()

@@ -1,4 +1,4 @@
-"""Statistics of products on the device and operations on the host, and `strict()`, which refuses the latter."""
+"""Statistics of products on the device and of operations on the host; `strict()` forbids operations on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row blocks of one matrix on several ranks: partition → halo → communicator.
+"""A matrix whose rows are divided among several ranks, which multiply and solve together.
 
 Each rank owns consecutive rows of the matrix, and the entries of vectors that belong to these rows. For a product, a
 rank also needs entries that other ranks own, its ghosts. The ranks send them to each other in one exchange.

@@ -55,8 +55,8 @@ _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 class KernelModel:
     """The constants of one kernel. The predicted time of a product is the sum of these constants times their counts.
 
-    All constants are in seconds, except `setup`. On a CPU, they are those of one thread, and several threads divide
-    most of them (`num_sharing`). On a GPU, they are those of the whole device.
+    All constants are in seconds, except `setup`. On a CPU they hold for one thread; `num_sharing` returns by
+    which number several threads divide each. On a GPU they hold for the whole device.
 
     Attributes
     ----------

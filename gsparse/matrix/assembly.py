@@ -95,7 +95,7 @@ def vstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     blocks : sequence of matrices
         With the same number of columns.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`.
+        See `gsparse.sparse.block_array`.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def hstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     blocks : sequence of matrices
         With the same number of rows.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`.
+        See `gsparse.sparse.block_array`.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def block_diag(mats: Any, format: str | None = None, dtype: Any = None, *, devic
     mats : sequence of matrices
         Sparse or dense, of any shapes, of the host or of a device.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`. As in SciPy, `dtype` does not change the dtype of the result.
+        See `gsparse.sparse.block_array`. As in SciPy, `dtype` does not change the dtype of the result.
 
     Returns
     -------
@@ -320,7 +320,7 @@ def triu(A: Any, k: int = 0, format: str | None = None, *, device: Any = None) -
     Parameters
     ----------
     A, k, format, device : optional
-        As those of `gsparse.sparse.tril`.
+        See `gsparse.sparse.tril`.
 
     Returns
     -------

@@ -227,7 +227,7 @@ class Conversions(MatrixLike):
         Returns
         -------
         tuple of ndarray
-            The rows, and the columns; for an array of one dimension, only the latter.
+            The rows and the columns; for an array of one dimension, only the columns.
         """
         if self.dtype.char in HOST_ONLY:
             return run_on_host(self, "nonzero")  # type: ignore[no-any-return]

@@ -105,13 +105,13 @@ class MatrixProduct:
         Parameters
         ----------
         A, B : GpuSparseMatrix or sparse array
-            Matrices with the same structures as those of the constructor. Matrices from `GpuSparseMatrix.with_data` are
+            Matrices with the same structures as the first factors. Matrices from `GpuSparseMatrix.with_data` are
             compared fastest. Values are converted to the dtype of the first product, by NumPy's rule "same_kind".
 
         Returns
         -------
         GpuSparseMatrix
-            Its structure is that of the earlier results. Synchronizes.
+            The result, with the same structure as before. Synchronizes.
 
         Raises
         ------

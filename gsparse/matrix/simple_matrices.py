@@ -97,7 +97,7 @@ def coo_array(arg1: Any, shape: Any = None, dtype: Any = None, copy: bool = Fals
     arg1 : (data, (row, col)) or anything that GpuSparseMatrix takes
         Arrays of the host are copied to the device, and sorted and added up there.
     shape, dtype, copy : optional
-        As those of GpuSparseMatrix.
+        See `GpuSparseMatrix`.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         Where the result lives; by default where `arg1` does.
 

@@ -66,9 +66,9 @@ def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
         If beta is not 0, `out` is required. If beta is 0, the contents of `out` are not read, so a NaN in them has no
         effect.
     out : array, shape (M,), optional
-        A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. If the
-        arrays are on the device, `x` needs no copy and kernels compute in the result dtype (floating and complex ones,
-        int64), nothing is allocated.
+        A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. Nothing is
+        allocated if both arrays are on the device, `x` needs no copy, and the result dtype is int64, floating or
+        complex.
 
     Returns
     -------

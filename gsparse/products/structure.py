@@ -105,7 +105,7 @@ class SparsityPattern:
         return -(-self.csr.num_rows // self.device.lanes) * self.device.lanes
 
     def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array:
-        """Arrange items from CSR's order in that of the slices' positions; padding receives `padding`."""
+        """Arrange items in CSR order by their positions in the slices, with `padding` at empty positions."""
         return kernels_of(self.device).layout.lay_out(self.device, self.csr.indptr, items, slices, padding)
 
     def narrowest(

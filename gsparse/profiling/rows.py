@@ -71,7 +71,7 @@ class Row:
 
 @dataclass
 class _Total:
-    """The sum of all spans with one key. The attributes are those of `Row`."""
+    """The sum of all spans with one key. `Row` describes the attributes."""
 
     calls: int = 0
     seconds: float = 0.0

@@ -158,7 +158,7 @@ class DistributedEntries(DistributedOperator):
         Raises
         ------
         ShapeError
-            If the number of values is not that of the entries.
+            If the number of values is not the number of entries.
         DtypeError, CommunicationError, WorkerLostError
 
         Examples

@@ -65,9 +65,9 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         Returns
         -------
         dask.array.Array
-            The same values. For axis 0, the chunks are those of the matrix's `row_bounds` (for a transpose or an
-            adjoint, for axis 1). The chunks of a dask array are computed on the workers, and this method waits for
-            them. If a worker is lost, its chunk is lost with it.
+            The same values. For axis 0, or axis 1 of a transpose or an adjoint, the chunks begin at the matrix's
+            `row_bounds`. The chunks of a dask array are computed on the workers, and this method waits for them. If a
+            worker is lost, its chunk is lost with it.
 
         Raises
         ------

@@ -158,8 +158,8 @@ class Communicator(ABC):
         sends : mapping of rank to array
             Contiguous arrays, by the rank that receives them. They must not change until the exchange is complete.
         receives : mapping of rank to array
-            Contiguous arrays to be filled, by the rank that sends their values. Size and dtype must be those of the
-            array that is sent.
+            Contiguous arrays to be filled, by the rank that sends their values. They have the size and the dtype
+            of the arrays that are sent.
 
         Returns
         -------
@@ -185,7 +185,7 @@ class Communicator(ABC):
         Returns
         -------
         callable
-            Its result is that of `exchange`, a callable that waits.
+            Like `exchange`, it returns a callable that waits until the exchange is complete.
         """
         return partial(self.exchange, sends, receives)
 

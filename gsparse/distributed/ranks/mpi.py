@@ -59,7 +59,7 @@ def _import_mpi(name: str) -> Any:
 
 
 class MpiCommunicator(Communicator):
-    """The communicator of one rank of an MPI program, through mpi4py. All ranks must make theirs together.
+    """The communicator of one rank of an MPI program, through mpi4py. All ranks must make one together.
 
     It duplicates the MPI communicator, so its messages never mix with the caller's messages. A waiting rank polls its
     messages, and raises an error if another rank is silent or has called `abort`. If a process dies, `mpiexec` ends all

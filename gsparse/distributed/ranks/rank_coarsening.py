@@ -130,7 +130,7 @@ class _NodeAggregates:
 
 
 class RankCoarsening(Coarsening):
-    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks must make theirs together.
+    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks must make one together.
 
     Parameters
     ----------

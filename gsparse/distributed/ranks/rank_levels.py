@@ -63,7 +63,7 @@ class RankLevelSetup(Setup):
     sizes : list of (int, int)
         Rows and entries of each level on all ranks together, after the set-up.
 
-    All other attributes are those of `Setup`.
+    `Setup` describes all other attributes.
     """
 
     smoother: str

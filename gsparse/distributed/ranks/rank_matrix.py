@@ -83,7 +83,7 @@ class EntryOrder:
 
 
 class RankMatrix(RankOperator):
-    """The rows of one rank. All ranks must construct theirs, multiply and solve together.
+    """The rows of one rank. All ranks must construct one, multiply and solve together.
 
     Each rank holds its part of every vector. For a vector that is multiplied, the part has an entry for each column
     that the rank owns; for a product, an entry for each of its rows.

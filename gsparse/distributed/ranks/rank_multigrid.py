@@ -24,7 +24,7 @@ _ROUNDING = 32
 
 
 class RankMultigrid(SmoothedAggregation):
-    """One rank's part of a multigrid cycle over ranks. All ranks must make theirs, and apply it, together.
+    """One rank's part of a multigrid cycle over ranks. All ranks must make and apply one together.
 
     Parameters
     ----------

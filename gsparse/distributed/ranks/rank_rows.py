@@ -51,7 +51,7 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RankRows:
-    """A rank's rows of a matrix. All ranks must make theirs, and compute with them, together.
+    """A rank's rows of a matrix. All ranks must make their rows, and compute with them, together.
 
     Attributes
     ----------
@@ -126,12 +126,12 @@ class RankRows:
         return RankRows.make(context, with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
 
     def matrix(self, **options: Any) -> RankOperator:
-        """Return the rows as an operator. `options` are those of `GpuSparseMatrix`. Synchronizes."""
+        """Return the rows as an operator, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
         block = self.blocks(**options)
         return RankOperator(block, self.rows, self.columns, self.context.communicator, self.context.device)
 
     def blocks(self, **options: Any) -> RowBlock:
-        """Return the rows as the two blocks of an operator; `options` are those of `matrix`. Synchronizes."""
+        """Return both blocks of the rows, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
         device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
         kernels, xp = kernels_of(device), device.xp
         boundary = self.boundary_rows()

@@ -1,4 +1,4 @@
-"""Exchanges between ranks, apart from those of products: rows of matrices, values of ghosts, and small tables.
+"""Exchanges between ranks other than for products: rows of matrices, values of ghosts, and small tables.
 
 Rows are sent as `Csr` with column numbers of the whole matrix, because ranks number their ghosts differently.
 """

@@ -59,7 +59,7 @@ def readable(connections: Iterable[socket.socket], timeout: float) -> list[socke
 
 
 def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:
-    """Read `size` bytes. The errors are those of `read_into`."""
+    """Read `size` bytes. Raises the errors of `read_into`."""
     received = bytearray(size)
     read_into(connection, memoryview(received), timeout)
     return bytes(received)
@@ -138,7 +138,7 @@ def listen(host: str) -> socket.socket:
 
 
 class SocketCommunicator(Communicator):
-    """The communicator of one rank in a group of processes. All ranks must make theirs together.
+    """The communicator of one rank in a group of processes. All ranks must make one together.
 
     Each rank connects to every other rank. It sends over the connections that it has made, and receives over the
     connections that it has accepted. So a sending and a receiving thread never use the same connection, which TLS does

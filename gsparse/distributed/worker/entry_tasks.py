@@ -49,7 +49,7 @@ def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
 def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:
     """Compute the order of values for `RankMatrix.with_data`. Return the number of values of each row.
 
-    The arguments are those of `RankMatrix.entry_order`.
+    `columns` and `ghosts` are passed to `RankMatrix.entry_order`.
     """
     return rank.require_matrix().entry_order(columns, ghosts).row_lengths
 

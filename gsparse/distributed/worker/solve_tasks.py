@@ -328,7 +328,7 @@ def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]
 
 
 def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> Any:
-    """Apply a preconditioner to a rank's part of vectors. All ranks must be called if it spans the ranks."""
+    """Apply a preconditioner to a rank's part of vectors. If it spans the ranks, all must run this at the same time."""
     together = aborting(rank.communicator) if METHODS[spec.name].spans_ranks else nullcontext()
     with rank.require_matrix().device.active(), together:
         preconditioner = spec.build(rank)

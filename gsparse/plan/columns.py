@@ -132,7 +132,7 @@ def plan_columns(
     >>> print(plan_columns(even, Panel(64, 4), lanes=32, value_bytes=4))
     csr_spmm of CSR for 64 columns, row-major: 2 loads per thread; row lengths are similar
     tiles of 64 columns: 8 lanes with 2 loads of 4, 1 lanes share a row's entries, rows of more than 1024 entries are \
-    cut into chunks
+cut into chunks
     """
     units = -(-panel.num_columns // panel.pack)
     varies = stats.max_length > _MAX_EVEN_RATIO * stats.typical_length

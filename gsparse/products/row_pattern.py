@@ -268,7 +268,7 @@ def _most_common(device: Device, patterns: Patterns, offsets: Array, values: Arr
 
 
 def _parts_of(entries: slice, indptr: Any, offsets: Any, values: Any) -> Any:
-    """Compare each pattern with one whose offsets rise: return `masks` and `differs` of `CommonPattern`."""
+    """Compare each pattern with the one at `entries`. Return the arrays `masks` and `differs` of `CommonPattern`."""
     common = offsets[entries]
     places = np.minimum(np.searchsorted(common, offsets), common.size - 1)
     rises = np.ones(offsets.size, bool)

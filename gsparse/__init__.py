@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import gsparse._interrupt  # noqa: F401  It must be the first import of gsparse, see there.
+import gsparse._interrupt  # noqa: F401 This must be the first import of gsparse; `_interrupt` says why.
 from gsparse._version import __version__
 from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def _imported_later(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports another one when it is first called."""
+    """Return a function that, when called, imports ``module.name`` and calls that."""
 
     def call(*args: Any, **options: Any) -> Any:
         return getattr(import_module(module), name)(*args, **options)

@@ -1,4 +1,4 @@
-"""``python -m gsparse``: see `gsparse.cli`."""
+"""Run the command line, as ``python -m gsparse`` (`gsparse.cli`)."""
 
 from gsparse.cli import main
 

@@ -1,14 +1,14 @@
-"""Ctrl-C where Python or a library cannot bear it: while modules are imported, and while kernels are compiled.
+"""Delay Ctrl-C, or let it end the process at once, where Python or a library cannot handle it.
 
-*The command line*, which imports its modules for a second or two. In that time, Python would print a traceback of the
-module that is being imported. `gsparse/__init__.py` imports this module first. If the process is the command
-``gsparse`` or ``python -m gsparse``, Ctrl-C then ends it at once, as it ends a program written in C. `gsparse.cli`
-returns to Python's own handling when all modules have been imported. A process that only imports gsparse, such as a
-user's program or a worker of dask, is left as it is.
+*Imports of the command line* take a second or two, in which Python would print a traceback of the module that is being
+imported. So `gsparse/__init__.py` imports this module first. If the process is the command ``gsparse`` or ``python -m
+gsparse``, Ctrl-C then ends it at once, as it ends a program written in C. `gsparse.cli` returns to Python's own
+handling when all modules have been imported. Other processes that import gsparse, such as workers of dask, are not
+changed.
 
-*Libraries*: a KeyboardInterrupt within numba or llvmlite can crash the process or break numba in it for good. LLVM
-calls Python functions that cannot pass an exception on, numba's registries are left half filled, and modules half
-imported. `uninterrupted` delays the signal until they have finished.
+*Compilation of kernels*: a KeyboardInterrupt within numba or llvmlite can crash the process, or break numba until the
+process ends. LLVM calls Python functions that cannot pass an exception on, numba's registries are left half filled, and
+modules half imported. `uninterrupted` delays the signal until they have finished.
 """
 
 import signal
@@ -46,7 +46,7 @@ def restore() -> None:
 
 
 class _InterruptHandler:
-    """A handler that stands in for another one, and calls it later if the signal has come."""
+    """A signal handler that replaces another one. It delays a signal, and calls the other handler later."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self.handler = handler
@@ -60,7 +60,7 @@ class _InterruptHandler:
             self.handler(number, frame)
 
     def end(self) -> None:
-        """Call the handler now if the signal has come, and at once from now on."""
+        """Call the replaced handler if a signal has come, and stop delaying signals."""
         self.delays = False
         if self.arguments:
             self.handler(*self.arguments)
@@ -68,7 +68,7 @@ class _InterruptHandler:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay signals whose handlers are written in Python, as that of Ctrl-C is, until the block ends.
+    """Delay Ctrl-C, and other signals whose handlers are written in Python, until the block ends.
 
     Such a handler may raise an exception. It is called once when the block has ended, however often the signal came.
     On threads other than the main one the block does nothing, because Python runs handlers on the main thread only.
@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            # That of an outer block delays the signal already.
+            # The handler of an outer block delays the signal already.
             if callable(handler) and not isinstance(handler, _InterruptHandler):
                 delayed[number] = _InterruptHandler(handler)
                 signal.signal(number, delayed[number])
@@ -94,7 +94,7 @@ def uninterrupted() -> Iterator[None]:
 def _restore(delayed: dict[int, _InterruptHandler]) -> None:
     """Put the handlers back, unless the program has set others meanwhile, and call those whose signals have come.
 
-    Each of these steps may raise, because a handler does. The next steps are made all the same.
+    A handler may raise an exception. The remaining handlers are put back and called all the same.
     """
     if not delayed:
         return

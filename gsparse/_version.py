@@ -1,8 +1,8 @@
-"""The version, for the package's metadata and the keys of the caches on disk, and the package's name on the index."""
+"""The version, which is also part of the keys of the caches on disk, and the name under which pip finds gsparse."""
 
 __version__ = "0.1.0"
 
-# What `pip install` calls this package. On the index, "gsparse" is another project: a parser of spreadsheets.
+# What `pip install` calls this package. On the package index, "gsparse" is another project, a parser of spreadsheets.
 DISTRIBUTION = "gsparse-gpu"
 
 

@@ -137,7 +137,7 @@ class WorkerLostError(CommunicationError):
 
 
 class HostFallbackError(GsparseError, RuntimeError):
-    """An operation inside `gsparse.strict()` would have run on the host."""
+    """Inside `gsparse.strict()`, an operation would have run on the host."""
 
 
 class HostLoanWarning(UserWarning):
@@ -147,8 +147,8 @@ class HostLoanWarning(UserWarning):
 class ConvergenceWarning(UserWarning):
     """A solve has ended without having converged.
 
-    `gsparse.linalg.solve` always says so; another solver does if it is called without ``full_output=True``. The text
-    names the reason and what to try next.
+    `gsparse.linalg.solve` always emits it. Other solvers emit it only without ``full_output=True``. The text names the
+    reason and what to try next.
     """
 
 
@@ -164,7 +164,7 @@ class CoarseningWarning(UserWarning):
 
 
 class MatrixProductWarning(UserWarning):
-    """`*` or `**` is elementwise, and was a matrix product of the `scipy.sparse.spmatrix` that the matrix came from.
+    """`*` or `**` is elementwise here, but was a matrix product of the `scipy.sparse.spmatrix` that was converted.
 
-    Of a `gsparse.sparse.csr_matrix`, both are matrix products.
+    Both are matrix products of a `gsparse.sparse.csr_matrix`.
     """

@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     with new_file(part) as file:
         if path.exists():
-            shutil.copymode(path, part)  # before anything is written, which others may not be allowed to read
+            shutil.copymode(path, part)  # before any data are written, which others may not be allowed to read
         yield file
     try:
         rename(part, path)
@@ -93,7 +93,7 @@ def rename(part: Path, path: Path) -> None:
 
 
 def _write_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk, because `fsync` of a file writes its contents but not its name."""
+    """Write the list of files of a folder to the disk: `fsync` of a file writes its contents, but not its name."""
     with suppress(OSError):  # Some file systems, and Windows, refuse `fsync` for folders.
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Time every format beside the other libraries of the device, in one run: ``python -m gsparse bench``."""
+"""Time all formats and other libraries on the same device, in one run: ``python -m gsparse bench``."""
 
 from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run

@@ -1,8 +1,8 @@
 """Finite-element matrices that scikit-fem assembles, on structured meshes and on meshes with displaced nodes.
 
-Assembled matrices are the ones that users bring most often. On a structured mesh their values repeat up to rounding
-errors, so that a matrix of millions of entries has only thousands of distinct values. On a mesh with displaced nodes,
-hardly any two values are equal. In both, neighbouring rows have columns that are close to each other.
+Users' matrices are most often assembled ones. On a structured mesh their values repeat up to rounding errors, so that a
+matrix of millions of entries has only thousands of distinct values. On a mesh with displaced nodes, hardly any two
+values are equal. In both, neighbouring rows have columns that are close to each other.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import scipy.sparse as sp
 
 from gsparse._version import install_command
 
-# Entries that the matrices of one discretization have, approximately.
+# Approximate numbers of entries of the matrices of one discretization.
 ENTRIES = ("3e4", "3e5", "3e6")
 
 _SEED = 20261125
-# Nodes in the interior are displaced by at most this part of the distance between nodes, along each axis.
+# Interior nodes are displaced by at most this fraction of the distance between nodes, along each axis.
 _DISPLACEMENT = 0.2
 
 
 @dataclass(frozen=True)
 class Discretization:
-    """A differential operator, and the finite elements in which it is discretized.
+    """A differential operator, and the finite elements that discretize it.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class Discretization:
         The names of classes of scikit-fem.
     dimensions : int
     entries_per_node : float
-        Entries of the matrix for each node of a large structured mesh.
+        Number of entries of the matrix per node of a large structured mesh.
     is_vector : bool
-        Whether the operator is that of linear elasticity, with an unknown for each dimension; else it is the Laplacian.
+        Whether the operator is linear elasticity, with one unknown per dimension; otherwise it is the Laplacian.
     """
 
     mesh: str
@@ -74,7 +74,7 @@ def assembled_names() -> Iterator[str]:
 
 
 def parse_name(name: str) -> tuple[str, float, bool] | None:
-    """Return the discretization, the number of entries and whether nodes are displaced; None for another name.
+    """Return the discretization, the number of entries, and whether nodes are displaced; None for any other name.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def assemble(name: str, entries: float, *, displaced: bool = False) -> sp.csr_ar
     name : str
         A key of `ASSEMBLED`.
     entries : float
-        The number of entries, approximately.
+        The approximate number of entries.
     displaced : bool, optional
         Whether the nodes in the interior are displaced at random.
 
@@ -130,7 +130,7 @@ def _operator(discretization: Discretization) -> Any:
 
 
 def _displaced(nodes: npt.NDArray[np.float64], points: int) -> npt.NDArray[np.float64]:
-    """Return the coordinates of nodes (an axis in each row) with those in the interior displaced at random."""
+    """Return the nodes' coordinates (one axis per row) with interior nodes displaced at random."""
     is_inside = ((nodes > 0) & (nodes < 1)).all(axis=0)
     shifts = np.random.default_rng(_SEED).uniform(-1, 1, nodes.shape) * _DISPLACEMENT / (points - 1)
     displaced: npt.NDArray[np.float64] = nodes + shifts * is_inside

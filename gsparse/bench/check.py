@@ -14,7 +14,7 @@ class ExactProduct:
     """A·x and |A|·|x| in extended precision on the host, computed at the first comparison.
 
     For several columns, the weighted sums A·(X·w) and Y·w are compared, in double precision. All weights in w differ,
-    so that the sum also shows a wrong column and two columns in the wrong order.
+    so that the sums also reveal a wrong column or two exchanged columns.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ class ExactProduct:
     def compare(self, computed: Any) -> tuple[float | None, bool]:
         """Compare a computed product with the exact one.
 
-        A matrix may hold NaN or infinity. A row whose exact product is not finite has no error if the computed one is
-        not finite either.
+        A matrix may hold NaN or infinity. If both the exact and the computed element of a row are not finite, its error
+        counts as 0.
 
         Parameters
         ----------
@@ -40,8 +40,8 @@ class ExactProduct:
         Returns
         -------
         error : float or None
-            The largest |computed - exact| of a row, in units of eps·(|A|·|x|) of that row. None if only one of the two
-            is finite in some row.
+            The largest |computed - exact| of a row, divided by the row's eps·(|A|·|x|). None if in some row only one of
+            the two is finite.
         correct : bool
             Whether the product has the dtype of the matrix, and the error of every row is at most 2·(row length + 4),
             the bound of gsparse's tests. For k columns the bound is 2·(row length + 4 + k).
@@ -58,7 +58,7 @@ class ExactProduct:
         error = np.where(are_not_finite, 0.0, abs(computed - exact) / unit)
         lengths = np.diff(_host(self._loaded.arrays.indptr))
         allowed = 2 * (lengths + 4 + (loaded.columns if is_panel else 0))
-        correct = bool(dtype == loaded.dtype and np.all(error <= allowed))  # The comparison is false for a NaN.
+        correct = bool(dtype == loaded.dtype and np.all(error <= allowed))  # the comparison is false for NaN
         largest = float(np.max(error, initial=0.0))
         return (largest if np.isfinite(largest) else None), correct
 
@@ -78,7 +78,7 @@ class ExactProduct:
 
 
 def extended_product(data: Any, indices: Any, indptr: Any, x: Any, magnitudes: Any = None) -> tuple[Any, Any]:
-    """Return A·x and |A|·magnitudes as longdouble arrays, by SciPy's product. Magnitudes default to |x|.
+    """Return A·x and |A|·magnitudes as longdouble arrays, by SciPy's product. `magnitudes` is |x| by default.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Products with k dense columns: gsparse's choice for row-major and column-major X."""
+"""Products with k dense columns, row-major and column-major, in the format that gsparse chooses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gsparse.device.dtypes import Array
 
 
 def with_columns(loaded: LoadedMatrix, columns: int) -> LoadedMatrix:
-    """Return the loaded matrix with a row-major X of this many columns in place of x."""
+    """Return the loaded matrix with a row-major X of `columns` columns in place of x."""
     rng = loaded.device.xp.random.default_rng(SEED)
     X = (rng.random((loaded.shape[1], columns)) - 0.5).astype(loaded.dtype)
     return replace(loaded, name=f"{loaded.name} × {columns}", x=X)
 
 
 def column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
-    """Yield gsparse's choice for a row-major X and for a column-major one, of a matrix with an X of several columns."""
+    """Yield gsparse's products with a row-major X and with a column-major X."""
     A = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=loaded.device)
     xp, shape = loaded.device.xp, (loaded.shape[0], loaded.columns)
     by_columns = xp.asfortranarray(loaded.x), xp.empty(shape, loaded.dtype, order="F")

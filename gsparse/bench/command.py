@@ -1,4 +1,4 @@
-"""The command ``bench``: its arguments, what it prints, its exit code."""
+"""The command ``bench``: its arguments, its output and its exit code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DTYPES = ("float64", "float32")
 THREADS = (1, 2, 4, 8, 16)
 PICTURES = (".png", ".pdf", ".svg")
 
-# What `--quick` measures in about a minute, by the kind of device. A GPU needs larger matrices, because a launch takes
-# as long as the product of a small one.
+# The problems that `--quick` measures in about a minute, by the kind of device. A GPU needs larger matrices, because a
+# launch takes as long as the product of a small one.
 QUICK_PROBLEMS = {
     "cpu": (
         *("7-point 40^3 constant", "7-point 40^3 variable", "27-point 24^3 variable", "banded 20k x 24"),
@@ -54,7 +54,7 @@ exit code: 0; 1 if a product was wrong or a matrix could not be measured; 2 if t
 
 
 class UsageError(GsparseError):
-    """The command cannot run as given. The message says what to change."""
+    """The command cannot run with these arguments. The message says what to change."""
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, counts))
 
 
-_counts.__name__ = "list of counts"  # argparse prints this name in its error message.
+_counts.__name__ = "list of counts"  # argparse prints this name in its error message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def execute(options: argparse.Namespace) -> Run | None:
     Raises
     ------
     UsageError, GsparseError
-        If the command cannot run as given. They are raised before anything is measured.
+        If the command cannot run with these arguments. Raised before anything is measured.
     OSError
         If a problem is not found, also before anything is measured; or if the records cannot be written at the end.
     """
@@ -140,7 +140,7 @@ def execute(options: argparse.Namespace) -> Run | None:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Refuse outputs that could not be written, before an hour is spent on measuring."""
+    """Raise an error for outputs that could not be written, before an hour is spent on measuring."""
     if options.json:
         require_folder("--json", options.json)
     if options.plot:
@@ -148,7 +148,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def require_folder(option: str, path: Path) -> None:
-    """Raise an error if the folder of an output file does not exist, or if the file's name is that of a folder."""
+    """Raise an error if the folder of an output file does not exist, or if the file is an existing folder."""
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder: name a file")
     if not path.absolute().parent.is_dir():
@@ -156,7 +156,7 @@ def require_folder(option: str, path: Path) -> None:
 
 
 def require_picture(path: Path) -> None:
-    """Raise an error if a picture cannot be drawn into this file."""
+    """Raise an error if a picture cannot be written to this file."""
     if path.suffix.lower() not in PICTURES:
         raise UsageError(f"--plot {path}: name a file that ends with {', '.join(PICTURES)}")
     require_folder("--plot", path)
@@ -165,7 +165,7 @@ def require_picture(path: Path) -> None:
 
 
 def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
-    """Yield the problems that the command names. All names are looked up before the first matrix is made."""
+    """Yield the problems that the command names. All names are checked before the first matrix is made."""
     if options.quick:
         yield from map(find_problem, QUICK_PROBLEMS[get_device(options.device).kind])
     if options.all:

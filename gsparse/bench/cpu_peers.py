@@ -11,7 +11,7 @@ from typing import Any
 
 from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError
 
-# Seconds to wait after a product with OpenMP: its threads spin for 0.2 s after their work (KMP_BLOCKTIME), on cores
+# Seconds to wait after a product with OpenMP, whose threads spin for 0.2 s after their work (KMP_BLOCKTIME) on cores
 # that the next peer needs.
 OPENMP_PAUSE = 0.25
 
@@ -24,12 +24,12 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
 
 
 def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
-    """Yield the same peers for a matrix with an X of several columns."""
+    """Yield the same peers for a product with several columns."""
     yield from (replace(peer, label={"columns": loaded.columns}) for peer in library_peers(loaded))
 
 
 def torch_csr(loaded: LoadedMatrix) -> tuple[Any, Any, Any]:
-    """Return PyTorch, its matrix that shares the loaded arrays, and x as a tensor."""
+    """Return the module torch, a tensor in CSR that shares the loaded arrays, and x as a tensor."""
     torch = import_module("torch")
     data, indices, indptr, shape = loaded.arrays
     tensor = partial(

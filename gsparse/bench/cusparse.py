@@ -1,6 +1,6 @@
-"""cuSPARSE's generic products through ctypes, in the way that is fastest: with reused descriptors, preprocessed.
+"""cuSPARSE's generic products through ctypes, used in the fastest way: descriptors are reused, matrices preprocessed.
 
-CuPy's ``A @ x`` makes new descriptors on each call and never preprocesses, so it does not show what cuSPARSE can do.
+CuPy's ``A @ x`` makes new descriptors in each call and never preprocesses, so it does not show cuSPARSE's full speed.
 
 References
 ----------
@@ -29,15 +29,15 @@ ALGORITHMS = {"default": 0, "CSR_ALG1": 2, "CSR_ALG2": 3, "SELL": 5}
 COLUMN_ALGORITHMS = {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
 # Values of cusparseOrder_t.
 COLUMN_MAJOR, ROW_MAJOR = 1, 2
-# The order of the elements within a block, for products of dense blocks. They use the default algorithm.
+# The order of the elements within a block, for products of dense blocks, which use the default algorithm.
 BLOCK_ALGORITHMS = {"BSR by rows": ROW_MAJOR, "BSR by columns": COLUMN_MAJOR}
 _DEFAULT_ALGORITHM = 0
 
-# Rows of a slice. A warp has as many threads, each of which multiplies a row, so that its reads are coalesced.
+# Number of rows of a slice. Each thread of a warp multiplies one of them, so that the reads of a warp are coalesced.
 SLICE_SIZE = 32
 
-# Values of cusparseIndexType_t and cudaDataType_t (with the type of alpha and beta), of cusparseOperation_t and
-# cusparseIndexBase_t, and of cusparseStatus_t.
+# Values of cusparseIndexType_t; of cudaDataType_t, with the ctypes of alpha and beta; of cusparseOperation_t and
+# cusparseIndexBase_t; and of cusparseStatus_t.
 INDEX_TYPES = {"int32": 2, "int64": 3}
 VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, c_float), "float64": (1, c_double)}
 NON_TRANSPOSE, BASE_ZERO = 0, 0
@@ -68,46 +68,46 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseSpMV_bufferSize": (*_SPMV, POINTER(c_size_t)),
     "cusparseSpMV_preprocess": (*_SPMV, _P),
     "cusparseSpMV": (*_SPMV, _P),
-    # The same, with a second operation, which is that of X.
+    # The same, with a second operation, for X.
     "cusparseSpMM_bufferSize": (*_SPMM, POINTER(c_size_t)),
     "cusparseSpMM_preprocess": (*_SPMM, _P),
     "cusparseSpMM": (*_SPMM, _P),
 }
-# Functions that exist since CUDA 12.1 and 12.4. Older libraries are used without them.
+# Functions that exist only since CUDA 12.1 or 12.4. Older libraries are used without them.
 OPTIONAL = ("cusparseCreateBsr", "cusparseCreateSlicedEll", "cusparseSpMV_preprocess", "cusparseSpMM_preprocess")
 
 
 class CusparseError(RuntimeError):
-    """cuSPARSE is not installed, or a call of it failed."""
+    """cuSPARSE is not installed, or one of its functions failed."""
 
 
 def load_library(cupy: Any) -> Any:
-    """Load libcusparse, if possible the copy that CuPy loads, and declare the functions that are used.
+    """Load libcusparse, preferably the library that CuPy has loaded, and declare its functions.
 
     Raises
     ------
     CusparseError
-        If the library is not found. The message lists what was tried.
+        If the library is not found. The message lists the attempts.
     """
     failures: list[str] = []
     for path_of in (partial(_loaded_path, cupy), _found_path):
         try:
             return declare(ctypes.CDLL(path_of()))
-        except Exception as error:  # The next way may find it.
+        except Exception as error:  # The next attempt may find it.
             failures.append(str(error).partition("\n")[0] or type(error).__name__)
     remedy = "install nvidia-cusparse, or a CUDA toolkit"
     raise CusparseError(f"libcusparse was not found ({remedy}): {'; '.join(failures)}")
 
 
 def _loaded_path(cupy: Any) -> str:
-    """Return the path of the copy that CuPy has loaded."""
+    """Return the path of the library that CuPy has loaded."""
     cupy.cuda.device.get_cusparse_handle()
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.split(maxsplit=5)[-1] for line in lines if "libcusparse.so" in line), "libcusparse.so.12")
 
 
 def _found_path() -> str:
-    """Return the path that NVIDIA's own search finds, in wheels and in toolkits."""
+    """Return the path that NVIDIA's package cuda.pathfinder finds, in wheels and in toolkits."""
     return str(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cusparse").abs_path)
 
 
@@ -131,7 +131,7 @@ def loaded_version() -> str:
 
 @dataclass
 class Context:
-    """The library, the handle that all products of a device share, and the stream of the handle."""
+    """The library, the handle that all products on a device share, and the handle's stream."""
 
     library: Any
     cupy: Any
@@ -160,7 +160,7 @@ def _context_of(device: int) -> Context:
 
 
 def check(library: Any, name: str, *args: Any) -> None:
-    """Call a function of the library, and raise an error with its message if it fails."""
+    """Call a function of the library. If it fails, raise an error with the library's message."""
     status = getattr(library, name)(*args)
     if status != SUCCESS:
         text = library.cusparseGetErrorString(status)
@@ -173,17 +173,17 @@ def address(array: Array) -> int:
 
 
 class CusparseProduct:
-    """The product of one matrix with one x into one y, by one algorithm, with all descriptors made in advance.
+    """The product of one matrix with one x into one y, by one algorithm. All descriptors are made in advance.
 
     Parameters
     ----------
     arrays : tuple of CuPy arrays
         The CSR arrays (data, indices, indptr); for "SELL" the arrays that `to_sliced_ell` returns; or for
-        `BLOCK_ALGORITHMS` those of a `scipy.sparse.bsr_array`, whose blocks are always in row-major order.
+        `BLOCK_ALGORITHMS` the arrays of a `scipy.sparse.bsr_array`, whose blocks are always row-major.
     shape : (int, int)
     nnz : int
     algorithm : str
-        A name out of `ALGORITHMS`, or out of `COLUMN_ALGORITHMS` for several columns, or out of `BLOCK_ALGORITHMS`.
+        A key of `ALGORITHMS`, of `COLUMN_ALGORITHMS` for several columns, or of `BLOCK_ALGORITHMS`.
     x, y : CuPy arrays
         The arrays that each product reads and writes: vectors, or dense columns that are contiguous in either order.
     preprocess : bool
@@ -194,7 +194,7 @@ class CusparseProduct:
     Raises
     ------
     CusparseError
-        If the dtype or the strides are not supported, or a call of the library fails.
+        If the dtype or the strides are not supported, or a function of the library fails.
     """
 
     def __init__(
@@ -217,12 +217,12 @@ class CusparseProduct:
         self._blocksize = data.shape[1:]
         if BLOCK_ALGORITHMS.get(algorithm) == COLUMN_MAJOR:
             arrays = (self._context.cupy.ascontiguousarray(data.transpose(0, 2, 1)), *arrays[1:])
-        self._arrays = (arrays, x, y)  # The descriptors hold only addresses, so the arrays must stay alive.
+        self._arrays = (arrays, x, y)  # the descriptors hold only addresses, so the arrays must be kept alive
         value_type, scalar = VALUE_TYPES[data.dtype.name]
         self._alpha, self._beta = scalar(1.0), scalar(0.0)
         self._descriptors: list[tuple[str, c_void_p]] = []
         self._finalizer = weakref.finalize(self, destroy, self._library, self._descriptors)
-        self._finalizer.atexit = False  # At interpreter exit the driver may have shut down already.
+        self._finalizer.atexit = False  # at interpreter exit, the driver may have shut down already
         matrix = self._create_matrix(arrays, shape, nnz, value_type, algorithm)
         dense = [self._create_dense(array, value_type) for array in (x, y)]
         self._prepare(matrix, dense, value_type, algorithm, preprocess=preprocess)
@@ -230,7 +230,7 @@ class CusparseProduct:
     def _prepare(
         self, matrix: c_void_p, dense: list[c_void_p], value_type: int, algorithm: str, *, preprocess: bool
     ) -> None:
-        """Make the arguments of the product and its buffer, and preprocess the matrix."""
+        """Set the arguments and the buffer of the product, and preprocess the matrix."""
         x, data = self._arrays[1], self._arrays[0][0]
         self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
         pointers = (byref(self._alpha), matrix, dense[0], byref(self._beta), dense[1])
@@ -290,7 +290,7 @@ class CusparseProduct:
         size = c_size_t()
         self._context.bind()
         check(self._library, f"{self._name}_bufferSize", *self._arguments, byref(size))
-        # The buffer is never empty, because the preprocessing step needs an address that is not null.
+        # The buffer is never empty, because preprocessing needs an address that is not null.
         buffer = self._context.cupy.empty(max(size.value, 16), np.uint8)
         self._arguments = (*self._arguments, address(buffer))
         self._product: Callable[..., int] = getattr(self._library, self._name)
@@ -306,7 +306,7 @@ class CusparseProduct:
 
 
 def create(library: Any, descriptors: list[tuple[str, c_void_p]], kind: str, *args: Any) -> c_void_p:
-    """Return a new descriptor of this kind, and add it to those that `destroy` destroys."""
+    """Return a new descriptor of this kind, and append it to the list for `destroy`."""
     descriptor = c_void_p()
     if not hasattr(library, f"cusparseCreate{kind}"):
         raise CusparseError(f"this libcusparse has no cusparseCreate{kind}, which CUDA 12.1 introduced")
@@ -317,7 +317,7 @@ def create(library: Any, descriptors: list[tuple[str, c_void_p]], kind: str, *ar
 
 
 def destroy(library: Any, descriptors: list[tuple[str, c_void_p]]) -> None:
-    """Destroy the descriptors, the last one first."""
+    """Destroy the descriptors in reverse order."""
     while descriptors:
         name, descriptor = descriptors.pop()
         getattr(library, name)(descriptor)
@@ -351,16 +351,17 @@ def to_sliced_ell(xp: Any, arrays: tuple[Array, Array, Array], num_rows: int) ->
 
 
 def to_blocks(xp: Any, arrays: tuple[Array, Array, Array], size: int) -> tuple[Array, Array, Array]:
-    """Convert CSR to BSR with square blocks, which must all be full: (values, columns, block row pointers).
+    """Convert CSR to BSR with square blocks, which must all be full.
 
-    The columns of each row must rise. The values have the shape (number of blocks, size, size).
+    Return (values, columns, block row pointers). The columns of each row must rise. The values have the shape (number
+    of blocks, size, size).
     """
     data, indices, indptr = arrays
     offsets = xp.ascontiguousarray(indptr[::size] // size**2)
     blocks = xp.arange(indices.size // size**2)
     rows = xp.searchsorted(offsets[1:], blocks, side="right")
     begins = offsets[rows]
-    # The first element of a block, and the number of elements from one row of it to the next.
+    # For each block, the position of its first element, and the distance between the first elements of two of its rows.
     first, step = (begins * size + blocks - begins) * size, (offsets[rows + 1] - begins) * size
     within = xp.arange(size)
     places = first[:, None, None] + within[:, None] * step[:, None, None] + within

@@ -1,4 +1,4 @@
-"""The products of other libraries on a GPU: cuSPARSE used at its best, with its SpMVOp, CuPy and PyTorch."""
+"""Products of other libraries on a GPU: cuSPARSE in the fastest way, cuSPARSE's SpMVOp, CuPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPERANDS = (_P, c_int, _P, _P, _P, _P, c_int, c_int)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseSpMVOp_bufferSize": (*_OPERANDS, POINTER(c_size_t)),
     "cusparseSpMVOp_createDescr": (_P, POINTER(_P), *_OPERANDS[1:], _P),
-    # handle, descriptor, plan, code of a function that is applied to each element of the result, its size
+    # handle, descriptor, plan, code of a function that is applied to each element of the result, size of that code
     "cusparseSpMVOp_createPlan": (_P, _P, POINTER(_P), _P, c_size_t),
     # handle, plan, alpha, beta, x, y, z
     "cusparseSpMVOp": (_P,) * 7,
@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def plan_algorithms() -> tuple[str, ...]:
-    """Return the names of the algorithms of SpMVOp; none if there is no cuSPARSE, or one without SpMVOp."""
+    """Return the names of SpMVOp's algorithms; none without cuSPARSE, or if it is too old for SpMVOp."""
     try:
         library = cusparse.current_context().library
     except (ImportError, cusparse.CusparseError):
@@ -55,7 +55,7 @@ def plan_algorithms() -> tuple[str, ...]:
 
 
 class CusparsePlan(CusparseProduct):
-    """The product of one CSR matrix with one x into one y by SpMVOp. The algorithm is one of `plan_algorithms`."""
+    """The product of a CSR matrix with one x into one y by SpMVOp. The algorithm is one of `plan_algorithms`."""
 
     def _prepare(
         self, matrix: c_void_p, dense: list[c_void_p], value_type: int, algorithm: str, *, preprocess: bool
@@ -92,7 +92,7 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
 
 
 def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
-    """Yield the same peers for several columns, with cuSPARSE's algorithms for row-major and column-major X and Y."""
+    """Yield the same peers for several columns; cuSPARSE's algorithms with row-major and column-major X and Y."""
     label = {"columns": loaded.columns}
     for algorithm in COLUMN_ALGORITHMS:
         for layout in ("by rows", "by columns"):
@@ -124,13 +124,13 @@ def _cusparse(loaded: LoadedMatrix, algorithm: str) -> Callable[[], Prepared]:
 
 def _prepare_csr(loaded: LoadedMatrix, algorithm: str, product: type[CusparseProduct] = CusparseProduct) -> Prepared:
     y = loaded.device.xp.zeros(loaded.shape[0], loaded.dtype)
-    # The default algorithm is not preprocessed: this is what "the vendor's default" means in published figures.
+    # The default algorithm is not preprocessed, as in published figures of "the vendor's default".
     arguments = (loaded.arrays[:3], loaded.shape, loaded.nnz, algorithm, loaded.x, y)
     return _timed_setup(loaded, partial(product, *arguments, preprocess=algorithm != "default"))
 
 
 def _timed_setup(loaded: LoadedMatrix, make: Callable[[], CusparseProduct]) -> Prepared:
-    warm_up = make()  # Loads the library and its kernels, so that the timed set-up does not.
+    warm_up = make()  # loads the library and its kernels, so that the timed set-up does not
     loaded.device.synchronize()
     del warm_up
     products: list[CusparseProduct] = []
@@ -165,7 +165,7 @@ def _prepare_sell(loaded: LoadedMatrix) -> Prepared:
 
 
 def _prepare_blocks(loaded: LoadedMatrix, algorithm: str) -> Prepared:
-    """Prepare the product of the largest square blocks that are full, with x or with row-major columns."""
+    """Prepare the product of the largest full square blocks, with x or with row-major columns."""
     xp, arrays = loaded.device.xp, loaded.arrays[:3]
     A = gsparse.GpuSparseMatrix(arrays, shape=loaded.shape, device=loaded.device)
     rows, columns = A.block_shape
@@ -181,7 +181,7 @@ def _prepare_blocks(loaded: LoadedMatrix, algorithm: str) -> Prepared:
 
 def _prepare_cupy(loaded: LoadedMatrix) -> Prepared:
     sparse = import_module("cupyx.scipy.sparse")
-    # The arrays are copied, because CuPy sums duplicates in place before the first product.
+    # The arrays are copied, because CuPy adds duplicates up in place before the first product.
     A = sparse.csr_matrix(loaded.arrays[:3], shape=loaded.shape, copy=True)
     return Prepared(lambda: A @ loaded.x, loaded.csr_bytes, result=lambda: loaded.device.xp.asnumpy(A @ loaded.x))
 
@@ -198,15 +198,15 @@ def _prepare_torch(loaded: LoadedMatrix) -> Prepared:
 
 
 def _torch_sampler(torch: Any, call: Callable[[], Any]) -> Sampler:
-    """Return a sampler of a product that PyTorch captured in a CUDA graph, or of eager calls if it cannot be captured.
+    """Return a sampler of a product in a CUDA graph of PyTorch, or of eager calls if it cannot be captured.
 
-    The graph is PyTorch's, because its streams and its memory are not CuPy's.
+    The graph is PyTorch's, because PyTorch uses neither CuPy's streams nor its memory.
     """
     call()
     torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # The graph has a private memory pool, in which each result replaces the last.
+        with torch.cuda.graph(graph):  # the graph's private memory pool reuses the memory of results
             for _ in range(PRODUCTS_PER_GRAPH):
                 call()
         sample = _torch_events(torch, graph.replay)

@@ -1,6 +1,6 @@
-"""The ways of multiplying that are timed, called peers.
+"""The products that are timed, called peers.
 
-This file has gsparse's formats and its plan's choice; other libraries are in `cpu_peers` and `gpu_peers`.
+This file has the products in gsparse's formats and by its plan; other libraries are in `cpu_peers` and `gpu_peers`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
-# A format is skipped if its padding ratio, or its predicted time over that of the fastest candidate, is above these
-# limits. Such a format clearly does not fit the matrix, and its time would not add information.
+# A format is skipped if its padding ratio, or its predicted time divided by that of the fastest candidate, is above
+# these limits: it clearly does not fit the matrix, and its time would not add information.
 MAX_PADDING = 20.0
 MAX_PREDICTED_RATIO = 30.0
 
@@ -28,12 +28,12 @@ SEED = 1
 
 
 class SkippedError(Exception):
-    """A way of multiplying does not fit the matrix. The message says why."""
+    """A peer does not fit the matrix. The message says why."""
 
 
 @dataclass(frozen=True)
 class LoadedMatrix:
-    """A matrix on the device where it is measured, and the x that it is multiplied by.
+    """A matrix on the device where it is measured, and the x by which it is multiplied.
 
     Attributes
     ----------
@@ -88,17 +88,17 @@ class Prepared:
     Attributes
     ----------
     call : callable
-        Computes A·x as a user writes it, and leaves the result on the device.
+        Computes A·x as a user writes it. The result stays on the device.
     nbytes : int
         Bytes of the stored matrix, x and y, each counted once.
     launch : callable, optional
-        Computes the product into an existing array, for timing on a GPU. The default is `call`.
+        Writes the product to an existing array, for timing on a GPU. By default `call`.
     sampler : callable, optional
-        Returns a `Sampler` of the kernel, for a library with streams of its own.
+        Returns a `Sampler` of the kernel, for a library that uses its own streams.
     setup_seconds : float, optional
-        Time of the conversion or analysis, with everything compiled.
+        Time of the conversion or analysis, without compilation.
     result : callable, optional
-        Returns the product as a host array. The default is what `call` returns.
+        Returns the product as a host array. By default, the result of `call`.
     label : dict
         Further fields of the `Record`.
     pause : float
@@ -117,18 +117,19 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Peer:
-    """A way of multiplying that has not been prepared yet.
+    """A product that has not been prepared yet.
 
     Attributes
     ----------
     what, kind : str
         The fields of the `Record` with these names.
     prepare : callable
-        Returns a `Prepared`. It raises `SkippedError` if it does not fit the matrix, and any other error if it fails.
+        Returns a `Prepared`. It raises `SkippedError` if the peer does not fit the matrix, and other errors if it
+        fails.
     label : dict
         Further fields of the `Record` that are known in advance.
     set_threads : callable, optional
-        Sets the number of CPU threads of its products, and returns the previous one. None means that they use one
+        Sets the number of CPU threads of the library, and returns the previous number. None if the library uses one
         thread.
     """
 
@@ -140,7 +141,7 @@ class Peer:
 
 
 def set_threads(threads: int) -> int:
-    """Set the number of CPU threads of gsparse, and return the previous one."""
+    """Set the number of CPU threads of gsparse, and return the previous number."""
     previous = gsparse.get_num_threads()
     gsparse.set_num_threads(threads)
     return previous
@@ -165,13 +166,13 @@ def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
 
 
 def format_peers(loaded: LoadedMatrix, formats: Sequence[str] = ()) -> Iterator[Peer]:
-    """Yield a peer for each format of gsparse, requested by name, and one for the plan's own choice ("auto").
+    """Yield a peer for each format, requested by name, and a peer for the format that the plan chooses ("auto").
 
     Parameters
     ----------
     loaded : LoadedMatrix
     formats : sequence of str
-        Names out of `gsparse.FORMATS`. An empty sequence means all of them. Each has a second peer without compression.
+        Names in `gsparse.FORMATS`; if empty, all of them. Each format has a second peer without compression.
     """
     base = _matrix(loaded, None)
     limit = MAX_PREDICTED_RATIO * min((c.seconds for c in base.plan.candidates), default=0.0)
@@ -186,7 +187,7 @@ def format_peers(loaded: LoadedMatrix, formats: Sequence[str] = ()) -> Iterator[
 
 
 def _matrix(loaded: LoadedMatrix, base: Any, **options: Any) -> Any:
-    """Make a matrix of the loaded arrays, or one that shares the arrays of `base` if that is not None."""
+    """Make a matrix from the loaded arrays, or from `base`, whose arrays it shares, if that is not None."""
     source = loaded.arrays[:3] if base is None else base
     return gsparse.GpuSparseMatrix(source, shape=loaded.shape, device=loaded.device, **options)
 
@@ -203,7 +204,7 @@ def _prepare_format(loaded: LoadedMatrix, base: Any, options: dict[str, Any], li
         raise SkippedError(f"predicted {chosen.seconds * 1e6:.0f} µs, above {MAX_PREDICTED_RATIO:.0f} times the best")
     if options.get("compress") is False and _same_bytes(A, _matrix(loaded, base, **options | {"compress": True})):
         raise SkippedError("nothing to compress: the same as the line above")
-    _ = A.stored  # Compiles the kernels of the conversion before it is timed.
+    _ = A.stored  # compiles the kernels of the conversion before it is timed
 
     def build() -> None:
         _ = _matrix(loaded, None, **options).stored
@@ -232,6 +233,6 @@ def _peak(loaded: LoadedMatrix, build: Callable[[], None]) -> float | None:
 
 
 def _same_bytes(A: Any, other: Any) -> bool:
-    """Return whether two matrices in the same format have plans of the same size. Neither is converted."""
+    """Return whether the chosen candidates of two matrices have the same number of bytes. Neither is converted."""
     first, second = (next(c for c in M.plan.candidates if c.format == M.plan.format) for M in (A, other))
     return bool(first.nbytes == second.nbytes)

@@ -1,4 +1,4 @@
-"""The matrices that are measured: model problems made on the device, matrices from applications, and files."""
+"""The problems of the benchmark: model problems made on the device, matrices from applications, and files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SEED = 20261120
 
 FOLDER_VARIABLE = "GSPARSE_MATRICES"
 
-# `--all` leaves out matrices from applications with fewer entries, because launching the kernel dominates the time of
-# their products.
+# `--all` omits matrices from applications with fewer entries, because the launch takes most of the time of their
+# products.
 MIN_ENTRIES = 100_000
 
 
 class Arrays(NamedTuple):
-    """The CSR arrays of a matrix, all of one array module, and its shape."""
+    """The CSR arrays of a matrix, all from one array module, and its shape."""
 
     data: Array
     indices: Array
@@ -41,21 +41,21 @@ class Arrays(NamedTuple):
     shape: tuple[int, int]
 
     def to_scipy(self) -> sp.csr_array:
-        """Return SciPy's matrix that shares these arrays, which are NumPy's."""
+        """Return a SciPy array that shares these arrays, which must be NumPy's."""
         return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A matrix that can be made.
+    """A matrix of the benchmark, which is made when it is measured.
 
     Attributes
     ----------
     name : str
     make : callable
-        Takes the array module (NumPy or CuPy) and returns the arrays.
+        ``make(xp)`` returns the arrays, made with the array module `xp` (NumPy or CuPy).
     path : Path or None
-        The file that it is read from.
+        The file from which the matrix is read, if any.
     """
 
     name: str
@@ -67,8 +67,8 @@ def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arr
     """Make the matrix of the 7- or 27-point stencil on a grid of n³ points, with sorted columns.
 
     With constant coefficients, the matrix is symmetric: the diagonal is the number of the stencil's other points (6 or
-    26), and all other entries are -1. With variable ones, each entry is multiplied by a random factor of its own, from
-    1 to 1.125, so that only the structure is symmetric.
+    26), and all other entries are -1. With variable coefficients, each entry is multiplied by a different random factor
+    from 1 to 1.125, so that only the structure is symmetric.
 
     Examples
     --------
@@ -96,14 +96,17 @@ def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arr
 
 
 def banded(num_rows: int, per_row: int, reach: int, *, xp: Any = np) -> Arrays:
-    """Make rows with `per_row` random columns within ±reach of the diagonal, sorted. Columns may be repeated."""
+    """Make a matrix with `per_row` random columns in each row, within ±reach of the diagonal, sorted.
+
+    Columns may be repeated.
+    """
     rng = xp.random.default_rng(SEED)
     columns = xp.arange(num_rows)[:, None] + rng.integers(-reach, reach + 1, (num_rows, per_row))
     return _even_rows(xp.clip(columns, 0, num_rows - 1), num_rows, per_row, rng, xp)
 
 
 def uniform(num_rows: int, per_row: int, *, xp: Any = np) -> Arrays:
-    """Make rows with `per_row` random columns out of all columns, sorted. Columns may be repeated."""
+    """Make a matrix with `per_row` random columns in each row, sorted. Columns may be repeated."""
     rng = xp.random.default_rng(SEED)
     return _even_rows(rng.integers(0, num_rows, (num_rows, per_row)), num_rows, per_row, rng, xp)
 
@@ -134,7 +137,7 @@ def rmat(scale: int, edges_per_row: int, *, xp: Any = np) -> Arrays:
 
 
 def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
-    """Make rows with the given lengths (a host array) and sorted random columns, which may be repeated."""
+    """Make a matrix with these row lengths (a host array) and sorted random columns, which may be repeated."""
     rng, indptr = xp.random.default_rng(SEED), xp.asarray(np.concatenate([[0], np.cumsum(lengths)]))
     nnz = int(indptr[-1])
     rows = xp.searchsorted(indptr[1:], xp.arange(nnz), side="right")
@@ -144,7 +147,7 @@ def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
 
 
 def counts(shape: tuple[int, int], entries: int, *, spread: float = 0.5, used: float = 1.0, xp: Any = np) -> Arrays:
-    """Make a matrix of small whole numbers, such as those of words in texts, genes in cells, or ratings by users.
+    """Make a matrix of small whole numbers, like counts of words in texts or of genes in cells, or ratings by users.
 
     Parameters
     ----------
@@ -153,7 +156,8 @@ def counts(shape: tuple[int, int], entries: int, *, spread: float = 0.5, used: f
     spread : float
         Standard deviation of the logarithm of a row's expected length.
     used : float
-        The fraction of the columns that may have entries. Their expected lengths follow Zipf's law, in random order.
+        The fraction of the columns that may have entries. Their expected numbers of entries follow Zipf's law, in
+        random order.
     xp : module
         NumPy or CuPy.
     """
@@ -178,7 +182,7 @@ def _transposed_counts(shape: tuple[int, int], entries: int, *, spread: float, u
 def shuffled_blocks(n: int, size: int, *, xp: Any = np) -> Arrays:
     """Make the 27-point pattern of n³ nodes in random order, with a dense block of random values for each entry.
 
-    Its rows are as irregular as those of an unstructured mesh with several unknowns a node.
+    The rows are as irregular as those of an unstructured mesh with several unknowns per node.
     """
     _, indices, indptr, (num_nodes, _) = stencil(n, 27)
     rng = np.random.default_rng(SEED)
@@ -197,8 +201,8 @@ def _with_long_rows(num_rows: int, per_row: int, num_long: int, length: int) -> 
     return lengths
 
 
-# The problems of the project's first measurements, smaller versions of them with fewer than a million entries,
-# matrices of dense blocks, matrices with a few very long rows, which are hard for most formats, and counts.
+# The problems of the project's first measurements; smaller versions of them, with fewer than a million entries;
+# matrices of dense blocks; matrices with a few very long rows, which are hard for most formats; and counts.
 MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "7-point 200^3 constant": lambda xp: stencil(200, 7, xp=xp),
     "7-point 200^3 variable": lambda xp: stencil(200, 7, variable=True, xp=xp),
@@ -260,7 +264,7 @@ def application_matrix(name: str) -> sp.csr_array:
 
 
 def find_problem(name: str, variable: str | None = None) -> Problem:
-    """Return the problem with this name: a model problem, an assembled one, a file, or one in `matrix_folder`.
+    """Return the problem with this name: a model problem, an assembled one, a file, or a matrix in `matrix_folder`.
 
     Parameters
     ----------
@@ -271,7 +275,7 @@ def find_problem(name: str, variable: str | None = None) -> Problem:
     Raises
     ------
     FileNotFoundError
-        If there is none. The message says where it was searched for, and which names are similar.
+        If there is no such problem. The message says where it was searched for, and which names are similar.
     """
     if name in MODEL_PROBLEMS:
         return Problem(name, MODEL_PROBLEMS[name])
@@ -297,7 +301,7 @@ def find_problem(name: str, variable: str | None = None) -> Problem:
 
 
 def with_distinct_names(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems, with their paths as names for files that share their names with other problems."""
+    """Return the problems. Files whose names are not unique are named by their paths."""
     listed = list(problems)
     counts = Counter(problem.name for problem in listed)
     are_shared = [problem.path is not None and counts[problem.name] > 1 for problem in listed]
@@ -321,7 +325,7 @@ def _stored_entries(path: Path) -> int:
     """Read the number of entries of a sparse ``.npz`` file from its header. Return 0 if it cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return math.prod(headers(archive)["data"].shape)  # The values of BSR and DIA have two dimensions or more.
+            return math.prod(headers(archive)["data"].shape)  # The values of BSR and DIA have two or more dimensions.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError):
         return 0
 

@@ -1,4 +1,4 @@
-"""The result of a run: a frozen record for each row of the tables, written to and read from JSON."""
+"""The results of a run: a frozen record for each row of the tables, which is written to and read from JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gsparse.writing import replacing
 
 @dataclass(frozen=True)
 class Record:
-    """One way of multiplying one matrix, and its measurements.
+    """The measurements of one product (a peer) of one matrix.
 
     Attributes
     ----------
@@ -22,10 +22,10 @@ class Record:
     rows, cols, nnz, longest : int
         The shape of the matrix, its number of entries, and the number of entries of its longest row.
     what : str
-        The name of the way of multiplying in the table.
+        The name of the peer in the table.
     kind : {"format", "plan", "layout", "vendor", "library"}
-        "format": a format that was requested by name. "plan": the plan's own choice.
-        "layout": the choice for a column-major X. "vendor": the vendor's library. "library": another library.
+        "format": a format that was requested by name. "plan": the format that the plan chose. "layout": the same for a
+        column-major X. "vendor": the vendor's library. "library": another library.
     format : str
         The format of gsparse. Empty for other libraries.
     columns : int or None
@@ -36,26 +36,27 @@ class Record:
     kernel_us : float or None
         Microseconds of a product on the device, without the overhead of the call.
     call_us : float or None
-        Microseconds per product of a batch of eager calls, until the device has finished the last one.
+        Microseconds per product in a batch of eager calls, until the device has finished the last product.
     nbytes : int
         Bytes of the stored matrix, x and y, each counted once.
     padding : float or None
-        Stored entries over true entries.
+        Number of stored positions divided by number of entries.
     predicted_us : float or None
         The plan's predicted time in microseconds.
     setup_us : float or None
         Microseconds of the conversion or analysis.
     peak : float or None
-        Peak device memory during the conversion, including the CSR arrays, over the memory of the CSR arrays.
+        Peak device memory during the conversion, CSR arrays included, divided by the bytes of the CSR arrays.
     error_eps : float or None
-        Largest |computed - exact| over eps·(|A|·|x|), if checked. None also if only one of the two is finite in a row.
+        Largest |computed - exact| divided by eps·(|A|·|x|), if checked. None also if only one of the two is finite in a
+        row.
     correct : bool or None
         Whether the error of each row is within its bound, if checked.
     reference : str
         The libraries whose best time is `reference_us`.
     reference_us : float or None
     note : str
-        How it was timed if not like the others, why it was skipped, or the error.
+        How the product was timed if not like the others, why it was skipped, or the error.
     status : {"measured", "skipped", "failed"}
     """
 
@@ -88,7 +89,7 @@ class Record:
 
     @property
     def us(self) -> float | None:
-        """The time that is compared with others: `kernel_us` if it was measured, else `call_us`."""
+        """The time for comparisons: `kernel_us` if it was measured, else `call_us`."""
         return self.kernel_us if self.kernel_us is not None else self.call_us
 
     @property
@@ -97,12 +98,12 @@ class Record:
 
     @property
     def setup_products(self) -> float | None:
-        """The set-up time in units of the time of one product."""
+        """The set-up time divided by the time of one product."""
         return None if self.setup_us is None or not self.us else self.setup_us / self.us
 
     @property
     def speedup(self) -> float | None:
-        """The time of the reference over the time of this record. Values above 1 are faster than the reference."""
+        """The time of the reference divided by the time of this record: above 1, this record is faster."""
         return None if self.reference_us is None or not self.us else self.reference_us / self.us
 
 
@@ -114,11 +115,11 @@ class Run:
     ----------
     environment : dict of str
     copy_gbytes_per_second : dict of float
-        Bandwidth of a large copy, counting bytes read and written. The keys are numbers of threads ("1", "2") on a CPU,
-        and "gpu" on a GPU.
+        Bandwidth of a large copy, counting bytes read and bytes written. On a CPU, the keys are numbers of threads
+        ("1", "2"); on a GPU, "gpu".
     records : tuple of Record
     errors : dict of str
-        For each matrix and dtype that could not be measured at all, such as "R-MAT 15, float64", the reason.
+        The reasons for which matrices could not be measured, by matrix and dtype, such as "R-MAT 15, float64".
     """
 
     environment: dict[str, str]
@@ -127,13 +128,16 @@ class Run:
     errors: dict[str, str] = field(default_factory=dict)
 
     def copy_share(self, record: Record) -> float | None:
-        """Return a record's bandwidth over that of the copy."""
+        """Return a record's bandwidth divided by that of a large copy with as many threads, or None.
+
+        None if either bandwidth is unknown.
+        """
         key = "gpu" if record.threads is None else str(record.threads)
         copy_bandwidth, bandwidth = self.copy_gbytes_per_second.get(key), record.gbytes_per_second
         return bandwidth / copy_bandwidth if copy_bandwidth and bandwidth else None
 
     def write(self, path: Path) -> None:
-        """Write the run as JSON. Each record also has its set-up in products and its speed-up."""
+        """Write the run as JSON. Each record also has its `setup_products` and `speedup`."""
         rows = [asdict(r) | {k: getattr(r, k) for k in ("setup_products", "speedup")} for r in self.records]
         header = {k: v for k, v in vars(self).items() if k != "records"}
         with replacing(path) as file:
@@ -149,7 +153,7 @@ class Run:
 
 
 def by_matrix(records: Iterable[Record]) -> dict[tuple[str, str, int | None], list[Record]]:
-    """Group the records that may be compared: those of the same matrix, dtype and number of threads."""
+    """Group the records that may be compared: those with the same matrix, dtype and number of threads."""
     groups: dict[tuple[str, str, int | None], list[Record]] = {}
     for record in records:
         groups.setdefault((record.matrix, record.dtype, record.threads), []).append(record)
@@ -159,8 +163,8 @@ def by_matrix(records: Iterable[Record]) -> dict[tuple[str, str, int | None], li
 def with_reference(records: Sequence[Record]) -> list[Record]:
     """Return the records of one matrix with `reference` and `reference_us` filled in.
 
-    The reference is the best time of the vendor's library on a GPU, or of any library if the vendor's was not measured.
-    On the CPU it is the best time of any library with at most as many threads as the record has.
+    On a GPU, the reference is the best time of the vendor's library, or of any library if the vendor's was not
+    measured. On a CPU, it is the best time of any library with at most as many threads as the record has.
     """
     completed = []
     for record in records:

@@ -1,4 +1,4 @@
-"""A run as text: a table for each matrix, and geometric means, worst cases and the quality of the plan's choices."""
+"""The text of a run: a table for each matrix; then means, worst cases and the quality of the plan's choices."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from gsparse.bench.records import Record, Run, by_matrix, geometric_mean
 
-# The classes of matrices over which means are taken: name, least and greatest number of nonzeros.
+# The classes of matrices for which means are computed: name, smallest and largest number of nonzeros.
 SIZE_CLASSES = (
     ("from 1e6 nonzeros", 1_000_000, math.inf),
     ("1e5 to 1e6 nonzeros", 100_000, 1_000_000),
     ("below 1e5 nonzeros", 0, 100_000),
 )
 
-# A choice within this factor of the best time counts as the best, because repeated measurements differ as much.
+# A time of at most this factor times the best time counts as best, because repeated measurements differ as much.
 NEAR_BEST = 1.05
 
 
 @dataclass(frozen=True)
 class RatioSummary:
-    """The geometric mean of ratios, the least and the greatest of them, and their number."""
+    """The geometric mean of ratios, the smallest and the largest of them, and their number."""
 
     mean: float
     low: float
@@ -33,16 +33,16 @@ class RatioSummary:
 
 
 def summarize_ratios(values: Iterable[float]) -> RatioSummary | None:
-    """Summarize ratios. Return None if there are none."""
+    """Return the summary of ratios, or None if there are none."""
     ratios = list(values)
     mean = geometric_mean(ratios)
     return None if mean is None else RatioSummary(mean, min(ratios), max(ratios), len(ratios))
 
 
 def _speedups_over(records: Sequence[Record], prefix: str) -> list[tuple[Record, float]]:
-    """Return each plan record with its speed-up over a library's eager call.
+    """Return each record of the plan, with the library's time per eager call divided by the plan's.
 
-    The library is the first way of multiplying whose name begins with `prefix`.
+    The library is the first peer whose name begins with `prefix`.
     """
     speedups = []
     for rows in by_matrix(records).values():
@@ -72,7 +72,7 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _column_lines(records: Sequence[Record]) -> list[str]:
-    """Report, for each number of columns and dtype, the plan's speed-up over the reference and over CuPy's call."""
+    """Report how much faster the plan is than the reference, and a call than CuPy's, by number of columns and dtype."""
     lines = []
     for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
         inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]
@@ -87,7 +87,7 @@ def _column_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _setup_lines(records: Sequence[Record]) -> list[str]:
-    """Report the set-up time in units of one product, and the peak of the memory that set-up needs."""
+    """Report the set-up times, divided by the time of one product, and the largest peak of memory during set-up."""
     kinds = {
         "formats without compression": [r for r in records if r.kind == "format" and r.compressed is False],
         "formats with compression": [r for r in records if r.kind == "format" and r.compressed],
@@ -105,7 +105,7 @@ def _setup_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _choice_lines(records: Sequence[Record]) -> list[str]:
-    """Report how often the plan's choice is as good as the best format, and its worst case."""
+    """Report how often the plan's choice is as fast as the best format, and the worst case."""
     factors: list[tuple[float, str]] = []
     for (matrix, _, _), rows in by_matrix(records).items():
         plan_us = next((r.us for r in rows if r.kind == "plan" and r.us), None)
@@ -136,10 +136,10 @@ def _failure_lines(records: Sequence[Record]) -> list[str]:
     return lines + [f"WRONG: {r.what} on {r.matrix}, {r.dtype}" for r in wrong]
 
 
-# Number of characters of a note that a table shows. The JSON file has the whole note.
+# Number of characters of a note that a table shows. The JSON file has the complete note.
 MAX_NOTE = 90
 
-# The explanation of words, printed below the last table.
+# The explanation of terms, which is printed below the last table.
 WORDS = """\
 plan: what gsparse chooses by itself; plain: the format above without compression (compress=False)
 best-of: the fastest product of the named libraries, on a CPU with at most as many threads as the row"""
@@ -148,7 +148,7 @@ Cell = Callable[[Record, Run], str]
 
 
 def number(value: float | None, digits: int) -> str:
-    """Format a number with this many digits after the point, and None as a dash."""
+    """Format a number with this many digits after the point. None becomes a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
@@ -166,7 +166,7 @@ def _note(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its head, its width, its cell, and whether a record needs the column to be shown."""
+    """A column of the table: its head, its width, the function for its cells, and whether a record needs the column."""
 
     head: str
     width: int
@@ -188,7 +188,7 @@ COLUMNS = (
 
 
 def header(run: Run) -> str:
-    """Describe the machine, and explain the columns of the tables."""
+    """Return a description of the machine, and an explanation of the columns of the tables."""
     copies = ", ".join(
         f"{value:.0f} GB/s" + ("" if key == "gpu" else f" with {key} thread(s)")
         for key, value in run.copy_gbytes_per_second.items()
@@ -203,7 +203,7 @@ def header(run: Run) -> str:
 
 
 def part_of_run(part: Run) -> str:
-    """Return the table of one matrix and dtype, or its error. For a run that has neither, return the header."""
+    """Return the table of one matrix and dtype, or its error; for a run without either, the header."""
     lines = [matrix_table(part.records, part)] if part.records else []
     lines += [f"{name}: {why}" for name, why in part.errors.items()]
     return "\n".join(["", *lines]) if lines else header(part)
@@ -227,6 +227,6 @@ def matrix_table(records: Sequence[Record], run: Run) -> str:
 
 
 def summary(run: Run) -> str:
-    """Return the end of the output of a run: means, choices and failures."""
+    """Return the last part of a run's output: means, choices and failures."""
     lines = [WORDS, "", "Summary", *summary_lines(run.records)]
     return "\n".join([*lines, *(f"not measured: {name}: {why}" for name, why in run.errors.items())])

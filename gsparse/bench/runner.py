@@ -1,4 +1,4 @@
-"""Measure one matrix after the other: load it, prepare all peers, check their products, and time them in turns."""
+"""Measure one matrix after another: load it, prepare all peers, check their products, and time them in turns."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ from gsparse.bench.timing import (
 )
 from gsparse.device.base import Device, measure_copy_bandwidth
 
-# Up to this many entries (plus elements of X and Y beyond their first columns), all peers are prepared at once and
-# are timed in turns. Above, they are prepared and timed one after the other, to save memory.
+# Up to this size, all peers are prepared at once and timed in turns. Larger matrices are prepared and timed for one
+# peer after another, to save memory. The size is the number of entries plus the elements of X and Y beyond their first
+# columns.
 MAX_ENTRIES_TOGETHER = {"gpu": 5_000_000, "cpu": 20_000_000}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, on which device, and how often.
+    """The settings of a run: what is measured, on which device, and how often.
 
     Attributes
     ----------
     device : Device
     dtypes : tuple of str
     formats : tuple of str
-        Names out of `gsparse.FORMATS`. An empty tuple means all of them.
+        Names in `gsparse.FORMATS`; if empty, all of them.
     threads : tuple of int
-        The numbers of CPU threads to measure with.
+        The numbers of CPU threads with which products are measured.
     repeats : int
-        Number of samples of each figure. Fewer are taken, but at least 3, if they would take longer than 0.4 s.
+        Number of samples of each time. If they would take longer than 0.4 s, fewer are taken, but at least 3.
     check : bool
-        Whether to compare each product with one in extended precision.
+        Whether each product is compared with a product in extended precision.
     columns : tuple of int
-        The numbers of columns of X to measure with. With an empty tuple, x is a vector.
+        The numbers of columns of X; if empty, x is a vector.
     """
 
     device: Device
@@ -71,16 +72,17 @@ def run(problems: Iterable[Problem], settings: Settings, show: Callable[[Run], N
     Parameters
     ----------
     problems : iterable of Problem
-        Files of the same name are told apart by their paths.
+        The problems. Files whose names are not unique are named by their paths.
     settings : Settings
     show : callable, optional
-        Called with a run that has the environment alone, and then with one for each matrix and dtype, as soon as it is
-        measured: it has the records of these, or their error.
+        Called first with a run that has only the environment. Then, after each matrix and dtype, called with a run that
+        has their records or their error.
 
     Returns
     -------
     Run
-        The records. A matrix that cannot be made or loaded is listed in `Run.errors`, and the others are measured.
+        The records. Matrices that cannot be made or loaded are listed in `Run.errors`; the others are measured
+        nevertheless.
     """
     device = settings.device
     with device.active():
@@ -96,9 +98,9 @@ def run(problems: Iterable[Problem], settings: Settings, show: Callable[[Run], N
 
 
 def _cases(problem: Problem, dtype: str, settings: Settings) -> Iterator[tuple[str, Callable[[], LoadedMatrix]]]:
-    """Yield the name and the loader of each measurement of a problem in one dtype.
+    """Yield (name, load) for each number of columns of a problem in one dtype. ``load()`` returns the matrix.
 
-    There is one for each number of columns. All of them share the matrix, which is loaded once.
+    The matrix is loaded once for all numbers of columns.
     """
     load_once = cache(partial(load, problem, settings.device, dtype))
     if not settings.columns:
@@ -114,14 +116,14 @@ def _with_columns(load_once: Callable[[], LoadedMatrix], columns: int) -> Loaded
 def _measure_case(
     results: Run, name: str, make: Callable[[], LoadedMatrix], settings: Settings, clock: GpuClock | None
 ) -> Run:
-    """Return a copy of `results` with only the records of this case, or with its error."""
+    """Return `results` with the records of only this case, or with its error."""
     try:
         return replace(results, records=tuple(measure(make(), settings, clock)), errors={})
-    except Exception as error:  # The run goes on with the next matrix.
+    except Exception as error:  # the run continues with the next matrix
         return replace(results, records=(), errors={name: describe(error)})
     finally:
         if clock is not None:
-            gc.collect()  # Frees the device memory of a matrix that is part of a reference cycle.
+            gc.collect()  # frees the device memory of matrices in reference cycles
             clock.recycle()
 
 
@@ -133,7 +135,7 @@ def measure(loaded: LoadedMatrix, settings: Settings, clock: GpuClock | None = N
     loaded : LoadedMatrix
     settings : Settings
     clock : GpuClock, optional
-        Times kernels and calls on a GPU. A new one is made by default. A CPU needs none.
+        The timer on a GPU; by default a new one. A CPU needs none.
     """
     if clock is None and loaded.device.kind == "gpu":
         clock = GpuClock(loaded.device.xp)
@@ -153,7 +155,7 @@ def measure(loaded: LoadedMatrix, settings: Settings, clock: GpuClock | None = N
 
 
 def _in_table_order(records: Sequence[Record], peers: Sequence[Peer]) -> list[Record]:
-    """Sort records for the table: by the number of threads first, and then in the order of the peers."""
+    """Sort records for the table: by the number of threads, then in the order of the peers."""
     positions = {peer.what: position for position, peer in enumerate(peers)}
     return sorted(records, key=lambda r: (r.threads or 0, positions[r.what]))
 
@@ -169,7 +171,7 @@ def _measure_group(
             prepared = peer.prepare()
             record = replace(untimed, **_record_fields(prepared))
             ready.append((peer, prepared, _with_error(record, prepared, exact)))
-        except (SkippedError, ImportError) as reason:  # The peer does not fit the matrix, or is not installed.
+        except (SkippedError, ImportError) as reason:  # the peer does not fit the matrix, or is not installed
             records.append(replace(untimed, status="skipped", note=str(reason)))
         except Exception as error:
             records.append(replace(untimed, status="failed", note=describe(error)))
@@ -212,7 +214,7 @@ def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Setti
 
 
 def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
-    """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
+    """Time calls with `threads` threads. A peer that uses one thread is timed only with the first number of threads."""
     active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
     with ExitStack() as restored:
         restored.enter_context(threads_from_the_first_call())
@@ -232,19 +234,19 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
 def _times(
     makers: Sequence[Callable[[], Sampler]], repeats: int
 ) -> tuple[dict[int, float | Exception], dict[int, str]]:
-    """Make samplers, and return the median of each in seconds, or the error that it or its maker raised, and notes."""
+    """Return (times, notes): for each maker, the median in seconds or its error; and the notes of samplers."""
     samplers: dict[int, Sampler] = {}
     failed: dict[int, float | Exception] = {}
     for i, make in enumerate(makers):
         try:
             samplers[i] = make()
-        except Exception as error:  # The other peers are still measured.
+        except Exception as error:  # the other peers are still measured
             failed[i] = error
     return medians(samplers, repeats) | failed, {i: sampler.note for i, sampler in samplers.items()}
 
 
 def _with_times(record: Record, note: str, **seconds: float | Exception) -> Record:
-    """Return the record with times in microseconds, or as a failed one if one of the times is an error."""
+    """Return the record with times in microseconds. If a time is an error, the record becomes a failed one."""
     for name, value in seconds.items():
         if isinstance(value, Exception):
             return replace(record, status="failed", note=describe(value))
@@ -253,13 +255,13 @@ def _with_times(record: Record, note: str, **seconds: float | Exception) -> Reco
 
 
 def describe(error: Exception) -> str:
-    """Return the type and the message of an error in one line."""
+    """Return the type and the message of an error, in one line."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}"[:300]
 
 
 def copy_bandwidths(settings: Settings) -> dict[str, float]:
-    """Measure the bandwidth of a large copy in GB/s, with the keys of `Run.copy_gbytes_per_second`."""
+    """Return the bandwidth of a large copy in GB/s for each number of CPU threads ("1", "2"), or for "gpu"."""
     if settings.device.kind == "gpu":
         return {"gpu": settings.device.copy_bandwidth / 1e9}
     bandwidths, previous = {}, gsparse.get_num_threads()
@@ -273,7 +275,7 @@ def copy_bandwidths(settings: Settings) -> dict[str, float]:
 
 
 def environment(device: Device) -> dict[str, str]:
-    """Return what the figures depend on: the machine, the device, the versions of packages, and the date."""
+    """Return the facts on which times depend: machine, device, versions of packages, and date."""
     facts = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "machine": platform.machine(),

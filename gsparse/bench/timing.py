@@ -1,4 +1,4 @@
-"""Median times of products: of kernels, through CUDA graphs, and of eager calls. Peers are sampled in turns."""
+"""Median times of products: of kernels in CUDA graphs, and of eager calls. Peers are sampled in turns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from gsparse.device.gpu_streams import on_stream
 
-# Products captured in one CUDA graph: enough to make the time to start the graph negligible.
+# Number of products in one CUDA graph: enough that the time to start the graph is negligible.
 PRODUCTS_PER_GRAPH = 10
 
-# Consecutive samples of one peer. The sample before them is discarded, because other peers have evicted the peer's data
-# from the cache.
+# Number of consecutive samples of one peer. Another sample before them is discarded, because the other peers have
+# evicted the peer's data from the cache.
 SAMPLES_IN_A_ROW = 5
 
-# If the samples of one figure would take longer than this many seconds, fewer are taken, but at least MIN_SAMPLES.
+# If the samples of one peer would take longer than this many seconds, fewer are taken, but at least MIN_SAMPLES.
 SAMPLING_SECONDS = 0.4
 MIN_SAMPLES = 3
 
-# A batch of eager calls takes about this many seconds, but has at most MAX_BATCH calls.
+# A batch of eager calls takes about BATCH_SECONDS, but has at most MAX_BATCH calls.
 BATCH_SECONDS = 2e-3
 MAX_BATCH = 50
 
@@ -34,11 +34,11 @@ class Sampler:
     Attributes
     ----------
     sample : callable
-        Runs the product, and returns the seconds of one.
+        Runs the product, perhaps several times, and returns the seconds per product.
     note : str
-        How it is timed, if not like the others.
+        How the product is timed, if not like the others.
     pause : float
-        Seconds to wait after its turn, because threads of its library go on spinning.
+        Seconds to wait after its turn, because its library's threads continue to spin.
     """
 
     sample: Callable[[], float]
@@ -47,7 +47,7 @@ class Sampler:
 
 
 def medians(samplers: Mapping[Any, Sampler], repeats: int) -> dict[Any, float | Exception]:
-    """Return the median of each sampler in seconds, or the error that it raised.
+    """Return the median time of each sampler in seconds, or its error.
 
     The samplers take turns, so that a disturbance of the machine affects all of them.
     """
@@ -66,15 +66,15 @@ def medians(samplers: Mapping[Any, Sampler], repeats: int) -> dict[Any, float | 
                 for _ in range(min(SAMPLES_IN_A_ROW, num_samples[key] - len(times[key]))):
                     times[key].append(sampler.sample())
                 time.sleep(sampler.pause)
-            except Exception as error:  # The other peers are still measured.
+            except Exception as error:  # the other peers are still measured
                 failed[key] = error
     return {key: failed.get(key) or statistics.median(samples) for key, samples in times.items()}
 
 
 @contextmanager
 def threads_from_the_first_call() -> Iterator[None]:
-    """Compile the code for several threads at the first call on the CPU, not after a hundred, within the block."""
-    from gsparse.kernels.cpu.compiling import HandOut  # This imports numba, which `gsparse --help` does not need.
+    """Within the block, compile code for several threads at the first call on the CPU, not after a hundred calls."""
+    from gsparse.kernels.cpu.compiling import HandOut  # imports numba, which `gsparse --help` does not need
 
     previous, HandOut.num_first = HandOut.num_first, 0
     try:
@@ -84,7 +84,7 @@ def threads_from_the_first_call() -> Iterator[None]:
 
 
 def seconds_of_call(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
-    """Return the wall time of one call. The device is idle before it, and the time ends when it is idle again."""
+    """Return the wall time of one call. The device is idle at the beginning and at the end."""
     synchronize()
     begin = time.perf_counter()
     call()
@@ -93,7 +93,7 @@ def seconds_of_call(call: Callable[[], Any], synchronize: Callable[[], Any]) -> 
 
 
 def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
-    """Return the bytes that a call uses of CuPy's memory pool at its peak, in addition to those used before."""
+    """Return the peak number of bytes of CuPy's memory pool that a call uses in addition to those used before."""
     pool = cupy.get_default_memory_pool()
 
     class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
@@ -112,7 +112,7 @@ def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
 def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], pause: float = 0.0) -> Sampler:
     """Return a sampler of eager calls in batches.
 
-    A batch ends when the device is idle, so that its time is the longer of the host's and the device's.
+    A batch ends when the device is idle, so its time is the host's or the device's, whichever is longer.
     """
     call()
     seconds = seconds_of_call(call, synchronize)
@@ -130,9 +130,9 @@ def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], pause:
 class GpuClock:
     """A timer of GPU work that is queued through CuPy.
 
-    While a matrix is measured, each sampler has a stream of its own. A captured call may allocate memory and free it
-    again, and its graph still writes to that memory whenever it runs. CuPy reuses freed memory only on the same stream,
-    so no other sampler receives this memory.
+    While a matrix is measured, each sampler has its own stream. A captured call may allocate and free memory, to which
+    its graph still writes whenever it runs. CuPy reuses freed memory only on the same stream, so no other sampler
+    receives this memory.
 
     Parameters
     ----------
@@ -144,18 +144,18 @@ class GpuClock:
     _used: int = 0
 
     def synchronize(self) -> None:
-        """Wait for the whole device."""
+        """Wait until the device is idle."""
         self.cupy.cuda.Device().synchronize()
 
     def recycle(self) -> None:
-        """Reuse the streams and free CuPy's unused memory. Call this when the samplers of one matrix are gone."""
+        """Reuse the streams, and free CuPy's unused memory. Call this after a matrix's samplers are dropped."""
         self.synchronize()
         self._used = 0
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     def kernel_sampler(self, launch: Callable[[], Any]) -> Sampler:
-        """Return a sampler of launches in a CUDA graph, or of eager launches between events if capture fails."""
-        self.synchronize()  # Another stream may still be computing the arrays that the launch reads.
+        """Return a sampler of launches in a CUDA graph; if capture fails, of eager launches between events."""
+        self.synchronize()  # another stream may still compute the arrays that the launch reads
         stream = self._next_stream()
         with on_stream(self.cupy, stream):
             launch()
@@ -165,7 +165,7 @@ class GpuClock:
             return Sampler(self._graph_sample(stream, launch))
         except Exception as error:
             self.synchronize()
-            eager = self._next_stream()  # The first stream may still be in capture mode.
+            eager = self._next_stream()  # the first stream may still be in capture mode
             with on_stream(self.cupy, eager):
                 launch()
                 eager.synchronize()
@@ -182,7 +182,7 @@ class GpuClock:
         return self._streams[self._used - 1]
 
     def _graph_sample(self, stream: Any, launch: Callable[[], Any]) -> Callable[[], float]:
-        # The arrays that the captured calls read and returned must live as long as the graph.
+        # The arrays that the captured calls read and return must live as long as the graph.
         kept: list[Any] = [launch]
         with on_stream(self.cupy, stream):
             stream.begin_capture()
@@ -202,7 +202,7 @@ class GpuClock:
         return sample
 
     def _abandon(self, stream: Any) -> None:
-        """End a capture that failed, and remove its stream. Ending such a capture raises another error."""
+        """End a capture that failed, and remove its stream. Ending it raises another error, which is ignored."""
         self._streams.remove(stream)
         self._used -= 1
         try:
@@ -211,9 +211,9 @@ class GpuClock:
             return
 
     def _event_sample(self, stream: Any, run: Callable[[], Any]) -> Callable[[], float]:
-        """Return a function that times `run`, and returns the seconds of one of its products.
+        """Return a function that times `run`, which queues `PRODUCTS_PER_GRAPH` products.
 
-        `run` queues `PRODUCTS_PER_GRAPH` products.
+        The function returns the seconds per product.
         """
         cuda = self.cupy.cuda
 

@@ -1,4 +1,4 @@
-"""``bench``: time every format beside other libraries with `gsparse.bench`, and draw the results."""
+"""``bench``: time all formats and other libraries with `gsparse.bench`, and draw the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gsparse.plot.axes import save_picture
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and draw the times where ``--plot`` asks for a picture."""
+    """Measure, and draw the times if ``--plot`` asks for a picture."""
     results = command.execute(options)
     if results is None:
         return 0

@@ -1,4 +1,4 @@
-"""What the commands share: common arguments, reading the matrix, and output."""
+"""Functions that the commands share: common arguments, descriptions and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gsparse.files import SUFFIXES
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its help text, a function that declares its arguments, and `run`, which returns the exit code."""
+    """A subcommand: its help text, the function that declares its arguments, and `run`, which returns the exit code."""
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -25,13 +25,13 @@ class Command:
 
 
 def add_matrix(parser: argparse.ArgumentParser) -> None:
-    """Declare the file from which the matrix is read."""
+    """Declare the arguments for the file from which the matrix is read."""
     parser.add_argument("file", type=Path, metavar="FILE", help=f"the matrix: {', '.join(SUFFIXES[:6])} …")
     parser.add_argument("--name", metavar="NAME", help="the variable to read from a .mat file that holds several")
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """Declare the device on which to compute."""
+    """Declare the argument for the device that computes."""
     parser.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
 
 
@@ -46,16 +46,16 @@ def describe(matrix: Any) -> str:
 
 
 def print_result(result: dict[str, Any], text: str, options: argparse.Namespace) -> None:
-    """Print the result as JSON where `--json` asks for it, and as `text` otherwise.
+    """Print the result as JSON if ``--json`` asks for it, otherwise print `text`.
 
-    If the reader, such as ``| head``, has closed the pipe, the command still ends with the exit code of its result.
+    If the reader of a pipe, such as ``| head``, has closed it, the command still ends with the exit code of its result.
     """
     with suppress(BrokenPipeError):
         print(json.dumps(_json_value(result), indent=2, allow_nan=False) if options.json else text)
 
 
 def _json_value(value: Any) -> Any:
-    """Convert a value into what JSON can hold: NaN and infinity become null, paths and complex numbers strings."""
+    """Convert a value for JSON: NaN and infinity become null; paths and complex numbers become strings."""
     if isinstance(value, dict):
         return {str(name): _json_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

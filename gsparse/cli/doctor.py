@@ -1,4 +1,4 @@
-"""``doctor``: what is installed on this machine, what is missing, and the command that installs it."""
+"""``doctor``: list what is installed on this machine, what is missing, and the commands that install it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class CheckResult:
     what : str
         The component, such as "CuPy".
     found : str
-        Its version or location, or the reason why it is missing or broken.
+        The version or location of the component, or the reason why it is missing or broken.
     status : {"ok", "missing", "broken"}
     remedy : str
-        The command or action that installs or repairs it, or an empty string.
+        The command or action that installs or repairs the component, or an empty string.
     """
 
     what: str
@@ -50,7 +50,7 @@ class CheckResult:
     remedy: str = ""
 
 
-# Optional packages: the module to import, what gsparse uses it for, and the command that installs it.
+# Optional packages: the module, its purpose in gsparse, and the command that installs it.
 OPTIONAL = {
     "distributed": ("several GPUs, gsparse.distributed", install_command("dask")),
     "matplotlib": ("pictures, gsparse.plot", install_command("plot")),
@@ -60,7 +60,7 @@ OPTIONAL = {
     "nvmath": ("direct solves on the GPU with cuDSS", install_command("direct")),
 }
 
-# Seconds within which nvidia-smi must answer. It may hang if the driver is broken.
+# Time limit, in seconds, for nvidia-smi, which may hang if the driver is broken.
 _SECONDS = 60
 
 
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check everything, and print the results. Return 0 if a product works on at least one device."""
+    """Run all checks, and print the results. Return 0 if a product works on at least one device, else 1."""
     results = [*_check_versions(), *_check_gpu(), *_check_optional_packages(), *_check_caches()]
     products = [result for name in ("cpu", "gpu") if (result := _check_product(name)) is not None]
     works = any(result.status == "ok" for result in products)
@@ -117,7 +117,7 @@ def _check_gpu() -> Iterator[CheckResult]:
 
 def _nccl_version() -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy's warning repeats at length what the remedy says.
+        warnings.simplefilter("ignore")  # CuPy's long warning repeats the remedy.
         nccl = import_module("cupy.cuda.nccl")
     if not nccl.available:
         raise ImportError("CuPy does not find the library")
@@ -125,15 +125,15 @@ def _nccl_version() -> str:
 
 
 def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "missing") -> CheckResult:
-    """Return what `describe` returns as the result of a check; if it raises, the status of the check is `failure`."""
+    """Return a check with the text ``describe()``. If that raises, with the status `failure` and the remedy."""
     try:
         return CheckResult(what, describe())
-    except Exception as error:  # An extension module whose library is missing may raise any exception.
+    except Exception as error:  # an extension module whose library is missing may raise any exception
         return CheckResult(what, f"not usable: {error}", failure, remedy)
 
 
 def _check_driver() -> CheckResult:
-    """Look for a GPU without using CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
+    """Look for a GPU without CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
     if not shutil.which("nvidia-smi"):
         if Path("/dev/kfd").exists():
             return CheckResult("GPU", "AMD, by its kernel driver")
@@ -150,7 +150,7 @@ def _check_driver() -> CheckResult:
 
 
 def _cupy_remedy(driver: str) -> str:
-    """Return the command that installs the CuPy that fits the driver."""
+    """Return the command that installs CuPy for this driver."""
     if driver.startswith("AMD"):
         return install_command("rocm")
     _, _, cuda = driver.rpartition("CUDA ")
@@ -164,7 +164,7 @@ def _check_optional_packages() -> Iterator[CheckResult]:
     for module, (purpose, remedy) in OPTIONAL.items():
         try:
             found = getattr(import_module(module), "__version__", "installed")
-        except Exception as error:  # A package whose own dependencies do not fit may raise any exception.
+        except Exception as error:  # a package with unsuitable dependencies may raise any exception
             absent = isinstance(error, ModuleNotFoundError) and error.name == module
             yield CheckResult(module, f"{purpose}: {error}", "missing" if absent else "broken", remedy)
         else:

@@ -1,4 +1,4 @@
-"""The table of commands, the parser of their arguments, and their exit codes."""
+"""The table of commands, the parser of their arguments, and the exit codes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ exit code: {SUCCESS} for success; {FAILURE} if the command failed (not converged
 {INTERRUPTED} if the command was interrupted. `profile` returns the exit code of the program that it runs
 """
 
-# Errors that other arguments may not avoid.
+# Errors that occur although the arguments are valid.
 _FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError, TimeoutError)
-# Errors whose messages say what to change. An ImportError is that of an optional dependency, and names the command
-# that installs it.
+# Errors whose messages say what to change. An ImportError is due to an optional dependency, and names the command that
+# installs it.
 _MISUSES = (GsparseError, OSError, ImportError)
 
 
@@ -55,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        The command's name and its arguments. The default is the arguments of the process.
+        The command's name and its arguments. By default, the arguments of the process.
 
     Returns
     -------
     int
-        0 for success, 1 if the command failed, 2 if it cannot run as given, 130 if it was interrupted; for ``profile``
-        that of the program that it runs.
+        0 for success, 1 if the command failed, 2 if it cannot run with these arguments, 130 if it was interrupted. For
+        ``profile``, the exit code of the program that it runs.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # The reader, such as `| head`, has closed the pipe.
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         return code
     except Exception as error:
         _discard_output()
@@ -116,10 +116,10 @@ def _print_error(error: Exception, options: argparse.Namespace) -> None:
 
 @contextmanager
 def _robust_streams() -> Iterator[None]:
-    """Write `?` for a character that the output's encoding lacks, and drop output to a stream closed with `>&-`."""
+    """Write `?` for characters that the output's encoding lacks. Discard output to a stream closed with `>&-`."""
     with ExitStack() as stack:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
-            if stream is None:  # Python sets a stream to None that was closed before the process began.
+            if stream is None:  # Python sets a stream to None if it was closed before the process began.
                 stack.enter_context(redirect(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
             elif isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")
@@ -127,7 +127,7 @@ def _robust_streams() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Discard output that cannot be written. Otherwise Python fails again at its end, with exit code 120."""
+    """Discard output that cannot be written. Otherwise, Python would fail again at exit, with exit code 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

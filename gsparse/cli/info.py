@@ -1,4 +1,4 @@
-"""``info``: statistics of a matrix, the plan for its products, and the memory that each format takes."""
+"""``info``: statistics of a matrix, the plan for its products, and the memory for each format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Read the matrix, choose its plan, and print both."""
     S = read_matrix(options.file, options.name)
     A = GpuSparseMatrix(S, device=options.device, tune=options.tune)
-    if options.tune:  # The first product times the candidates for its dtypes.
+    if options.tune:  # the first product times the candidates for its dtypes
         A @ np.zeros(A.shape[1], A.dtype)
     plan = A.plan
     csr_bytes = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
@@ -64,7 +64,7 @@ def statistics(S: sp.csr_array) -> dict[str, Any]:
 
 
 def _plan_as_dict(plan: Plan) -> dict[str, Any]:
-    """Return a plan as a dict for JSON. Times are in seconds, and "bytes" are those that one product moves."""
+    """Return a plan as a dict for JSON. Times are in seconds; "bytes" is what one product moves."""
     return {
         "device": plan.device,
         "format": plan.format,

@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program, and print the table to stderr, however the program ends. Return the program's exit code."""
+    """Run the program, and print the table to stderr even if the program fails. Return the program's exit code."""
     if not options.script.is_file():
         raise UsageError(f"{options.script}: there is no such program")
     if options.json:
         require_folder("--json", options.json)
-        options.json = options.json.absolute()  # The program may change the current folder.
+        options.json = options.json.absolute()  # the program may change the current folder
     argv, path = sys.argv, list(sys.path)
-    # As Python does for a program, whose modules are searched for in its folder.
+    # Python does the same when it runs a program, so that modules in the program's folder are found.
     sys.argv, sys.path[:0] = [str(options.script), *options.arguments], [str(options.script.resolve().parent)]
     try:
         with Profile() as p:
@@ -39,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
         sys.argv, sys.path[:] = argv, path
     if options.json:
         p.to_json(options.json)
-    with suppress(BrokenPipeError):  # The reader, such as `2>&1 | head`, has closed the pipe.
+    with suppress(BrokenPipeError):  # the reader, such as `2>&1 | head`, has closed the pipe
         print(p.table(options.by), file=sys.stderr)
     return code
 
 
 def _run_program(script: Path) -> int:
-    """Run the program, and return the exit code that Python would have ended with."""
+    """Run the program, and return the exit code that it would have had in its own process."""
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:

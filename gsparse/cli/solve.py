@@ -28,15 +28,15 @@ from gsparse.plot.axes import save_picture
 from gsparse.plot.runs import convergence
 from gsparse.writing import replacing
 
-# Methods that need only a matrix and a right-hand side. Chebyshev iteration also needs bounds of the spectrum, and
-# block_jacobi the size of its blocks.
+# Methods that need only a matrix and a right-hand side. chebyshev also needs bounds of the spectrum, and block_jacobi a
+# block size.
 SOLVERS = tuple(name for name in names_of("solver") if name != "chebyshev")
 LEAST_SQUARES = names_of("solver", least_squares=True)
 PRECONDITIONERS = tuple(name for name in names_of("preconditioner") if name != "block_jacobi")
-# The suffix of numpy.save's files, and the formats in which x is written.
+# The suffix of files from numpy.save, and the suffixes of the formats in which x can be written.
 _ARRAY_SUFFIX = ".npy"
 OUTPUTS = (_ARRAY_SUFFIX, ".mtx")
-# Iterations of a cycle of gmres and fgmres, whose own `maxiter` counts cycles.
+# Iterations per cycle of gmres and fgmres, whose own `maxiter` counts cycles.
 _CYCLE = 20
 
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read the problem, solve, and write x. Return 1 if the solve has not converged."""
+    """Read the problem, solve, and write x. Return 0 if the solve converged, else 1."""
     check_options(options)
     S = read_matrix(options.file, options.name)
     S = S if S.dtype.kind in "fc" else S.astype(np.float64)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     A = GpuSparseMatrix(S, device=options.device)
     try:
         result = _solve_by_method(options, A, b) if options.method else _solve_automatically(options, A, b)
-    except (ValueError, TypeError) as error:  # The library's messages say what it requires.
+    except (ValueError, TypeError) as error:  # the library's messages say what it requires
         raise UsageError(str(error)) from error
     if options.output:
         write_solution(options.output, result.x)
@@ -91,14 +91,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _solve_automatically(options: argparse.Namespace, A: GpuSparseMatrix, b: Any) -> SolveResult:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # The text and the exit code say so.
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the text and the exit code report this
         return linalg.solve(
             A, b, rtol=options.rtol, maxiter=options.maxiter, damp=options.damp, progress=options.progress
         )
 
 
 def _solve_by_method(options: argparse.Namespace, A: GpuSparseMatrix, b: Any) -> SolveResult:
-    """Call a solver with its own names for the tolerance and the limit."""
+    """Call a solver by its name, with the tolerance and the limit of iterations under the solver's own names."""
     method = find_method(options.method, "solver")
     arguments = dict.fromkeys(("atol", "btol") if method.least_squares else ("rtol",), options.rtol)
     arguments |= method.limits(options.maxiter, _CYCLE)
@@ -111,7 +111,7 @@ def _solve_by_method(options: argparse.Namespace, A: GpuSparseMatrix, b: Any) ->
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other, before a file is read."""
+    """Raise an error if options contradict each other, before a file is read."""
     if options.output and options.output.exists() and not options.force:
         raise UsageError(f"{options.output} exists already: give another name, or --force")
     if options.output:
@@ -127,10 +127,10 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> tuple[Any, str]:
-    """Return b, and a sentence that says where it comes from.
+    """Return b, and a sentence about its origin.
 
-    Without `--rhs`, b is A times a vector, so that a solution exists. The vector is one of ones or, if the rows of A
-    add up to zero as those of a Laplacian do, of cosines.
+    Without `--rhs`, b is A times a vector, so that a solution exists. The elements of the vector are ones or, if the
+    rows of A add up to zero as in a Laplacian, cosines.
     """
     if options.rhs is None:
         b = S @ np.ones(S.shape[1], S.dtype)
@@ -161,7 +161,7 @@ def _load_array(path: Path) -> Any:
 
 
 def write_solution(path: Path, x: Any) -> None:
-    """Write x in NumPy's format, or as a Matrix Market array with a column for each right-hand side."""
+    """Write x in NumPy's format, or as a Matrix Market array with one column per right-hand side."""
     with replacing(path) as file:
         if path.suffix.lower() == _ARRAY_SUFFIX:
             np.save(file, x)

@@ -1,4 +1,4 @@
-"""``warmup``: compile ahead what the first products, solves and multigrid set-ups need, by running small ones."""
+"""``warmup``: compile the kernels of first products, solves and multigrid set-ups ahead, by running small problems."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gsparse.errors import FormatError
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products import FORMATS
 
-# Grid points per side, rows and entries per row of the matrices. Of smaller ones, one thread would do all the work, and
-# the code that hands it out to several threads would not be compiled.
+# Grid points per side; rows and entries per row of the matrices. With smaller matrices, one thread would do all the
+# work, and the code that distributes work among threads would not be compiled.
 _SIDE, _ROWS, _PER_ROW = 44, 80_000, 9
-# Dense columns of a block, of which kernels take 8, 4, 2 or 1 at a time.
+# Number of dense columns, chosen so that all kernels run: they take 8, 4, 2 or 1 columns at a time.
 _COLUMNS = 15
 _ITERATIONS = 3
 _DTYPES = tuple(dtype.name for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
@@ -37,18 +37,18 @@ _DTYPES = tuple(dtype.name for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
 
 @dataclass(frozen=True)
 class WarmupStep:
-    """What one step has compiled. Its attributes are keys of the JSON that ``warmup --json`` prints.
+    """The result of one step. Its attributes are keys of the JSON that ``warmup --json`` prints.
 
     Attributes
     ----------
     what : str
-        What the step ran.
+        The name of the step.
     dtype : str
     kernels : int
-        How many kernels were compiled, at least: those that threads compile at the same time count as one. On a GPU,
-        kernels that were loaded from a file count too. 0 if nothing was left to compile.
+        Number of kernels that were compiled. Kernels that several threads compile at the same time count as one, and on
+        a GPU, kernels that were loaded from a file count too. 0 if nothing was left to compile.
     seconds : float
-        The time of the step, most of which is compilation if it has compiled anything.
+        The time of the step. Most of it is compilation, if any.
     """
 
     what: str
@@ -59,7 +59,7 @@ class WarmupStep:
 
 def _multiply_vectors(A: GpuSparseMatrix) -> None:
     for format_name in FORMATS:
-        with suppress(FormatError):  # the format does not fit this matrix
+        with suppress(FormatError):  # The format does not fit this matrix.
             GpuSparseMatrix(A, format=format_name) @ _ones(A)
     A.T @ _ones(A)
 
@@ -77,7 +77,7 @@ def _run_multigrid(A: GpuSparseMatrix) -> None:
     linalg.cg(A, _ones(A), M=linalg.amg(A), maxiter=_ITERATIONS, full_output=True)
 
 
-# What is run with each matrix, by what the user sees.
+# The steps, which are run with each matrix, by the names that the user sees.
 STEPS: dict[str, Callable[[GpuSparseMatrix], object]] = {
     "A @ x in every storage format": _multiply_vectors,
     "A @ X with dense columns": lambda A: A @ _ones(A, _COLUMNS),
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run every step for every dtype, and print what was compiled."""
+    """Run every step for every dtype, and print the number of compiled kernels."""
     device = get_device(options.device)
     steps = []
     with threads_from_the_first_call() if device.is_host else nullcontext():
@@ -132,7 +132,7 @@ def _line(step: WarmupStep, device: Device) -> str:
 
 
 def _matrices() -> list[sp.csr_array]:
-    """Return a grid's matrix, one of the same structure without symmetry, and one with random columns."""
+    """Return a grid's matrix, a matrix of the same structure without symmetry, and a matrix with random columns."""
     dominant = uniform(_ROWS, _PER_ROW).to_scipy() + sp.diags_array(np.full(_ROWS, 2.0 * _PER_ROW))
     grids = [stencil(_SIDE, 7, variable=variable).to_scipy() for variable in (False, True)]
     return [*grids, sp.csr_array(dominant)]

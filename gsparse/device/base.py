@@ -21,7 +21,7 @@ from gsparse.device.threads import run_parts
 from gsparse.errors import DeviceError
 from gsparse.profiling import recording
 
-# Number of integers.
+# Number of integers of `HostCounts`.
 _SIZE = 16
 
 
@@ -38,10 +38,10 @@ class HostCounts(threading.local):
     Attributes
     ----------
     array : array of int64, shape (16,)
-        The integers as an argument of kernels. What a kernel wrote must be read before the same thread queues the next
-        kernel that writes here.
+        The integers, as an argument of kernels. Read what a kernel wrote before the same thread queues the next kernel
+        that writes here.
     flag : array of int64, shape (1,)
-        The last one of them, to which kernels write 1 if something is the case (`lower_flag`, `read_flag`).
+        The last integer, which kernels set to 1 to report a condition (`lower_flag`, `read_flag`).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HostCounts(threading.local):
         self._arrays_of: dict[np.dtype[Any], Array] = {}
 
     def array_of(self, dtype: np.dtype[Any]) -> Array:
-        """Return the memory of the integers as an array of another dtype, to which a kernel writes one value."""
+        """Return the same memory as an array of another dtype, to which a kernel writes one value."""
         array = self._arrays_of.get(dtype)
         if array is None:
             array = self._arrays_of[dtype] = self.array.view(dtype)
@@ -82,14 +82,14 @@ class HostCounts(threading.local):
         return bool(self._values[-1])
 
 
-# Bytes of the array that is copied: more than the last cache of most devices holds.
+# Number of bytes that are copied to measure the bandwidth: more than the last cache of most devices holds.
 _COPIED_BYTES = 1 << 27
 
 
 def measure_copy_bandwidth(device: Any) -> float:
     """Return the bandwidth of a copy too large for caches, in bytes read and written per second. Synchronizes.
 
-    On a CPU all threads copy.
+    On a CPU, all threads copy.
     """
     with device.active(), device.memory_guard():
         source, target = device.xp.zeros(_COPIED_BYTES, np.uint8), device.xp.ones(_COPIED_BYTES, np.uint8)
@@ -118,7 +118,7 @@ class Device(Memory, Streams):
     shared_memory : int
         Bytes of shared memory of a multiprocessor; 0 for a CPU.
     runs_blocks_together : bool
-        Whether a GPU can promise that all blocks of a launch run at the same time, so that they may wait for each
+        Whether the device supports launches whose blocks all run at the same time, so that they may wait for each
         other.
     """
 
@@ -146,19 +146,19 @@ class Device(Memory, Streams):
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
         """Begin to compile the kernels that a routine will launch, on other threads (`gsparse.device.compilation`).
 
-        Only GPUs do so, and only where it is known which kernels these are. Further calls with the same arguments do
+        Only GPUs do so, for routines whose kernels have been recorded. Further calls with the same arguments do
         nothing.
         """
 
     def compile_together(self, source: str, expressions: Sequence[str]) -> None:
-        """Begin to compile several kernels of a source, on other threads. Only GPUs do so."""
+        """Begin to compile several kernels of one source, on other threads. Only GPUs do so."""
 
     def bind_kernel(
         self, source: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
     ) -> Callable[..., None]:
-        """Compile a GPU kernel, and return its launch with these arguments.
+        """Compile a GPU kernel, and return a function without parameters that launches it with these arguments.
 
-        The launch runs on the current stream of each call. Like a kernel, it is called while this device is current.
+        The function launches on the stream that is current when it is called. This device must be current then.
         """
         return bind_call(self.kernel(source, expression), grid, block, args)
 
@@ -172,11 +172,11 @@ class Device(Memory, Streams):
         dtype: npt.DTypeLike = float,
         shared_bytes: int = 0,
     ) -> Callable[..., None]:
-        """Compile a GPU kernel, and return ``launch(x, y, alpha, beta, conjugate)``, as `bind_kernel` does.
+        """Compile a GPU kernel, and return ``launch(x, y, alpha, beta, conjugate)``. All other arguments are fixed.
 
-        Each `gsparse.device.launching.Passed` in `args` stands for the argument that the call passes. `alpha` and
-        `beta` are scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not
-        take them. `shared_bytes` is the size of the array of shared memory that the kernel leaves to the launch.
+        Each `gsparse.device.launching.Passed` in `args` is replaced by an argument of the call. `alpha` and `beta` are
+        scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not take them.
+        `shared_bytes` is the size of the kernel's dynamic shared memory.
         """
         return bind_call(self.kernel(source, expression), grid, block, args, shared_bytes)
 
@@ -185,25 +185,25 @@ class Device(Memory, Streams):
         return NO_CONTEXT
 
     def memory_guard(self) -> AbstractContextManager[Any]:
-        """Turn CuPy's out-of-memory error into `DeviceMemoryError`, and free what its pool keeps.
+        """Turn CuPy's out-of-memory error into `DeviceMemoryError`, and free the memory that CuPy's pool keeps.
 
-        On a CPU, NumPy's MemoryError is not changed.
-        While a profile is open (`gsparse.profile`), the block is recorded under the name of the function around it.
+        On a CPU, NumPy's MemoryError is not changed. While a profile is open (`gsparse.profile`), the block is recorded
+        under the name of the function that contains it.
         """
         return NO_CONTEXT if recording.recorder is None else recording.block(self, NO_CONTEXT)
 
     @cached_property
     def copy_bandwidth(self) -> float:
-        """Bytes that a large copy reads and writes in a second, measured when it is first asked for. Synchronizes."""
+        """Bytes that a large copy reads and writes per second, measured at the first use. Synchronizes."""
         return measure_copy_bandwidth(self)
 
     @cached_property
     def counts(self) -> HostCounts:
-        """Integers that kernels write for the host to read."""
+        """Integers in host memory to which kernels write."""
         return HostCounts(self.host_array, self.synchronize)
 
     def identity(self) -> str:
-        """Return the names of the hardware and its driver, as a part of the key of times that are stored on disk."""
+        """Return the names of the hardware and its driver, which are part of the key of stored times."""
         return f"{platform.machine()} {platform.processor()} {os.cpu_count()}"
 
     def __repr__(self) -> str:

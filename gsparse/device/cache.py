@@ -13,11 +13,11 @@ from pathlib import Path
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
 CPU_SOURCES = Path(__file__).parent.parent / "kernels" / "cpu"
 
-_ROOT = 0  # The user ID of the superuser, who can write everywhere anyway.
+_ROOT = 0  # The user ID of the superuser, who can write everywhere
 
 
 class UntrustedFolderError(OSError):
-    """Other users could have written code or results to a folder of the cache. A warning has been issued."""
+    """Other users may have written code or results to a folder of the cache. A warning has been issued."""
 
 
 def cache_folder() -> Path:
@@ -34,7 +34,7 @@ def gpu_code_folder() -> Path:
 
 
 def _home(variable: str) -> Path:
-    """Return the user's home directory, in which a folder is unless an environment variable names another one."""
+    """Return the user's home directory. `variable` names the environment variable that would make it unnecessary."""
     try:
         return Path.home()
     except RuntimeError as error:  # HOME is not set, and the system does not know this user.
@@ -42,9 +42,9 @@ def _home(variable: str) -> Path:
 
 
 def cpu_code_folder() -> Path:
-    """Return the folder for compiled CPU kernels: NUMBA_CACHE_DIR, or a cache folder for the present sources.
+    """Return the folder for compiled CPU kernels: NUMBA_CACHE_DIR, or a cache folder for the current sources.
 
-    Each level of optimization (NUMBA_OPT, 3 by default) has a folder of its own.
+    Each level of optimization (NUMBA_OPT, 3 by default) has its own folder.
     """
     level = os.environ.get("NUMBA_OPT") or "3"
     return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "cpu" / f"{_digest()}-O{level}")
@@ -53,8 +53,8 @@ def cpu_code_folder() -> Path:
 def make_private(folder: Path) -> Path:
     """Create the cache folder, or a folder inside it, for this user alone, and return it.
 
-    Code from the cache is executed. So neither the folder nor its parents within the cache may have been writable by
-    other users.
+    Code from the cache is executed. So neither the folder nor its parents within the cache may be writable by other
+    users.
 
     Parameters
     ----------
@@ -81,13 +81,13 @@ def make_private(folder: Path) -> Path:
 
 
 def make_private_code_folder() -> Path:
-    """Create the folder of `cpu_code_folder` for this user alone. NUMBA_CACHE_DIR is neither created nor checked."""
+    """Return `cpu_code_folder()`, created for this user alone. NUMBA_CACHE_DIR is neither created nor checked."""
     folder = cpu_code_folder()
     return folder if os.environ.get("NUMBA_CACHE_DIR") else make_private(folder)
 
 
 def fault_of(folder: Path) -> str:
-    """Return a message that says why other users could have written to a folder, or an empty string."""
+    """Return an error message if other users may have written to a folder, else an empty string."""
     if not hasattr(os, "geteuid"):  # Windows has access lists instead of modes.
         return ""
     status, user = folder.stat(), os.geteuid()
@@ -111,7 +111,8 @@ def warn_unwritable(reason: object, variable: str = CACHE_VARIABLE) -> None:
     Parameters
     ----------
     reason : object
-        An error, or a text. Of an `UntrustedFolderError`, a warning has been issued already.
+        An error, or a text. For an `UntrustedFolderError` nothing is printed, because a warning has been issued
+        already.
     variable : str
         The environment variable that names the folder of the cache.
     """

@@ -1,4 +1,4 @@
-"""CUDA sources, and their compilation at run time through NVRTC or hipRTC, by several threads ahead of time."""
+"""CUDA sources, and their compilation at run time by NVRTC or hipRTC, which several threads can begin ahead of time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ MESSAGE = (
     f"{QUIET_VARIABLE}=1 hides this line."
 )
 
-# Seconds of compiling in a process after which the line is printed.
+# The line is printed after this number of seconds of compiling in a process.
 _DELAY = 1.0
 
 
 class CompileNotice:
-    """Prints `MESSAGE` to stderr once, when this process has compiled for a second in all and goes on.
-
-    It prints nothing if stderr is not a terminal, or if the environment variable `GSPARSE_QUIET` is set.
+    """Prints `MESSAGE` to stderr once, when this process has compiled for a second in all and is still compiling.
 
     Attributes
     ----------
     compilations : int
-        How many kernels this process has begun to compile. One that begins while another is being compiled, within it
-        or on another thread, does not count.
+        Number of kernels that this process has compiled. A compilation that begins during another one does not count.
     """
 
     def __init__(self) -> None:
@@ -65,7 +62,7 @@ class CompileNotice:
                 self._timer.start()
 
     def __exit__(self, *error: object) -> None:
-        recording.end("compilation")  # It may have begun to be recorded, although no profile is open any more.
+        recording.end("compilation")  # The span may have been recorded, although the profile has been closed since.
         with self._lock:
             self._depth -= 1
             if self._depth == 0 and self._timer is not None:
@@ -78,7 +75,7 @@ class CompileNotice:
             if self._depth == 0 or self._was_printed:
                 return
             self._was_printed = True
-        # The carriage return overwrites a progress bar, which may stand in this line.
+        # The carriage return overwrites a progress bar that may be on this line.
         print(f"\r{MESSAGE}", file=sys.stderr, flush=True)
 
 
@@ -126,12 +123,12 @@ def compile_options(lanes: int) -> tuple[str, ...]:
 
 
 def runs_together(source: str) -> bool:
-    """Return whether the kernels of a generated source need all of their blocks to run at the same time."""
+    """Return whether the kernels of a source need all of their blocks to run at the same time."""
     return "GS_KERNEL_TOGETHER" in source
 
 
 def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
-    """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk, if it can."""
+    """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk if possible."""
     module = cupy.RawModule(
         code=kernel_source(source),
         options=compile_options(lanes),
@@ -142,7 +139,7 @@ def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Calla
         try:
             kernel: Callable[..., None] = module.get_function(expression)
         except OSError as error:
-            # From now on, CuPy stores no kernels in this process, also none of its own.
+            # From now on, CuPy stores no kernels in this process, not even its own.
             os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
             warn_unwritable(error, "CUPY_CACHE_DIR")
             kernel = module.get_function(expression)
@@ -152,7 +149,7 @@ def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Calla
 Key = tuple[str, str]  # source and name expression
 Kernel = Callable[..., None]
 
-# Threads that compile. One core is left to the routine.
+# Largest number of compiling threads. One core is left to the caller.
 _MOST_THREADS = 8
 
 
@@ -164,7 +161,7 @@ class KernelStore:
     compile_kernel : callable
         ``compile_kernel(source, expression)`` returns a kernel. It releases the GIL for most of its time.
     num_threads : int, optional
-        Threads that compile ahead; by default one less than the process has cores, and eight at most. With 0, `begin`
+        Number of threads that compile ahead; by default the number of cores minus one, at most eight. With 0, `begin`
         does nothing.
 
     Attributes
@@ -178,14 +175,14 @@ class KernelStore:
         self._compile = compile_kernel
         self._num_threads = min(available_cpus() - 1, _MOST_THREADS) if num_threads is None else num_threads
         self._queue: SimpleQueue[Key] = SimpleQueue()
-        # Queued kernels that are not started yet, and for each one in progress an event that is set on completion. The
-        # lock guards both, and the number of threads.
+        # `_waiting` has the queued kernels that no thread has begun. `_begun` has an event for each kernel that a
+        # thread has begun, which is set when it is done. The lock guards both, and the number of threads.
         self._waiting: set[Key] = set()
         self._begun: dict[Key, threading.Event] = {}
         self._lock, self._num_started = make_lock(), 0
 
     def get(self, source: str, expression: str) -> Kernel:
-        """Return a kernel, after it has been compiled."""
+        """Return a kernel. Compile it first, or wait for the thread that compiles it, if necessary."""
         key = source, expression
         kernel = self.compiled.get(key)
         if kernel is not None:
@@ -203,7 +200,7 @@ class KernelStore:
         return self.compiled.get(key) or self._compile_here(key)
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Begin to compile the kernels that have not been compiled yet, in this order, and return at once."""
+        """Queue kernels for compilation on other threads, in this order, unless they are compiled or queued already."""
         if self._num_threads < 1:
             return
         with self._lock:
@@ -215,7 +212,7 @@ class KernelStore:
         for key in new:
             self._queue.put(key)
         for _ in range(num_new):
-            # A process that ends does not wait for kernels that nobody needs any more.
+            # When the process ends, it does not wait for these threads.
             threading.Thread(target=self._work, name="gsparse-compiler", daemon=True).start()
 
     def _work(self) -> None:
@@ -240,9 +237,9 @@ class KernelStore:
 
 @cache
 def recorded_kernels(routine: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> tuple[Key, ...]:
-    """Return the kernels that a routine launches for values and indices of these dtypes, as far as recorded.
+    """Return the kernels that have been recorded for a routine with values and indices of these dtypes.
 
-    Kernels for int64 indices are not recorded.
+    No kernels are recorded for int64 indices.
     """
     if index_dtype != np.int32:
         return ()

@@ -1,4 +1,4 @@
-"""Statistics of products on the device and operations on the host, and `strict()`, which refuses the latter."""
+"""Statistics of products on the device and of operations on the host; `strict()` forbids operations on the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gsparse.errors import HostFallbackError
 
 logger = logging.getLogger("gsparse")
 _strict: ContextVar[bool] = ContextVar("gsparse_strict", default=False)
-# While a CUDA graph is being recorded: for each recorded product, the statistics of its matrix.
+# While a CUDA graph is being recorded, the statistics of the matrix of each recorded product; else None.
 _recorded: ContextVar[list[Stats] | None] = ContextVar("gsparse_recorded", default=None)
 
 
@@ -21,18 +21,17 @@ _recorded: ContextVar[list[Stats] | None] = ContextVar("gsparse_recorded", defau
 class Stats:
     """Statistics of one matrix (`GpuSparseMatrix.stats`) or of all matrices of a process (`gsparse.total_stats`).
 
-    Each matrix has its own counts. A copy, a slice, or a view such as ``A.T`` starts at zero, even if a library makes
-    it.
+    Each matrix has its own counts. The counts of a copy, a slice, or a view such as ``A.T`` start at zero, even if a
+    library makes it.
 
     Attributes
     ----------
     products : int
         Number of products that ran on the device, including those within the solvers of `gsparse.linalg`. A product
-        with several columns counts once. Products of iterations that a GPU still had in its queue when a solve ended
-        count as well.
+        with several columns counts once. Products that were still in a GPU's queue when a solve ended count as well.
     host_operations : Counter
-        For each name of an operation, the number of times that SciPy ran it on the host. "data", "indices" and "indptr"
-        count the loans of these arrays.
+        The number of times that SciPy ran each operation on the host, by the name of the operation. "data", "indices"
+        and "indptr" count the loans of these arrays.
     name : str or None
         The name that the user has given to the matrix (`GpuSparseMatrix.name`).
     """
@@ -46,7 +45,7 @@ class Stats:
         return "\n".join([f"{self.products:7d}  products on the device", *counts])
 
     def count_product(self) -> None:
-        """Count a product. One that is recorded in a CUDA graph counts at each launch instead (`recorded_products`)."""
+        """Count a product. A product that is recorded in a CUDA graph counts at each launch (`recorded_products`)."""
         recorded = _recorded.get()
         if recorded is None:
             self.products += 1
@@ -60,7 +59,7 @@ class Stats:
         Parameters
         ----------
         operation : str
-            The name under which it is counted.
+            The name of the operation in `host_operations`.
 
         Raises
         ------
@@ -82,9 +81,9 @@ TOTAL = Stats()
 
 
 def total_stats() -> Stats:
-    """Return the counts of all matrices of this process, as they are now.
+    """Return the current counts of all matrices of this process.
 
-    They include copies that libraries make, views such as ``A.T``, and the matrices inside of preconditioners.
+    The matrices include copies that libraries make, views such as ``A.T``, and the matrices inside of preconditioners.
 
     Returns
     -------
@@ -105,12 +104,12 @@ def total_stats() -> Stats:
 
 @contextmanager
 def recorded_products() -> Iterator[Callable[[], None]]:
-    """Collect the products of the block instead of counting them, because a CUDA graph records and does not run them.
+    """Collect the products of the block without counting them: a CUDA graph records them, but does not run them.
 
     Yields
     ------
     callable
-        A function that counts all of them once. Call it at each launch of the graph.
+        A function that counts each collected product once. Call it at each launch of the graph.
     """
     recorded: list[Stats] = []
     token = _recorded.set(recorded)
@@ -136,7 +135,7 @@ def strict() -> Iterator[None]:
     Yields
     ------
     None
-        The block affects its own thread (its `contextvars` context) only.
+        Only the current thread (its `contextvars` context) is affected.
 
     Raises
     ------

@@ -20,7 +20,7 @@ CPU_LANES = 32
 
 
 class NumpyArrays(Memory):
-    """The arrays of a device that are NumPy's."""
+    """The methods of a device whose arrays are NumPy arrays."""
 
     xp = np
 
@@ -48,7 +48,7 @@ class NumpyArrays(Memory):
 
 
 class CpuDevice(NumpyArrays, Device):
-    """The host itself."""
+    """The host's CPU."""
 
     kind = "cpu"
     is_host = True

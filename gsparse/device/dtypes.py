@@ -18,13 +18,13 @@ Array = Any
 COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("float32", "float64", "complex64", "complex128", "int64")
 )
-# Type codes of extended precision, real and complex. No device can compute in it, so such arrays stay on the host.
+# Type codes of extended precision, real and complex. No device supports it, so such arrays stay on the host.
 HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def in_native_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of the host in the byte order of this machine, which kernels need; itself if it has that."""
+    """Return a host array in this machine's byte order, which kernels need; the same array if it is in that order."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

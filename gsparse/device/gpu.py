@@ -62,13 +62,13 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
 
     @cached_property
     def runs_blocks_together(self) -> bool:  # type: ignore[override]
-        # CuPy has no cooperative launch on HIP.
+        # CuPy has no cooperative launches on HIP.
         is_hip = self.xp.cuda.runtime.is_hip
         return not is_hip and bool(self.xp.cuda.Device(self.index).attributes.get("CooperativeLaunch"))
 
     @cached_property
     def staging(self) -> Any:
-        """Pinned buffers for the copies of this device."""
+        """Pinned buffers for copies between host and device."""
         return Staging(self.xp)
 
     def owns(self, array: object) -> bool:
@@ -76,7 +76,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
 
     def can_read_vectors(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
         # Every product calls this function, so it reads the attributes that are fastest to read, and each only once.
-        # `flags` alone would take a third of the time of all the others.
+        # Reading `flags` alone would take a third of the time of all these attributes.
         cls, index, itemsize = self._array, self.index, dtype.itemsize
         num_rows, num_cols = shape
         contiguous = (itemsize,)
@@ -94,7 +94,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         return target.device_id == index and not -itemsize * num_cols < distance < itemsize * num_rows
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return self._array(shape, dtype)  # cupy.empty makes the same call, and takes twice as long.
+        return self._array(shape, dtype)  # cupy.empty makes the same call, but takes twice as long.
 
     def fill_bytes(self, array: Array, byte: int) -> None:
         array.data.memset_async(byte, array.nbytes)
@@ -211,7 +211,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
 
 
 class _MemoryGuard:  # on GPUs only
-    """The context manager of `Device.memory_guard`. It is a class because a generator would slow every product down."""
+    """The context manager of `Device.memory_guard`. It is a class because a generator would slow each product down."""
 
     def __init__(self, device: GpuDevice) -> None:
         self._device = device
@@ -221,7 +221,7 @@ class _MemoryGuard:  # on GPUs only
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         device, cupy = self._device, self._device.xp
-        # Sorts of CuPy allocate memory within Thrust, whose C++ exception loses the type that CuPy's allocator raised.
+        # CuPy's sorts allocate memory in Thrust, whose C++ exception loses the type of CuPy's error.
         is_from_sort = isinstance(error, MemoryError) and str(error) == "std::bad_alloc"
         if not is_from_sort and not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
             return
@@ -235,7 +235,7 @@ class _MemoryGuard:  # on GPUs only
 
 
 def _compiled(device: GpuDevice, source: str, expression: str) -> Callable[..., None]:
-    """Compile a kernel, and return its launch."""
+    """Compile a kernel, and return an object that launches it: `kernel(grid, block, args)`."""
     with device.active():
         kernel = compile_kernel(device.xp, device.lanes, source, expression)
         if device._launch is None or runs_together(source):

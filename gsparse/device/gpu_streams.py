@@ -19,7 +19,7 @@ _USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
 @cache
 def _instantiate() -> Any:
-    """Return the driver's function, or None if there is none."""
+    """Return the driver function that instantiates graphs with flags, or None if the driver does not have it."""
     try:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuGraphInstantiateWithFlags
     except (OSError, AttributeError):
@@ -45,12 +45,12 @@ def launch_with_priorities(cupy: Any, graph: Any) -> Callable[[Any], None]:
     ----------
     cupy : module
     graph : cupy.cuda.Graph
-        A graph that was captured, on the current device.
+        A captured graph on the current device.
 
     Returns
     -------
     callable
-        Takes a CuPy stream. Where the driver offers nothing else, all kernels have the priority of that stream.
+        It takes a CuPy stream. If the driver does not support priorities, all kernels have the priority of that stream.
     """
     runtime, instantiate, handle = cupy.cuda.runtime, _instantiate(), ctypes.c_void_p()
     if instantiate is not None and not runtime.is_hip:
@@ -70,11 +70,11 @@ _HIGH_PRIORITY = -1
 
 @contextmanager
 def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
-    """Make a stream the current one within the block, and restore the stream that was current before.
+    """Make a stream the current stream within the block, and restore the previous stream then.
 
-    CuPy's own ``with stream:`` restores the stream of the enclosing ``with`` block, and so forgets a stream that the
-    caller chose with ``stream.use()``. It is used here nevertheless: CuPy itself uses ``with`` blocks (to copy strided
-    arrays to the host), and these must restore `stream`.
+    CuPy's own ``with stream:`` restores the stream of the enclosing ``with`` block, which may not be the stream that
+    the caller chose with ``stream.use()``. It is used here nevertheless, because CuPy itself uses ``with`` blocks (to
+    copy strided arrays to the host), and these must restore `stream`.
     """
     caller = cupy.cuda.get_current_stream()
     try:
@@ -96,8 +96,9 @@ class GpuStreams(Streams):  # on GPUs only
     has_events = True
 
     def __init__(self, cupy: Any) -> None:
-        # The handle of a default stream is a small number (at most streamPerThread = 2), that of any other stream an
-        # address. Each thread has its own per-thread default stream, but all share the handle streamPerThread.
+        # The handle of a default stream is a small number (at most streamPerThread = 2). All other handles are
+        # addresses. Each thread has its own per-thread default stream, but all of these have the handle
+        # streamPerThread.
         self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._free_events: deque[Any] = deque()
         self._free_streams: deque[Any] = deque()
@@ -134,7 +135,7 @@ class GpuStreams(Streams):  # on GPUs only
     def record_event(self) -> Any:
         stream = self._current_stream()
         if stream.ptr > self._per_thread_stream and stream.is_capturing():
-            return None  # An event of a graph has no time of its own.
+            return None  # an event of a graph has no time
         try:
             event = self._free_events.popleft()
         except IndexError:
@@ -158,8 +159,8 @@ class GpuStreams(Streams):  # on GPUs only
         pointer: int = stream.ptr
         if pointer <= self._per_thread_stream:
             return (threading.get_ident(), pointer) if pointer == self._per_thread_stream else pointer
-        # A captured launch runs when its graph is launched, perhaps beside any other work. So it gets a unique key: no
-        # other work is ordered with it.
+        # A captured launch runs when its graph is launched, perhaps at the same time as other work. So it gets a unique
+        # key, because it is ordered with no other work.
         return object() if stream.is_capturing() else pointer
 
     @contextmanager
@@ -171,7 +172,7 @@ class GpuStreams(Streams):  # on GPUs only
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
-        # Streams are used again, because CuPy keeps freed memory for the stream on which it was allocated.
+        # Streams are reused, because CuPy keeps freed memory for the stream on which it was allocated.
         caller = self.xp.cuda.get_current_stream()
         try:
             stream = self._free_streams.pop()
@@ -183,7 +184,7 @@ class GpuStreams(Streams):  # on GPUs only
                 yield
             finally:
                 caller.wait_event(stream.record())
-        self._free_streams.append(stream)  # not after an error, when its work may never end
+        self._free_streams.append(stream)  # Not after an error: then the stream's work may never end.
 
     def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
         cuda, caller, of_thread = self.xp.cuda, self.xp.cuda.get_current_stream(), self._of_thread

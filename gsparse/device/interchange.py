@@ -1,4 +1,4 @@
-"""Dense arrays as callers pass them, which products read without a copy, and results as arrays of the same library."""
+"""The dense arrays that callers pass, which products read without a copy, and results in arrays of the same library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gsparse.errors import DeviceError, DtypeError
 
 
 class ReleaseQueue:
-    """A thread that drops objects, each after an event.
+    """A thread that holds objects until events have happened, and then drops them.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class ReleaseQueue:
         self._items.put((event, held))
 
     def join(self) -> None:
-        """End the thread after what is in the queue."""
+        """Let the thread end when the queue is empty, and wait for it."""
         self._items.put(None)
         self._thread.join()
 
@@ -56,13 +56,13 @@ class ReleaseQueue:
             item = self._items.get()
             if item is None:
                 return
-            with suppress(Exception):  # after an error on the GPU nothing is read any more
+            with suppress(Exception):  # After an error on the GPU, no kernel reads any more.
                 item[0].synchronize()
-            del item  # not only when the next one arrives
+            del item  # now, and not when the next item arrives
 
 
 class _Owner:
-    """The owner of the memory of CuPy arrays, as CuPy sees it. It lives as long as the last of these arrays."""
+    """The owner of the memory of CuPy arrays, for CuPy. It lives as long as the last of these arrays."""
 
 
 @cache
@@ -73,8 +73,8 @@ def _release_queue() -> ReleaseQueue:  # on GPUs only
 def kept_until_read(view: Array) -> Array:  # on GPUs only
     """Return a CuPy array over the memory of `view`, a CuPy array whose memory belongs to another library.
 
-    The array that is returned, and slices of it, keep `view`. When the last of them has been dropped, `view` is kept
-    until the stream that is current in this call has done what was launched on it by then.
+    The returned array and its slices keep `view` alive. When the last of them has been dropped, `view` is kept until
+    the work that was then queued on the current stream of this call has ended.
     """
     if not view.size:
         return view
@@ -91,27 +91,27 @@ def _release(view: Array, stream: Any) -> None:  # on GPUs only
     _release_queue().put(event, view)
 
 
-# DLPack's numbers for memory in which a GPU computes: CUDA, ROCm, CUDA managed.
+# DLPack's numbers for memory that kernels can use: CUDA, ROCm, CUDA managed.
 _GPU_MEMORY = (2, 10, 13)
 
-# The packages whose arrays are read directly.
+# The packages whose arrays are used as they are.
 _OWN_PACKAGES = ("numpy", "cupy", "cupyx")
 
 
 @dataclass(frozen=True)
 class Library:
-    """How arrays of another library become arrays of NumPy or CuPy over the same memory, and back.
+    """How arrays of another library are converted to NumPy or CuPy arrays over the same memory, and back.
 
     Parameters
     ----------
     exporter : str, optional
-        The ``module:function`` that makes an array of the library from an array of NumPy or CuPy. Without it, results
+        The ``module:function`` that converts a NumPy or CuPy array to an array of the library. If it is empty, results
         are arrays of NumPy or CuPy.
     prepare : callable, optional
-        Applied to an array of the library first, if the library does not share every array as it is.
+        A function that is applied to arrays of the library first, if it cannot share all of them as they are.
     reuses_memory_on : callable, optional
-        ``reuses_memory_on(stream)`` returns whether the library gives memory that it frees only to later work on this
-        stream of CUDA.
+        ``reuses_memory_on(stream)`` returns whether memory that the library frees is only reused by later work on this
+        CUDA stream. Then the memory need not be kept.
     """
 
     exporter: str = ""
@@ -154,7 +154,7 @@ class Library:
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Return whether the memory of an array is a GPU's, according to the array's own protocols."""
+    """Return whether an array is in the memory of a GPU, according to the array's own protocols."""
     dlpack_device = getattr(array, "__dlpack_device__", None)
     return hasattr(array, "__cuda_array_interface__") if dlpack_device is None else dlpack_device()[0] in _GPU_MEMORY
 
@@ -164,12 +164,15 @@ def _on_host(array: Any) -> Array:
 
 
 def _has_numpy_interface(array: Any) -> bool:
-    """Return whether `numpy.asarray` makes an array of the numbers, and not of the object itself."""
+    """Return whether `numpy.asarray` converts the array to an array of numbers, instead of wrapping the object."""
     return hasattr(array, "__array__") or hasattr(array, "__array_interface__")
 
 
 def _without_gradient(tensor: Any) -> Any:
-    """Return a tensor as plain memory, with lazy conjugation and negation applied. Refuse one with a gradient."""
+    """Return a tensor without gradient, with lazy conjugation and negation applied.
+
+    Raise an error if it needs a gradient.
+    """
     if tensor.requires_grad and import_module("torch").is_grad_enabled():
         raise TypeError(
             "the tensor requires a gradient, which a product would lose: use gsparse.torch.matmul(A, x) or "
@@ -182,7 +185,7 @@ def _is_stream_of_torch(stream: int) -> bool:  # on GPUs only
     return bool(import_module("torch").cuda.current_stream().cuda_stream == stream)
 
 
-# The libraries by the package of the array's class.
+# The libraries, by the package in which the class of their arrays is defined.
 LIBRARIES = {
     "torch": Library("torch:from_dlpack", _without_gradient, _is_stream_of_torch),
     "jaxlib": Library("jax.dlpack:from_dlpack"),
@@ -192,7 +195,7 @@ _OTHERS = Library()
 
 
 def library_of(array: Any) -> Library | None:
-    """Return the library of an array, or None if it is read directly or only `numpy.asarray` understands it.
+    """Return the library of an array; None if NumPy or CuPy read it directly, or only `numpy.asarray` accepts it.
 
     Examples
     --------
@@ -204,7 +207,7 @@ def library_of(array: Any) -> Library | None:
 
 
 def as_own_array(array: Any) -> Any:
-    """Return an array of another library as an array of NumPy or CuPy, and anything else unchanged."""
+    """Convert an array of another library to NumPy or CuPy. Return any other object unchanged."""
     library = library_of(array)
     return array if library is None else library.import_array(array)
 
@@ -220,16 +223,16 @@ def _library_of_class(cls: Any) -> Library | None:
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """A vector or a block of columns that a caller has passed, as an array of NumPy or CuPy.
+    """A dense vector or block of columns from a caller, as an array of NumPy or CuPy.
 
     Attributes
     ----------
     array : array
-        A NumPy array, or a CuPy array if the memory is a GPU's. An array of another library shares its memory.
+        A NumPy array, or a CuPy array if the memory is on a GPU. It shares memory with the caller's array.
     gpu : Device or None
         The GPU that holds the memory; None for an array on the host.
     library : Library or None
-        The library of the caller's array, if that is neither NumPy nor CuPy.
+        The library of the caller's array; None for NumPy and CuPy.
     """
 
     array: Array
@@ -256,10 +259,10 @@ class DenseInput:
         return self.gpu is None
 
     def flat(self, device: Device, dtype: np.dtype[Any], columns: int) -> Array:
-        """Return the columns, one after the other, in a contiguous vector of `dtype` on a device. May synchronize.
+        """Return the columns, one after the other, as a contiguous vector of `dtype` on a device. May synchronize.
 
-        `columns` is the number of columns: 1 for a vector.
-        The vector shares memory with the caller's array if nothing has to be copied.
+        `columns` is the number of columns: 1 for a vector. The result shares memory with the caller's array if no copy
+        is necessary.
         """
         by_columns = self.array.reshape(self.array.shape[0], columns).T
         if device.owns(self.array):
@@ -272,12 +275,12 @@ class DenseInput:
         return result if self.library is None else self.library.export_array(result)
 
     def copy_back(self, device: Device, result: Array) -> Array:
-        """Return a contiguous result of `device` on the caller's side, host or device. May synchronize."""
+        """Return a contiguous result of `device` on the side of the caller's array. May synchronize."""
         return result if device.owns(self.array) else device.download_vector(result)
 
 
 def parse_dense(x: Any) -> DenseInput:
-    """Parse anything that a caller passes as a dense array. A `DenseInput` is returned unchanged.
+    """Parse a dense array from a caller. A `DenseInput` is returned unchanged.
 
     Raises
     ------

@@ -1,22 +1,22 @@
 """Kernel launches on a GPU through the driver's own function, with arguments that are packed here.
 
-CuPy makes an object for each argument of each launch, which takes 0.4 µs an argument: a product with 22 arguments took
-11 µs on the host of an H200, and the driver's function 4 of them. Here the arguments are packed into memory that is
-used again and again (``python asv_bench/measure_calls.py`` prints the difference):
+CuPy makes an object for each argument of each launch, which takes 0.4 µs. A product with 22 arguments took 11 µs on the
+host of an H200, of which the driver's function took 4 µs. Here the arguments are packed into memory that is reused
+(``python asv_bench/measure_calls.py`` prints the difference):
 
     pointers   | * | * | * | * |         what the driver gets: the address of each argument, in the kernel's order
                  |   |   |   |
     values     | x | y | alpha | n |     the arguments, in any order
 
-The driver knows the size of each argument, and copies them all before it returns. During the call the global
-interpreter lock (GIL) is released, so another thread may launch the same kernel. Therefore memory into which calls
-write serves one launch at a time: a launch takes a block of memory from a list, or makes one if the list is empty, and
-puts it back afterwards. (Taking and putting back are atomic.) Launches whose arguments never change share one block.
+The driver knows the size of each argument, and copies all arguments before it returns. During the call the global
+interpreter lock (GIL) is released, so another thread may launch the same kernel. Therefore only one launch at a time
+uses a block of memory: it takes the block from a list, or allocates one if the list is empty, and puts it back
+afterwards. (Both steps are atomic.) Launches whose arguments never change share one block.
 
 `launchKernel` is private to CuPy, and only this file knows it. On HIP it calls hipModuleLaunchKernel with the same
-arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. A CuPy without it launches kernels itself, which
-takes longer. CuPy also repeats a launch that the driver has refused: it creates the context of a thread that has none,
-compiles the kernel for the current device if that is another one, or raises its error.
+arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. If CuPy does not have it, CuPy launches the
+kernels, which takes longer. CuPy also repeats a launch that the driver has refused: it creates a missing context,
+compiles the kernel for another device, or raises its own error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 
 
 class Passed(Enum):
-    """Stands for an argument of a kernel that each call of a bound product passes (`Device.bind_product`).
+    """An argument of a kernel that each call of a bound product supplies (`Device.bind_product`).
 
     `READ_Y` is 1 if beta is not 0, and `CONJUGATE` is 1 if the values are to be conjugated; kernels take both as int32.
     """
@@ -45,12 +45,12 @@ class Passed(Enum):
     CONJUGATE = 5
 
 
-# Formats of values in memory, as `struct` writes them: an address, a truth value that kernels take as an int32, and
-# NumPy's scalars. `struct` knows no complex numbers, which are written as bytes.
+# The formats of values in memory, in the notation of `struct`: an address, a boolean that kernels take as an int32, and
+# NumPy's scalars. `struct` has no complex numbers, which are written as bytes.
 _ADDRESS, _FLAG = "P", "?3x"
 _FORMATS = {np.dtype(char).type: char for char in "?bBhHiIlLqQefd"} | {np.complex64: "8s", np.complex128: "16s"}
 
-# Bytes of shared memory that a launch of any kernel may ask for. A kernel has to be told before it gets more.
+# Bytes of shared memory that a launch of any kernel may use. For more, an attribute of the kernel must be set.
 _ALLOWED_SHARED_BYTES = 48 * 1024
 
 
@@ -67,7 +67,7 @@ class DriverKernel:
     ----------
     cupy : module
     kernel : cupy.RawKernel
-        Compiled for the device, which is current.
+        A kernel that is compiled for the device, which must be current.
     index : int
         CuPy's number of the device.
     launch : callable
@@ -78,14 +78,15 @@ class DriverKernel:
         self._kernel, self._launch, self._function = kernel, launch, kernel.kernel.ptr
         self._current_stream = partial(cupy.cuda.get_current_stream, index)
         self._formats = {**_FORMATS, cupy.ndarray: _ADDRESS, type(None): _ADDRESS}
-        # The packing of arguments, which the first call chooses for all (they pass the same types), and memory for it.
+        # The packing of the arguments of calls, and memory for them. The first call chooses the packing: all calls pass
+        # the same types.
         self._of_calls: tuple[_Packing, _Pool] | None = None
         self._of_products: _ProductPacking | None = None
-        # What is raised if the driver refuses a launch, or if arguments cannot be packed here.
+        # The errors that are raised if the driver refuses a launch, or if arguments cannot be packed here.
         self._refusals = (cupy.cuda.driver.CUDADriverError, struct.error, AttributeError, KeyError, TypeError)
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0) -> None:
-        """Launch on the caller's current stream. CuPy packs arguments other than its arrays, None and NumPy scalars."""
+        """Launch on the caller's current stream. CuPy packs arguments of types other than `_formats` lists."""
         try:
             if self._of_calls is None:
                 packing = self._packing_of(args)
@@ -100,13 +101,13 @@ class DriverKernel:
             self._kernel(grid, block, args, shared_mem=shared_mem)
 
     def bind(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> Callable[..., None]:
-        """Return a launch with these arguments; see `Device.bind_kernel`."""
+        """Return a function without parameters that launches the kernel with these arguments."""
         through_cupy = bind_call(self._kernel, grid, block, args)
         try:
             packing = self._packing_of(args)
         except KeyError:
             return through_cupy
-        # Nobody writes to this memory again, so all calls use it.
+        # This memory is never written again, so all calls use it.
         memory = _Arguments(packing.layout.pack(*packing.values_of(args)), packing.offsets)
         start, current_stream, refusals = self._start(grid, block), self._current_stream, self._refusals
 
@@ -159,7 +160,7 @@ class DriverKernel:
         return launch
 
     def _product_packing_of(self, args: Sequence[Any], dtype: np.dtype[Any]) -> _ProductPacking:
-        """Return how to pack the arguments of a product. Raise KeyError if CuPy has to pack one."""
+        """Return how the arguments of a product are packed. Raise KeyError if CuPy has to pack one of them."""
         slots = _ADDRESS, _ADDRESS, *(2 * (_FORMATS[dtype.type],)), _FLAG, _FLAG  # in the order of `Passed`
         places = [place for place, arg in enumerate(args) if not isinstance(arg, Passed)]
         packing = self._packing_of([args[place] for place in places], slots)
@@ -171,7 +172,7 @@ class DriverKernel:
         return partial(self._launch, self._function, *_sizes(grid, block), shared_bytes)
 
     def _packing_of(self, args: Sequence[Any], slots: tuple[str, ...] = ()) -> _Packing:
-        """Return how to pack arguments behind values of other formats. Raise KeyError if CuPy has to pack one."""
+        """Return how arguments are packed behind the values `slots`. Raise KeyError if CuPy has to pack an argument."""
         return _Packing.of(slots, tuple([self._formats[type(arg)] for arg in args]))
 
 
@@ -182,7 +183,7 @@ def bind_call(
     args: Sequence[Any],
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
-    """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
+    """Bind arguments to a kernel. Return ``launch(x, y, alpha, beta, conjugate)``; all of these are optional."""
     if shared_bytes > _ALLOWED_SHARED_BYTES:
         kernel.max_dynamic_shared_size_bytes = shared_bytes  # an attribute of CuPy's kernels
     options = {"shared_mem": shared_bytes} if shared_bytes else {}
@@ -196,7 +197,7 @@ def bind_call(
 
 
 class _Packing:
-    """How values lie in memory: one after the other, each at a multiple of 8 bytes.
+    """The layout of values in memory: one after the other, each at a multiple of 8 bytes.
 
     Parameters
     ----------
@@ -217,7 +218,7 @@ class _Packing:
         layout, self.offsets = "", []
         for format in (*slots, *formats):
             self.offsets.append(struct.calcsize(layout))
-            layout += f"{format}0P"  # "0P" is no value, but the padding that an address behind it needs.
+            layout += f"{format}0P"  # "0P" packs nothing, but adds the padding that an address after it needs.
         self.layout = struct.Struct(layout)
         self._addresses = [position for position, format in enumerate(formats) if format == _ADDRESS]
         self._complex_numbers = [position for position, format in enumerate(formats) if format.endswith("s")]
@@ -225,11 +226,11 @@ class _Packing:
     @staticmethod
     @lru_cache(maxsize=1024)
     def of(slots: tuple[str, ...], formats: tuple[str, ...] = ()) -> _Packing:
-        """Return the packing for these formats. It is kept, because making one takes as long as many launches."""
+        """Return the packing for these formats. It is cached, because making it takes as long as many launches."""
         return _Packing(slots, formats)
 
     def values_of(self, args: Sequence[Any]) -> list[Any]:
-        """Return what `layout` packs for the arguments that follow the slots."""
+        """Return the values that `layout` packs for the arguments after the slots."""
         values = list(args)
         for position in self._addresses:
             array = values[position]
@@ -240,16 +241,16 @@ class _Packing:
 
 
 class _ProductPacking(NamedTuple):
-    """How to pack the arguments of a product's kernel. The first product that is bound chooses it for all.
+    """How the arguments of a product's kernel are packed. The first bound product chooses it for all.
 
     Attributes
     ----------
     packing : _Packing
-        That of all arguments: the six that each call passes, then the others.
+        The packing of all arguments: the six that each call passes, then the fixed ones.
     pack : callable
-        Writes the six to memory.
+        The function that writes the six arguments to memory.
     places : list of int
-        The places of the others among the kernel's arguments.
+        The places of the fixed arguments among the kernel's arguments.
     offsets : list of int
         The offset of each argument, in the kernel's order.
     """
@@ -283,14 +284,14 @@ class _Arguments:
     def __init__(self, contents: bytes, offsets: Sequence[int]) -> None:
         pointers = struct.Struct(f"{len(offsets)}P")
         self.values = bytearray(contents) + bytes(max(pointers.size, 1))
-        self._first_byte = c_char.from_buffer(self.values)  # While it exists, the memory stays where it is.
+        self._first_byte = c_char.from_buffer(self.values)  # While this object exists, the memory is not moved.
         start = addressof(self._first_byte)
         pointers.pack_into(self.values, len(contents), *[start + offset for offset in offsets])
         self.pointers = start + len(contents)
 
 
 class _Pool:
-    """Memory for the launches of a kernel, of which each takes some for itself.
+    """Blocks of memory for the launches of a kernel. Each launch uses one block.
 
     Parameters
     ----------
@@ -301,7 +302,7 @@ class _Pool:
     Attributes
     ----------
     free : list of _Arguments
-        Memory that no launch uses now.
+        Blocks that no launch uses at the moment.
     new_memory : callable
         ``new_memory()`` allocates memory for one more launch.
     """
@@ -311,7 +312,7 @@ class _Pool:
         self.free: list[_Arguments] = []
 
     def take(self) -> _Arguments:
-        """Return memory for one launch, which then appends it to `free`."""
+        """Return a block of memory for one launch, which must append it to `free` afterwards."""
         try:
             return self.free.pop()
         except IndexError:
@@ -319,7 +320,7 @@ class _Pool:
 
 
 def _sizes(grid: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the three sizes of a grid and those of a block."""
+    """Return three sizes of a grid and three of a block. Missing sizes are 1."""
     if len(grid) == len(block) == 3:
         return grid + block
     return (*grid, 1, 1)[:3] + (*block, 1, 1)[:3]

@@ -1,8 +1,8 @@
 """Locks that are released even if Ctrl-C interrupts the code that acquires them, and that a forked child can acquire.
 
-A child that is forked while another thread of its parent holds a lock has that lock, but not the thread that would
-release it. So the child makes all locks of this module new. What a lock guards may be used then: an object that is made
-under a lock is stored when it is complete, so the child makes again what another thread of the parent had begun.
+If a process is forked while another thread holds a lock, the child has that lock, but not the thread that would release
+it. So the child resets all locks of this module. That is safe: an object that is made under a lock is stored only when
+it is complete, so the child repeats the work that another thread of the parent had begun.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def make_lock() -> Any:
     return lock
 
 
-# Is held for the microseconds in which a value of `made_once` is made.
+# A thread holds it for the microseconds in which it makes a value of `made_once`.
 _making = make_lock()
 
 
 class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_property`)
-    """A property that is computed at its first use. All threads get the same object, also those that use it first.
+    """A property that is computed at its first use.
 
-    `functools.cached_property` may return different objects to threads that use it first at the same time.
+    All threads get the same object, even if they use it at the same time.
     """
 
     def __init__(self, make: Callable[[Any], _Value]) -> None:
@@ -67,29 +67,32 @@ class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_prop
         self._name, self._second_name = name, f"{name}_made_once"
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        if instance is None:  # An attribute of the class: the property itself, as with `property`.
+        if instance is None:  # Access through the class returns the property itself, as with `property`.
             return cast("_Value", self)
         with _making:
-            # Another thread may have made it since Python looked for it in the instance. The second name tells, because
-            # `instance.__dict__` would make every later access to an attribute of the instance slower.
+            # Another thread may have made the value since Python looked for it in the instance, so look under the
+            # second name. `instance.__dict__` would make every later access to an attribute of the instance slower.
             made: _Value | None = getattr(instance, self._second_name, None)
             if made is None:
                 made = self._make(instance)
                 setattr(instance, self._second_name, made)
-                setattr(instance, self._name, made)  # From now on, Python finds it without calling this method.
+                setattr(instance, self._name, made)  # From now on, Python finds the value without calling this method.
         return made
 
 
 def lock_of_instance() -> made_once[Any]:
-    """Return a lock for each instance of a class, as an attribute of the class.
+    """Return a property that gives each instance of a class its own lock.
 
-    The lock is made when it is first needed, because making one takes 1 µs, and most matrices never need one.
+    The lock is made when it is first needed, because making it takes 1 µs, and most matrices never need it.
     """
     return made_once(lambda instance: make_lock())
 
 
 def _locks_of_properties() -> Iterator[Any]:
-    """Return the locks of the cached properties of this package, which Python 3.11 holds while it computes one."""
+    """Return the locks of all cached properties of this package.
+
+    Python 3.11 holds such a lock while it computes the value.
+    """
     package = __name__.partition(".")[0]
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
     classes = {item for module in modules for item in vars(module).values() if isinstance(item, type)}
@@ -98,7 +101,7 @@ def _locks_of_properties() -> Iterator[Any]:
 
 
 def _renew_locks() -> None:
-    """Release the locks that threads of the parent hold. The thread that forked lives on, and keeps what it holds."""
+    """Reset the locks that other threads of the parent held. Locks of the thread that forked stay locked."""
     locks = [reference() for reference in list(_locks)]
     if sys.version_info < (3, 12):
         locks += _locks_of_properties()

@@ -1,4 +1,4 @@
-"""The arrays of a device: allocation, copies to and from the host through pinned memory, and what products can read."""
+"""The arrays of a device: allocation, copies to and from the host through pinned memory, and tests of operands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.device.threads import run_parts
 
-# A function that calls its argument until that returns True, and then returns.
+# A function that calls its argument repeatedly until it returns True.
 Wait = Callable[[Callable[[], bool]], None]
 
 
 class Memory(ABC):
-    """The arrays of a device.
+    """The methods of a device for its arrays.
 
     Attributes
     ----------
@@ -49,14 +49,14 @@ class Memory(ABC):
 
     @abstractmethod
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
-        """Return a contiguous result as a host array for the caller; the array itself on a CPU. Synchronizes."""
+        """Return a contiguous result as a host array for the caller; on a CPU, the array itself. Synchronizes."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """Allocate an array on this device, which must be the current device."""
         return self.xp.empty(shape, dtype)
 
     def no_values(self, dtype: np.dtype[Any]) -> Array:
-        """Return an array without elements, the same each time for one dtype."""
+        """Return an array without elements. Each call with the same dtype returns the same array."""
         return self._no_values(dtype)
 
     @cached_property
@@ -64,7 +64,7 @@ class Memory(ABC):
         return cache(partial(self.empty, 0))
 
     def fill_bytes(self, array: Array, byte: int) -> None:
-        """Set each byte of a contiguous array."""
+        """Set each byte of a contiguous array to `byte`."""
         array.view(np.uint8).fill(byte)
 
     def map_values(self, function: Callable[[Array], Array], values: Array) -> Array:
@@ -73,15 +73,15 @@ class Memory(ABC):
 
     @abstractmethod
     def can_read_vectors(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
-        """Return whether a product can be computed without converting `x` or `out`, and this device is current.
+        """Return whether a product needs no conversion of `x` and `out`, and this device is current.
 
-        For that, `x` and `out` (if it is not None) have to be contiguous vectors on this device, of this dtype and of
-        the sizes that a matrix of this shape requires, and must not overlap.
+        For that, `x` and `out` (if it is not None) must be contiguous vectors on this device, of this dtype and of the
+        sizes that a matrix of this shape requires, and must not overlap.
         """
 
     @abstractmethod
     def can_read_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
-        """Return whether X has columns, of `num_rows` elements, and can be read without conversion.
+        """Return whether X has at least one column, of `num_rows` elements, and can be read without conversion.
 
         X may be row-major, column-major or strided. This device must be current.
         """
@@ -94,24 +94,22 @@ class Memory(ABC):
         """
 
     def host_array(self, size: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Array]:
-        """Allocate an array in host memory that kernels can write. Return it as an array of the host and of the device.
-
-        It is made of zeros.
-        """
+        """Allocate zeros in host memory that kernels can write. Return the host array and the device array over it."""
         array = np.zeros(size, dtype)
         return array, array
 
     def read_async(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
         """Queue a copy of a small array to the host, and return a function that waits for the copy and returns it.
 
-        The optional `wait` does the waiting. Its argument is a function that returns whether the copy has been made.
+        That function calls ``wait(is_done)`` if `wait` is not None. ``is_done()`` returns whether the copy has been
+        made.
         """
         copy = self.download(array)
         return lambda: copy
 
 
 class _MemoryOf:
-    """The memory of a host array, from which NumPy makes another array."""
+    """An object that passes the memory of a host array to NumPy, which makes another array of it."""
 
     def __init__(self, owner: npt.NDArray[Any]) -> None:
         self.owner = owner
@@ -133,21 +131,21 @@ def alias_of(owner: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(_MemoryOf(owner))
 
 
-# Bytes of one pinned buffer: large enough that its copy runs at the full speed of the link, and small enough that the
-# host can fill one buffer while the device reads another.
+# Bytes of a pinned buffer: large enough for copies at the full speed of the link, and small enough that the host can
+# fill one buffer while the device reads another.
 CHUNK_BYTES = 4 << 20
 # Largest number of free buffers that are kept for reuse. If more threads copy at the same time, they allocate buffers
 # and free them.
 MAX_FREE_BUFFERS = 16
-# Bytes of results in pinned memory that callers may hold at the same time. Further results are ordinary arrays, because
-# pinned memory is no longer available to other processes, and CuPy's pool rounds sizes up and keeps freed memory.
+# Largest number of bytes of results in pinned memory that callers may hold. Further results are ordinary arrays,
+# because other processes cannot use pinned memory, and CuPy's pool rounds sizes up and keeps freed memory.
 MAX_PINNED_RESULTS = 2 << 30
-# Number of bytes that are copied in the time of one entry or row of a product, the unit of cost of `run_parts`.
+# Number of bytes whose copy takes as long as one entry or row of a product, which is the unit of cost of `run_parts`.
 BYTES_PER_COST = 8
 
 
 class _Buffer:  # on GPUs only
-    """A pinned buffer, and the event after which the buffer is free."""
+    """A pinned buffer, and the event after which it can be filled again."""
 
     def __init__(self, cupy: Any) -> None:
         memory = cupy.cuda.alloc_pinned_memory(CHUNK_BYTES)
@@ -159,8 +157,8 @@ class _Buffer:  # on GPUs only
 class Staging:  # on GPUs only
     """The pinned buffers of one device.
 
-    Any number of threads may use it at the same time. Each copy takes a buffer from a deque and puts it back, by
-    `popleft` and `append`, which are atomic.
+    Any number of threads may use this object at the same time. Each copy takes a buffer from a deque and puts it back,
+    by `popleft` and `append`, which are atomic.
 
     Parameters
     ----------
@@ -190,17 +188,17 @@ class Staging:  # on GPUs only
         return buffer
 
     def _release(self, buffer: _Buffer) -> None:
-        """Keep a buffer for reuse, or if enough are kept, free it when its last copy has ended. May synchronize."""
+        """Keep a buffer for reuse. If enough are kept, wait for its last copy and free it. May synchronize."""
         if len(self._free) < MAX_FREE_BUFFERS:
             self._free.append(buffer)
         else:
             buffer.event.synchronize()  # synchronizes
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        """Copy a contiguous host array to a new device array. When this returns, `host` may be changed.
+        """Copy a contiguous host array to a new device array. After the return, `host` may be changed.
 
-        The copy is queued on the caller's current stream. The last chunks are not waited for; earlier ones may be, to
-        reuse their buffers. May synchronize.
+        The copy is queued on the caller's current stream. The call waits for earlier chunks if their buffers are needed
+        again, but not for the last chunks. May synchronize.
         """
         runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
         result = self._cupy.empty(host.shape, host.dtype)
@@ -219,9 +217,9 @@ class Staging:  # on GPUs only
     def download(self, array: Array) -> npt.NDArray[Any]:
         """Copy a contiguous device array to a new host array. Synchronizes.
 
-        The array is in pinned memory if callers then hold at most `MAX_PINNED_RESULTS` bytes of results and the system
-        has pinned memory left. This memory returns to CuPy's pool when the array is freed. Otherwise it is an ordinary
-        array.
+        The host array is in pinned memory if callers then hold at most `MAX_PINNED_RESULTS` bytes of such results and
+        the system has pinned memory left. This memory returns to CuPy's pool when the array is freed. Otherwise the
+        host array is in ordinary memory.
         """
         memory = self._pinned_memory(array.nbytes)
         if memory is None:
@@ -233,7 +231,7 @@ class Staging:  # on GPUs only
         return result
 
     def _pinned_memory(self, nbytes: int) -> Any:
-        """Return pinned memory for a result, or None if callers hold too much or the system has no more."""
+        """Return pinned memory for a result; None if callers hold too much or the system has no more."""
         with self._lock:
             if self._pinned_results + nbytes > MAX_PINNED_RESULTS:
                 return None

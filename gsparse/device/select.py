@@ -53,8 +53,7 @@ def get_device(name: str | Device | None = None) -> Device:
     ----------
     name : {"auto", "cpu", "gpu", "gpu:N"} or Device, optional
         "auto" is the current GPU if there is one, otherwise the CPU. "cuda", "hip" and "rocm" mean the same as "gpu",
-        and "cpu:0" the same as "cpu".
-        The default is that of `default_device_name`.
+        and "cpu:0" the same as "cpu". The default is `default_device_name()`.
 
     Raises
     ------
@@ -95,6 +94,6 @@ def device_of(array: object) -> Device | None:
     package = type(array).__module__.partition(".")[0]
     if package not in ("cupy", "cupyx"):
         return None
-    values = array if package == "cupy" else getattr(array, "data", None)  # The sparse matrices are cupyx's.
+    values = array if package == "cupy" else getattr(array, "data", None)  # CuPy's sparse matrices are in cupyx.
     cupy_device = getattr(values, "device", None)
     return None if cupy_device is None else gpu_device(cupy_device.id)

@@ -1,4 +1,4 @@
-"""The work that a device has been given: its streams, waiting, timing and graphs of launches."""
+"""The work of a device: its streams, waiting, timing and graphs of launches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TO_DEVICE, TO_HOST = "host to device", "device to host"
 
 
 class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
-    """The streams of a device. These methods are right for the host, whose work is done when a call returns.
+    """The streams of a device. The methods of this class are for the host, whose work is done when a call returns.
 
     Attributes
     ----------
     has_events : bool
-        Whether the device has events, which tell when it did something.
+        Whether the device has events, which record when it reaches a point in a stream.
     """
 
     has_events: bool = False
@@ -36,14 +36,14 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return
 
     def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
-        """Make a call, and return a function that returns the seconds it took, or None while they are not known."""
+        """Make a call. Return a function that returns the seconds the call took, or None until they are known."""
         begin = time.perf_counter()
         call()
         seconds = time.perf_counter() - begin
         return lambda: seconds
 
     def timings_of(self, call: Callable[[], None]) -> list[float]:
-        """Return `NUM_TIMINGS` timings of how long one call keeps the device busy, in seconds. Synchronizes.
+        """Return `NUM_TIMINGS` timings, in seconds, of the device's work for one call. Synchronizes.
 
         A GPU captures the calls in a CUDA graph, so `call` must not wait for the device.
         """
@@ -51,7 +51,7 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return [self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS)]
 
     def seconds_of(self, call: Callable[[], None]) -> float:
-        """Return the time for which one call keeps the device busy, as the median of several. Synchronizes."""
+        """Return the seconds of the device's work for one call: the median of several timings. Synchronizes."""
         return statistics.median(self.timings_of(call))
 
     def record_event(self) -> Any:
@@ -66,7 +66,7 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         raise NotImplementedError("this device has no events")
 
     def release_event(self, event: Any) -> None:
-        """Keep an event, which nobody reads any more, for a later call of `record_event`."""
+        """Keep an event, which is no longer needed, for a later call of `record_event`."""
         return
 
     def is_capturing(self) -> bool:
@@ -74,7 +74,7 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return False
 
     def stream_key(self) -> Hashable:
-        """Return a key of the current stream. Work under the same key runs in the order in which it was launched."""
+        """Return a key of the current stream. Work with the same key runs in the order in which it was launched."""
         return threading.get_ident()
 
     def outside_capture(self) -> AbstractContextManager[Any]:
@@ -84,22 +84,19 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
     def own_stream(self) -> AbstractContextManager[Any]:
         """Queue the work of the block on another stream, after earlier and before later work of the caller's stream.
 
-        No other thread uses that stream meanwhile.
+        During the block, no other thread uses that stream.
         """
         return NO_CONTEXT
 
     def alongside(self, call: Callable[[], None]) -> Callable[[], None]:
         """Queue the work of `call` on a second stream, after earlier work of the caller's stream.
 
-        The second stream belongs to the calling thread. The returned function lets later work of the caller's stream
-        wait for this work, without waiting itself. It must be called before the next call of this method.
+        The second stream belongs to the calling thread. The returned function makes later work of the caller's stream
+        wait for the work of `call`; it does not block the host. Call it before the next call of this method.
         """
         call()
         return lambda: None
 
     def capture(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that repeats the launches of `call`; on a GPU, it launches a CUDA graph of them.
-
-        Use it within `own_stream`. `call` must neither wait nor allocate.
-        """
+        """Return a function that repeats the launches of `call`. On a GPU, it launches a CUDA graph of them."""
         return call

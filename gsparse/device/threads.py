@@ -5,9 +5,9 @@ The kernels of `gsparse.kernels.cpu` have threads of their own that never need t
 systems where those other threads do not work. Both replace the threading layers of numba: `workqueue` aborts the
 process when two threads enter it at once, and `omp` aborts a forked child.
 
-The thread that calls a product computes parts itself until none is left, and then waits only for the parts that other
-threads have begun. It never waits for a part that no thread has begun. So a product always ends, even if all threads
-of the pool are busy, if a part of another product calls it, or if no thread can be started.
+The calling thread computes parts until no part is left, and then waits only for parts that other threads have begun. So
+a product always ends, even if all threads of the pool are busy, if it is called from a part of another product, or if
+no thread can be started.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import numpy.typing as npt
 from gsparse._interrupt import uninterrupted
 from gsparse.errors import SettingsError
 
-# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Time of a product in µs with
-# one thread / with two threads, on a virtual machine with two CPUs, if the threads sleep, and if they are awake,
-# because another product has just ended:
+# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Times of a product in µs with
+# one thread / with two threads, on a virtual machine with two CPUs. The second thread is asleep, or awake because
+# another product has just ended:
 #   cost             8,000      40,000     96,000    160,000    256,000    870,912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# A second thread that is awake saves time from a cost of 10,000 to 20,000 on, and a sleeping one from 160,000 on. But
-# that one is awake for the next product then, so it is woken from 40,000 on.
+# A second thread that is awake saves time above a cost of 10,000 to 20,000, and a sleeping one above 160,000. It is
+# already woken above 40,000, because it is then awake for the next product.
 _NATIVE_COST = 20_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
@@ -54,31 +54,31 @@ _BLOCK = 2**16
 # The environment variables that set the number of threads. The first one that is set takes effect.
 _ENVIRONMENT = ("GSPARSE_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
-# In Python 3.14, Ctrl-C could leave the locks of an executor locked for ever; see `gsparse.device.locks`.
+# In Python 3.14, Ctrl-C could leave the locks of an executor locked forever; see `gsparse.device.locks`.
 _guarded = uninterrupted if sys.version_info[:2] == (3, 14) else nullcontext
 
 
 class _Pool:
-    """The threads that run Python functions. They are started when they are first needed."""
+    """The threads that run Python functions. They are started at the first use."""
 
     def __init__(self) -> None:
         self.executor: ThreadPoolExecutor | None = None
 
     @cached_property
     def num_threads(self) -> int:
-        """The number that a product may use, including the calling thread.
+        """The number of threads that a product may use, including the calling thread.
 
-        The environment is read at the first use only, because a nanny of dask sets it after its worker has imported
-        this module.
+        The environment is read only at the first use, because a dask nanny sets it after its worker has imported this
+        module.
         """
         return _default_num_threads()
 
     def forget_threads(self) -> None:
-        """Let the threads end, or forget those of the parent in a forked child. The next job starts others."""
+        """Let the threads end; in a forked child, forget the parent's threads. The next work starts new ones."""
         self.executor = None
 
     def run(self, function: Callable[..., None], num_threads: int, args: tuple[Any, ...]) -> None:
-        """Compute parts on this thread and on others, and wait only for the parts that others have begun."""
+        """Compute parts on this and other threads, and wait only for parts that other threads have begun."""
         num_parts = num_threads * _PARTS_PER_THREAD
         parts = list(range(num_parts))
 
@@ -120,9 +120,9 @@ def _parse_num_threads(num_threads: Any) -> int:
 
 
 def _default_num_threads() -> int:
-    """Return the number of threads that the environment sets, or else the number of available CPUs."""
+    """Return the number of threads that the environment sets; without a setting, the number of available CPUs."""
     for name in _ENVIRONMENT:
-        # OpenMP allows a list with a number for each level of nesting.
+        # OpenMP allows a list of numbers, one for each level of nesting.
         text = os.environ.get(name, "").split(",")[0].strip()
         if text.isdecimal() and int(text) > 0:
             return int(text)
@@ -150,8 +150,8 @@ def get_num_threads() -> int:
     Returns
     -------
     int
-        At the first use, the first of ``GSPARSE_NUM_THREADS``, ``NUMBA_NUM_THREADS`` and ``OMP_NUM_THREADS`` that is
-        set, or else the number of CPUs on which the process may run.
+        The number that `set_num_threads` set. Without it, the first of ``GSPARSE_NUM_THREADS``, ``NUMBA_NUM_THREADS``
+        and ``OMP_NUM_THREADS`` that is set at the first use; else the number of CPUs on which the process may run.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that one product may use, in the whole process.
 
     `threadpoolctl.threadpool_limits` sets it too. The results of a kernel do not depend on this number, not even in the
-    last bit. A matrix chooses its format for the number of threads at its first product, and keeps that format, so that
-    its products have the same bits from then on. ``A.release()`` lets it choose again.
+    last bit. A matrix chooses its format for the number of threads at its first product. It keeps that format when the
+    number changes, so that its products keep the same bits. ``A.release()`` lets it choose again.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts, on this thread and on at most `helpers`
         threads of another pool, and returns True; or it runs none of them and returns False.
     cost : int
-        The entries plus rows of the product, which decide the number of threads.
+        Number of entries plus rows of the product, which determines the number of threads.
     *args
         Further arguments of the function.
 
@@ -229,25 +229,25 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
 
 
 def is_for_one_thread(function: Callable[..., None], cost: int) -> bool:
-    """Return whether `run_parts` makes one part of this work, however many threads there are."""
+    """Return whether `run_parts` runs work of this cost on one thread, even if there are more."""
     return _most_threads(getattr(function, "hand_out", None), cost) < 2
 
 
 def _most_threads(hand_out: Any, cost: int) -> int:
-    """Return the number of threads that shorten this work."""
+    """Return the largest number of threads with which work of this cost still gets faster."""
     return isqrt(cost // _WAKE_COST) if hand_out is None else cost // _NATIVE_COST
 
 
 def map_elements(
     function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], values: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Return ``function(values)`` for a function of NumPy that maps each element; large arrays are mapped by threads.
+    """Return ``function(values)`` for an elementwise NumPy function. Large arrays are divided among threads.
 
     Parameters
     ----------
     function : callable
-        It releases the GIL, as NumPy's functions do. Each thread runs it in a copy of the caller's context, in which
-        `numpy.errstate` applies.
+        It releases the GIL, as NumPy's functions do. Each thread runs it in a copy of the caller's context, so that the
+        caller's `numpy.errstate` applies.
     values : ndarray, one-dimensional
 
     Examples
@@ -273,6 +273,6 @@ def _map_blocks(
     values: npt.NDArray[Any],
     result: npt.NDArray[Any],
 ) -> None:
-    context = context.copy()  # because no two threads can be in the same one
+    context = context.copy()  # two threads cannot use the same context
     for begin in range(_BLOCK * (1 + part), values.size, _BLOCK * num_parts):
         result[begin : begin + _BLOCK] = context.run(function, values[begin : begin + _BLOCK])

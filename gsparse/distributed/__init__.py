@@ -1,4 +1,4 @@
-"""Row blocks of one matrix on several ranks: partition → halo → communicator.
+"""A matrix whose rows are divided among several ranks, which multiply and solve together.
 
 Each rank owns consecutive rows of the matrix, and the entries of vectors that belong to these rows. For a product, a
 rank also needs entries that other ranks own, its ghosts. The ranks send them to each other in one exchange.
@@ -48,7 +48,7 @@ _NEED_DASK = {
     "from_dask_array": "client.distribute",
     "from_loaders": "client.distribute",
 }
-if find_spec("distributed") is not None:  # otherwise, ``import *`` would raise an error
+if find_spec("distributed") is not None:  # without dask, ``import *`` would raise an error
     __all__ += list(_NEED_DASK)
 
 

@@ -1,6 +1,6 @@
-"""The checks that all readers share: no header is trusted until the size of the file and SciPy's checks confirm it.
+"""The checks that all readers share: a header is trusted only after the size of the file and SciPy's checks confirm it.
 
-They are necessary because SciPy's conversions trust indices (one that is out of range is a segmentation fault), and
+They are necessary because SciPy's conversions trust indices (an index out of range is a segmentation fault), and
 because SciPy's parsers allocate as much memory as a header says.
 """
 
@@ -20,13 +20,13 @@ from gsparse.errors import DeviceMemoryError, FileFormatError
 # Largest compression ratio of a deflate stream, according to the documentation of zlib.
 DEFLATE_RATIO = 1032
 
-# CSR has a pointer for each row, even for an empty one. The row pointers may take the larger of these two: a fixed
-# number of bytes (for 33 million rows), and a number of bytes for each byte of the file.
+# CSR has a pointer for each row, even for an empty one. Row pointers may take _FREE_POINTER_BYTES (33 million rows), or
+# _POINTER_BYTES_PER_BYTE for each byte of the file if that is more.
 _FREE_POINTER_BYTES = 1 << 28
 _POINTER_BYTES_PER_BYTE = 64
 
-# SciPy's conversion from DIA visits each diagonal in each row. It may take the larger of these two: a fixed number of
-# visits (about a third of a second), and a number of visits for each stored value.
+# SciPy's conversion from DIA visits each diagonal in each row. The number of visits may be _FREE_VISITS (about a third
+# of a second), or _VISITS_PER_VALUE for each stored value if that is more.
 _FREE_VISITS = 1 << 28
 _VISITS_PER_VALUE = 64
 
@@ -35,8 +35,8 @@ _VISITS_PER_VALUE = 64
 def scipy_matrices() -> Iterator[None]:
     """Let SciPy make objects of its matrix classes without a DeprecationWarning.
 
-    From SciPy 1.19 on, `spmatrix.__init__` warns that `csr_array` replaces `csr_matrix`. A user of gsparse who has a
-    file of such a matrix, or code that needs one, would be shown lines of gsparse that cannot be changed.
+    From SciPy 1.19 on, `spmatrix.__init__` warns that `csr_array` replaces `csr_matrix`. Users whose files or code need
+    such a matrix would see warnings about lines of gsparse, which they cannot change.
     """
     if "__init__" not in vars(sp.spmatrix):  # SciPy before 1.19
         yield
@@ -50,7 +50,7 @@ def scipy_matrices() -> Iterator[None]:
 def reading(path: Path, writer: str) -> Iterator[None]:
     """Turn every error of a parser (zlib, zipfile, KeyError, ValueError, EOFError, …) into one error with a remedy.
 
-    Pipes and devices are refused before they are opened. Opening or reading them may never end, and they have no size
+    Pipes and devices are refused before they are opened: opening or reading them may never end, and they have no size
     with which a header could be checked.
 
     Parameters
@@ -62,8 +62,7 @@ def reading(path: Path, writer: str) -> Iterator[None]:
     Raises
     ------
     FileFormatError
-        If `path` is a pipe or a device, if the block raises NotImplementedError, because the file is of a kind that is
-        not read, or for any other error of the block that is not one of the following.
+        If `path` is a pipe or a device, or for any error of the block that is not named below.
     DeviceMemoryError
         If the block raises MemoryError.
     FileNotFoundError, IsADirectoryError, PermissionError
@@ -106,7 +105,7 @@ def as_csr(array: Any, num_bytes: int) -> sp.csr_array:
     Raises
     ------
     ValueError, TypeError
-        From SciPy, or from a check of this function. `reading` makes an error with the name of the file from it.
+        From SciPy, or from a check of this function. `reading` adds the name of the file.
     """
     if array.ndim not in (1, 2):
         raise ValueError(f"a matrix has two dimensions, this has shape {array.shape}")
@@ -143,7 +142,7 @@ def check_rows(shape: tuple[int, ...], num_bytes: int) -> None:
 
 
 def _check_diagonals(array: Any) -> None:
-    """Raise ValueError if most of the rows and diagonals that a conversion would visit hold no value."""
+    """Raise ValueError if a DIA array is nearly empty: a conversion visits each row once for each diagonal."""
     num_rows, num_diagonals = array.shape[0], len(array.offsets)
     if num_rows * num_diagonals > max(_FREE_VISITS, _VISITS_PER_VALUE * array.data.size):
         raise ValueError(

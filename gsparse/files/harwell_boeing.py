@@ -3,10 +3,10 @@
 SciPy's reader serves few of these files (no symmetry, formats I and E only), so this module reads them itself: real
 and integer assembled matrices, whose numbers are in Fortran's formats I, E, D, F or G.
 
-In Fortran, the width of the format alone says where a number is. Lines with the right number of words are read from
-blank to blank all the same, because the numbers that SciPy's writer writes are one character narrower than its header
-says. In SciPy's files, a negative number may even touch the one before it, so that no reader can tell them apart.
-Therefore this module writes files itself, too.
+In Fortran, only the width in the format says where a number is. But SciPy's writer writes numbers that are one
+character narrower than its header says. So a line with the right number of words is split at blanks instead. In SciPy's
+files, a negative number may even touch the number before it, so that no reader can separate them. Therefore this module
+also writes files itself.
 
 References
 ----------
@@ -28,24 +28,25 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import as_csr
 
-# The suffixes that collections use. Except for the first two, a suffix is the type of the matrix: its values (real,
-# pattern …), its symmetry, and whether it is assembled.
+# The suffixes that collections use. The suffixes after the first two name the type of the matrix: its values (real,
+# integer …), its symmetry, and "a" for assembled.
 _UNTYPED = (".hb", ".rb")
 READ_ONLY = (".rsa", ".rra", ".rza", ".isa")
 SUFFIXES = (*_UNTYPED, ".rua", ".iua", *READ_ONLY)
 
-# The symmetry, which is the second letter of the type: the values of the other triangle as a function of the stored
-# ones, and the letters of matrices without a symmetry (unsymmetric, rectangular).
+# The second letter of the type is the symmetry. For each symmetry, the function that maps the stored values to those of
+# the other triangle; then the letters for no symmetry (unsymmetric, rectangular).
 _MIRRORED_VALUES: dict[str, Any] = {"S": np.positive, "Z": np.negative}
 _NO_SYMMETRY = "UR"
-# A format of Fortran: a scale factor, the numbers in a line, the kind of number, and the characters of a number.
+# A format of Fortran: a scale factor, the numbers per line, the letter of the kind of number, and the characters per
+# number.
 _FORMAT = re.compile(r"\(\s*(?:(-?\d+)P\s*,?\s*)?(\d*)[IEFDG](\d+)[^()]*\)", re.IGNORECASE)
-# What stands before the digits of an exponent: a letter of Fortran, or nothing before a sign (1.5-300).
+# The start of an exponent: a letter, or in Fortran also a sign without a letter (1.5-300).
 _EXPONENT = re.compile(r"[DdEe]|(?<=[0-9.])(?=[+-])")
 
 
 class _Format(NamedTuple):
-    """A format of Fortran: the numbers in a line, the characters of a number, and the power of 10 in its scale."""
+    """A format of Fortran: its text, the numbers per line, the characters per number, and the scale factor."""
 
     text: str
     repeat: int
@@ -54,7 +55,7 @@ class _Format(NamedTuple):
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read a real or integer assembled matrix, symmetric, skew-symmetric or neither. Ignore its right-hand sides."""
+    """Read a real or integer assembled matrix, perhaps symmetric or skew-symmetric. Ignore right-hand sides."""
     lines = path.read_text(encoding="latin-1").splitlines()
     if len(lines) < 4:
         raise ValueError(f"its header has four lines, it has {len(lines)}")
@@ -64,7 +65,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
             f"its type is {kind!r}; readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
         )
     num_rows, num_cols, entries = (int(lines[2][begin : begin + 14]) for begin in (14, 28, 42))
-    begin = 4 if lines[1][56:70].strip() in ("", "0") else 5  # a line on right-hand sides
+    begin = 4 if lines[1][56:70].strip() in ("", "0") else 5  # a line about right-hand sides
     sections = []
     dtypes = np.int64, np.int64, np.int64 if kind[0] == "I" else np.float64
     for k, (format, size) in enumerate(zip(_formats(lines[3]), (num_cols + 1, entries, entries), strict=True), 1):
@@ -86,7 +87,7 @@ def _formats(line: str) -> list[_Format]:
     Raises
     ------
     NotImplementedError
-        If a format is not one that is read.
+        If a format is not supported.
     """
     formats = []
     for text in re.findall(r"\([^)]*\)*", line)[:3]:
@@ -111,7 +112,7 @@ def _numbers(lines: list[str], begin: int, end: int, size: int, format: _Format,
             words = [line[k : k + format.width] for k in range(0, len(line), format.width)]
         if dtype is np.float64:
             words = [_EXPONENT.sub("E", word.strip()) for word in words]
-            if format.scale and not all("E" in word for word in words):  # Fortran divides these by a power of 10.
+            if format.scale and not all("E" in word for word in words):  # Fortran divides them by a power of 10.
                 raise NotImplementedError(
                     f"its format {format.text} has a scale factor, and numbers without an exponent"
                 )
@@ -147,7 +148,7 @@ def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> N
         raise ValueError(f"Harwell-Boeing files hold real and integer matrices, this is {A.dtype}: write a .mtx file")
     if A.nnz == 0:
         raise ValueError("Harwell-Boeing files hold matrices with entries, this one has none: write a .mtx file")
-    typed = ".rua" if A.dtype.kind == "f" else ".iua"  # SciPy writes all entries, even if the matrix is symmetric.
+    typed = ".rua" if A.dtype.kind == "f" else ".iua"  # All entries are written, even if the matrix is symmetric.
     if ending not in (*_UNTYPED, typed):
         raise ValueError(
             f"a matrix of {A.dtype} is written with all its entries, type {typed[1:].upper()}: name it {typed}"
@@ -172,7 +173,7 @@ def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> N
 
 
 def _format_for(numbers: Any) -> _Format:
-    """Return a format whose fields hold each of these numbers and, for readers that split at blanks, one blank."""
+    """Return a format whose fields hold each of these numbers and a blank, for readers that split at blanks."""
     if numbers.dtype.kind == "f":
         return _Format("(3E25.16)", 3, 25)  # 17 digits determine a float64; the longest is -1.2345678901234567E-300
     width = 1 + max(len(str(numbers.min())), len(str(numbers.max())))

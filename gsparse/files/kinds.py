@@ -16,10 +16,10 @@ from gsparse.writing import replacing
 
 
 class _Kind(NamedTuple):
-    """How files of one kind are read and written.
+    """The functions that read and write files of one kind.
 
-    `writer` names another function that writes such files, for error messages. `has_names` says whether the matrices in
-    such a file have names.
+    `writer` is the name of a function that writes such files, for error messages. `has_names` says whether the matrices
+    in such a file have names.
     """
 
     read: Callable[[Path, str | None], sp.csr_array]
@@ -40,7 +40,7 @@ _KINDS = {
     },
 }
 
-# The suffixes of the files that can be read, and of those that can be written.
+# The suffixes of files that can be read, and of files that can be written.
 SUFFIXES = tuple(_KINDS)
 WRITTEN = tuple(ending for ending in SUFFIXES if ending not in harwell_boeing.READ_ONLY)
 
@@ -67,7 +67,7 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
         ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
     name : str, optional
         The name of a variable in a ``.mat`` file, or of a field of a structure, such as ``Problem.A``. By default, the
-        only sparse matrix in the file; if all matrices are full, the only one; if there is no matrix, ``Problem.A``.
+        only sparse matrix in the file; if there is none, the only full matrix; if there is no matrix, ``Problem.A``.
         Other kinds of file hold one matrix, without a name.
 
     Returns
@@ -80,7 +80,7 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
     FileNotFoundError, IsADirectoryError, PermissionError
     FileFormatError
         If the kind of file is unknown, if a name is passed for a kind without names, if a ``.mat`` file holds no such
-        variable, or several matrices and no name is passed, or if the file is truncated or malformed.
+        variable, or several matrices although no name is passed, or if the file is truncated or malformed.
     DeviceMemoryError
         If the memory of the host does not suffice.
 
@@ -105,8 +105,8 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
     Parameters
     ----------
     path : path-like
-        A name as in `read_file`. Harwell–Boeing files are written with all entries even if the matrix is symmetric,
-        so their type is ``RUA`` for real values and ``IUA`` for integers. The suffix of another type is refused.
+        A name as in `read_file`. Harwell–Boeing files hold all entries, even if the matrix is symmetric, so their type
+        is ``RUA`` for real values and ``IUA`` for integers. Suffixes of other types are refused.
     A : sparse array or matrix, shape (M, N)
         Duplicate entries are added. Only ``.npz`` keeps the dtype of the values. The other kinds of file hold the same
         values in a wider dtype, and round values of extended precision.

@@ -26,35 +26,32 @@ from gsparse.files.checks import as_csr
 
 DEFAULT_NAME = "A"
 
-# The valid names of a variable in MATLAB. SciPy omits variables with some other names, with a warning, and writes the
-# rest.
+# The valid names of MATLAB variables. SciPy omits variables with some of the other names, with a warning, and writes
+# the rest.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 # The name, the shape and the class of a variable.
 _Variable = tuple[str, tuple[int, ...], str]
 
-# The classes of variables in files of version 5, whose numbers begin with 1; those of matrices of numbers; and those of
-# variables that contain variables.
+# The classes of variables in files of version 5, in the order of their numbers (from 1); the classes of matrices of
+# numbers; and the classes of variables that contain variables.
 _INTEGERS = [f"{u}int{n}" for n in (8, 16, 32, 64) for u in ("", "u")]
 _CLASSES = ("", "cell", "struct", "object", "char", "sparse", "double", "single", *_INTEGERS, "function", "opaque")
 _NUMBERS = ("sparse", "double", "single", *_INTEGERS)
 _CONTAINERS = ("cell", "struct", "object", "function", "opaque")
 # The types of the element of a variable, plain and compressed.
 _MATRIX, _COMPRESSED = 14, 15
-# The bytes of one number, by the type of the element.
+# The bytes of one number, for each type of an element.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
-# Largest number of bytes of flags, of sizes (SciPy reads up to 32) and of a name (MATLAB's have up to 63).
+# Largest number of bytes of the flags, of the sizes (SciPy reads up to 32 sizes) and of the name (MATLAB's names have
+# up to 63 characters).
 _MAX_HEAD_BYTES = 1 << 10
-# Bytes that are read at once, compressed or not.
+# Number of bytes that are read at a time, compressed or not.
 _PIECE = 1 << 14
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read the variable with this name, or else the only sparse matrix, or the only matrix if all are full.
-
-    `name` may also be a field of a structure, such as ``Problem.A`` in the files of the SuiteSparse collection. In
-    these files, `name` can also be omitted.
-    """
+    """Read the variable `name`; by default the only sparse matrix, or the only matrix if all are full."""
     with path.open("rb") as file:
         version, _ = scipy.io.matlab.matfile_version(file)
         if version != 1:
@@ -79,7 +76,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
 
 
 def _variables(file: IO[bytes], num_bytes: int) -> list[_Variable]:
-    """Return the variables that have a name.
+    """Return the name, shape and class of each variable that has a name.
 
     Raises
     ------
@@ -108,7 +105,7 @@ def _variables(file: IO[bytes], num_bytes: int) -> list[_Variable]:
 
 
 def _variable(stream: IO[bytes], left: int, order: str) -> _Variable:
-    """Check the elements of a variable: flags, sizes, a name, and then numbers, or variables in a container."""
+    """Check the elements of a variable: flags, sizes, a name, then numbers, or in a container further variables."""
     allowed, matlab_class = set(_ITEM_BYTES), ""
     sizes: tuple[int, ...] = ()
     name, place = "", 0
@@ -143,7 +140,7 @@ def _variable(stream: IO[bytes], left: int, order: str) -> _Variable:
 
 
 def _read_tag(stream: IO[bytes], left: int, order: str) -> tuple[int, int, bytes | None]:
-    """Return the type and the size of an element, and its bytes if they are stored within the tag."""
+    """Return the type and the size of an element, and its bytes if the tag contains them, else None."""
     tag, available, body = _read(stream, 8), left - 8, None
     kind, size = struct.unpack(f"{order}II", tag)
     if kind >> 16:
@@ -155,7 +152,10 @@ def _read_tag(stream: IO[bytes], left: int, order: str) -> tuple[int, int, bytes
 
 
 def _fits(matlab_class: str, place: int, sizes: tuple[int, ...], count: int) -> bool:
-    """Return whether a full matrix may have `count` values, or a sparse matrix `count` column pointers."""
+    """Return whether a variable of these sizes may have `count` numbers in its element number `place`.
+
+    A full matrix must have as many values as elements. A sparse matrix must have a column pointer more than columns.
+    """
     if matlab_class == "sparse":
         return place != 4 or (len(sizes) == 2 and count == sizes[1] + 1)
     return matlab_class not in _NUMBERS or place not in (3, 4) or count == math.prod(sizes)
@@ -169,7 +169,7 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 class _Inflated(io.RawIOBase):
-    """The bytes of a compressed element of a file, of which only as many as are asked for are in memory."""
+    """A stream of the decompressed bytes of an element. Only the bytes of the current read are in memory."""
 
     def __init__(self, file: IO[bytes], count: int) -> None:
         self._file, self._left, self._inflate = file, count, zlib.decompressobj()
@@ -192,9 +192,9 @@ class _Inflated(io.RawIOBase):
 
 
 def _choose(file: str, variables: list[_Variable], name: str | None) -> str:
-    """Return the name of the matrix to read, with the names of fields after dots.
+    """Return the name of the matrix to read, followed by the names of fields after dots.
 
-    An error is a FileFormatError already, because the file is valid, and `reading` must not call it malformed.
+    Errors are FileFormatErrors already: the file is valid, so `reading` must not call it malformed.
     """
     if name is not None:
         if name.partition(".")[0] not in [n for n, _, _ in variables]:
@@ -215,7 +215,7 @@ def _choose(file: str, variables: list[_Variable], name: str | None) -> str:
 
 
 def _describe(variables: list[_Variable]) -> str:
-    """Return the names of variables with their shapes, and with their classes if these are not numbers."""
+    """Return the names and shapes of variables, and the classes of variables that are not matrices of numbers."""
     described = []
     for name, shape, kind in variables:
         words = "×".join(map(str, shape)), "" if kind in _NUMBERS else kind
@@ -229,7 +229,7 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     Raises
     ------
     ValueError
-        If a double cannot hold an integer of A exactly, or `name` is no name of a variable.
+        If a double cannot hold an integer of A exactly, or `name` is not a valid name of a variable.
     """
     name = DEFAULT_NAME if name is None else name
     if not _NAME.fullmatch(name):

@@ -18,32 +18,32 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
-# Another function that writes such files, for error messages.
+# The name of another function that writes such files, for error messages.
 WRITER = "scipy.io.mmwrite"
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 # Largest compression ratio. A block of bzip2 can hold 900,000 bytes of text in about 40 bytes. Runs of a single byte
-# can be even shorter, but are no valid entries.
+# can be compressed further, but they are not valid entries.
 _MAX_RATIOS = {".gz": DEFLATE_RATIO, ".bz2": 1 << 15}
-# Bytes of the shortest line of an entry, "1 1\n", and of a value, "1\n".
+# Bytes of the shortest possible line: an entry "1 1\n", or a value "1\n".
 _LINE_BYTES = {"coordinate": 4, "array": 2}
-# Largest number of bytes of a line. The limit of NIST is 1024.
+# Largest number of bytes of a line. NIST's limit is 1024.
 _LINE = 1 << 16
-# Largest number of bytes of the header, whose comments a compressed file can repeat millions of times. A comment of the
-# SuiteSparse collection takes some kilobytes.
+# Largest number of bytes of the header. A compressed file could repeat comments millions of times. Comments in the
+# SuiteSparse collection take some kilobytes.
 _HEADER = 1 << 20
-# Number of bytes that the parser gets at a time. Files of 30 MB were read fastest with about half a megabyte.
+# Number of bytes that the parser receives at a time. Files of 30 MB were read fastest with about half a megabyte.
 _CHUNK = 1 << 19
 
-# What a whole number and a number look like. Exponents may be Fortran's (1.0D3). SciPy reads no plus sign before a
-# number. Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
+# Patterns of whole numbers and numbers. Exponents may be Fortran's (1.0D3). SciPy reads no plus sign before a number.
+# Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
 _WHOLE = rb"-?+[0-9]++"
 _EXPONENT = rb"(?:[eEdD][+-]?+[0-9]++)?+"
 _REAL = rb"-?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
     _EXPONENT,
     _EXPONENT,
 )
-# For each field, the numbers that a line has after its position, and the words for them in error messages.
+# For each field, the patterns of the numbers after the position in a line, and a text for error messages.
 _VALUES: dict[str, tuple[list[bytes], str]] = {
     "pattern": ([], "nothing else"),
     "integer": ([_WHOLE], "a whole number"),
@@ -52,7 +52,7 @@ _VALUES: dict[str, tuple[list[bytes], str]] = {
     "double": ([_REAL], "a number"),
     "complex": ([_REAL, _REAL], "two numbers"),
 }
-# For each layout, the numbers that are the position, at the beginning of a line, and the words for them.
+# For each layout, the patterns of the position at the beginning of a line, and a text for error messages.
 _POSITION = {"coordinate": ([_WHOLE, _WHOLE], "a row, a column and "), "array": ([], "")}
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
 # A plus sign before a number, at the beginning or after a blank.
@@ -75,14 +75,14 @@ class MatrixMarketHeader(NamedTuple):
 
     @property
     def num_lines(self) -> int:
-        """The number of lines that must follow. Of a symmetric array, only the lower triangle is listed."""
+        """The number of lines that must follow. A symmetric array lists only its lower triangle."""
         if self.layout == "coordinate" or self.symmetry == "general":
             return self.entries
         return self.num_rows * (self.num_rows + (-1 if self.symmetry == "skew-symmetric" else 1)) // 2
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read a matrix, or an array without its zeros."""
+    """Read a matrix. An array becomes a matrix without its zeros."""
     num_bytes = path.stat().st_size
     with opened(path) as (header, stream):
         check_rows(header.shape, num_bytes)
@@ -94,7 +94,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
-    """Open a file, check its header against the size of the file, and yield it with the stream after the header.
+    """Open a file, check its header against the size of the file, and yield the header and the open file.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
 
 
 def parse(stream: IO[bytes]) -> Any:
-    """Parse a file from its banner on with SciPy. Return COO, or a dense array.
+    """Parse a file from its first byte with SciPy. Return a COO array or a dense array.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def rest_of_line(stream: IO[bytes]) -> bytes:
     Raises
     ------
     ValueError
-        If the line is so long that the file holds no matrix. Its end might take all memory.
+        If the line is so long that the file cannot hold a matrix. Reading it whole might take all memory.
     """
     rest = stream.readline(_LINE)
     if len(rest) == _LINE and not rest.endswith(b"\n"):
@@ -148,7 +148,7 @@ def without_entries(header: MatrixMarketHeader) -> sp.coo_array:
 
 
 class _Stream:
-    """A file that is open for reading, of whose text no more than `most` bytes and one `read` are read."""
+    """A file open for reading. Reading raises an error when more than about `most` bytes of text have been read."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file, self._most = file, most
@@ -169,7 +169,7 @@ class _Text:
 
     SciPy's parser reads a number up to the first character that does not belong to it, and skips the rest: it reads 1
     from ``1.0D3`` and from ``1,5``. It crashes (SIGSEGV) at a null byte, and if the last line does not end with a
-    newline. This stream refuses lines that are not read to their end, writes Fortran's exponents with an E, leaves out
+    newline. This stream refuses lines that SciPy would not read to the end, writes Fortran's exponents with an E, drops
     plus signs before numbers, and appends a newline.
 
     Parameters
@@ -187,7 +187,7 @@ class _Text:
         self._valid = re.compile(rb"(?:[ \t\r]*+(?:%b[ \t\r]*+)?+\n)*+" % numbers)
 
     def read(self, size: int) -> bytes:
-        """Return the header first, then about `_CHUNK` bytes that end with a line, whatever `size` is."""
+        """Return the header first, then about `_CHUNK` bytes at a time up to the end of a line. `size` is ignored."""
         is_header = self._line == 0
         text = self._stream.read(self._header_bytes if is_header else _CHUNK)
         if not is_header:
@@ -203,7 +203,7 @@ class _Text:
 
     def _checked(self, text: bytes) -> bytes:
         end = self._end_of_valid(text)
-        if end < len(text):  # Plus signs are rare, so they are looked for only now.
+        if end < len(text):  # Plus signs are rare, so they are removed only if a line is invalid.
             text = _PLUS.sub(b"", text)
             end = self._end_of_valid(text)
         if end < len(text):
@@ -219,7 +219,7 @@ class _Text:
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a matrix. Values of up to double precision are written such that they are read back to the last bit."""
+    """Write a matrix. Values of up to double precision are read back with the same bits."""
     if A.dtype.kind in "fc":
         A = A.astype(np.result_type(A.dtype, np.float64))
     # The namespace hides `seek`, which SciPy would call, and which a compressed file does not support.
@@ -227,7 +227,7 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
 
 
 def compressed_writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], None]:
-    """Return `write` for a compressed file."""
+    """Return a function that writes compressed files with this suffix."""
 
     def write_compressed(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
         with _OPENERS[ending](file, "wb") as stream:
@@ -237,7 +237,7 @@ def compressed_writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | N
 
 
 def _read_header(stream: IO[bytes]) -> MatrixMarketHeader:
-    """Read the lines up to the line of sizes, and return the header."""
+    """Read the lines up to and including the line of sizes, and return the header."""
     line = stream.readline(_LINE)
     if line.lower().split()[1:2] == [b"vector"]:
         raise NotImplementedError("it holds a vector, no matrix")
@@ -263,7 +263,7 @@ def _check(header: MatrixMarketHeader, text_bytes: int) -> None:
 
 
 def _empty(header: MatrixMarketHeader, stream: IO[bytes]) -> sp.csr_array:
-    """Return the matrix of an array without values."""
+    """Return the matrix of an array that has no values."""
     if stream.read(_LINE).strip():
         raise ValueError(f"Too many lines in file: an array of shape {header.shape} has no values")
     return sp.csr_array(without_entries(header))

@@ -13,10 +13,10 @@ import scipy.sparse as sp
 from gsparse.errors import FileFormatError
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows, scipy_matrices
 
-# Another function that writes such files, for error messages.
+# The name of another function that writes such files, for error messages.
 WRITER = "scipy.sparse.save_npz"
 
-# Bytes that a member of the archive may have in addition to what its compressed size allows.
+# Number of bytes that a member of the archive may have beyond the limit by its compressed size.
 _MEMBER_BYTES = 64
 _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -33,11 +33,11 @@ class ArrayHeader(NamedTuple):
 
 def read(path: Path, name: str | None) -> sp.csr_array:
     """Load a matrix of any of SciPy's formats."""
-    # The file is opened here, because NumPy would leave a file open that is not an archive.
+    # The file is opened here, because NumPy would leave it open if it is not an archive.
     with path.open("rb") as file:
         with zipfile.ZipFile(file) as archive:
             members = headers(archive)
-        if "format" not in members:  # A valid archive, for example one of numpy.savez.
+        if "format" not in members:  # a valid archive, for example of numpy.savez
             names = ", ".join(members) or "nothing"
             raise FileFormatError(
                 f"{path.name} does not contain a sparse matrix: it holds {names}; write it with {WRITER}"
@@ -57,7 +57,9 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
 
 
 def headers(archive: zipfile.ZipFile) -> dict[str, ArrayHeader]:
-    """Return the header of each array. Raise ValueError if an array cannot be as large as its header says.
+    """Return the header of each array in an archive.
+
+    An error is raised if an array cannot be as large as its header says.
 
     Raises
     ------
@@ -67,7 +69,7 @@ def headers(archive: zipfile.ZipFile) -> dict[str, ArrayHeader]:
 
 
 def array_header(stream: IO[bytes], name: str) -> ArrayHeader:
-    """Read the header of an array. Its numbers come next in the stream.
+    """Read the header of an array, and leave the stream at the first byte of its numbers.
 
     Raises
     ------

@@ -73,7 +73,7 @@ class Slices:
     slice_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice. Always int64, because padding can exceed 2**31 even if nnz does not.
     rows : array of int32, shape (num_slices * slice_size,), optional
-        The row in each place of the slices, or -1 for an empty place: one after the last row, or one of a long row.
+        The row in each place of the slices. -1 where there is none: after the last row, or instead of a long row.
     long_rows : LongRows or None
     long_length : int
         Rows with more entries than this are long rows. `NO_LIMIT` if `long_rows` is None.

@@ -16,8 +16,8 @@ MAX_BLOCK = 8
 class BlockRows:
     """The blocks of a matrix and their positions, without values.
 
-    A block row is divided into `row_lanes` *parts*, each of which has consecutive blocks of it, about the same number.
-    Part p of block row i has the number ``i * row_lanes + p``. On a GPU, each part has lanes of its own.
+    A block row is divided into `row_lanes` *parts* of about equally many consecutive blocks. Part p of block row i has
+    the number ``i * row_lanes + p``. On a GPU, each part has lanes of its own.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class BlockRows:
     part_indptr : array of int32 or int64, shape (num_parts + 1,)
         Part p has the blocks ``part_indptr[p]:part_indptr[p + 1]``, which are counted in the order of the CSR matrix.
     slices : Slices
-        The positions of the blocks, in which the rows are the parts.
+        The positions of the blocks: each part is a row of the slices, and each block an entry.
     columns : Columns
         The block column at each position.
     """
@@ -46,12 +46,12 @@ class BlockRows:
 
 @dataclass(frozen=True, eq=False)
 class Bsr(StoredMatrix):
-    """BSR arrays on one device: every block is full, so that zeros that are not entries are stored only as padding.
+    """BSR arrays on one device: every block is full, and zeros are stored only as padding.
 
-    Blocks have positions as the entries of blocked ELLPACK have them (`Slices`): in slices of `slice_size` parts of
-    block rows (`BlockRows`). Values are stored in the order in which the threads of a slice read them: for each step of
-    a slice, and for each column of a block, those of all rows of the slice side by side. So the element (r, c) of the
-    block at position k, of R x C elements, has the position
+    The positions of blocks are those of entries in blocked ELLPACK (`Slices`), whose rows are here the parts of block
+    rows (`BlockRows`). Values are stored in the order in which the threads of a slice read them: for each step of a
+    slice, and for each column of a block, the values of all rows of the slice side by side. So the element (r, c) of
+    the block at position k, of R x C elements, has the position
 
         ((k // slice_size) * C + c) * slice_size * R + (k % slice_size) * R + r
 
@@ -76,7 +76,7 @@ class Bsr(StoredMatrix):
     columns : Columns
         The block column at each position.
     values : Values
-        The elements of all blocks, those of padding included. On a CPU, a few zeros follow them.
+        The elements of all blocks, padding included. On a CPU, a few zeros follow them.
     """
 
     blocksize: tuple[int, int]

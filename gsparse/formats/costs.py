@@ -2,9 +2,9 @@
 
 The constants of a built-in format are in its file in `gsparse.products`. All formats were timed in all encodings
 (``python asv_bench/fit_costs.py measure``), and the constants were fitted to these times (``fit_costs.py fit``): non-
-negative least squares of relative errors, in which a format far from the best one of its matrix counts little, and then
-small changes that let the choices lose less time. Gathers from x that miss the cache take additional time. It is about
-the same for all formats, so the model has no term for it.
+negative least squares of relative errors, in which a format that is much slower than the best one for the same matrix
+has a small weight. Then the constants were changed slightly, so that the choices lose less time. Gathers from x that
+miss the cache take additional time. It is about the same for all formats, so the model has no term for it.
 
 GPU
     One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 matrices from
@@ -15,8 +15,8 @@ CPU
     from applications and twelve model problems, and seven larger ones with two threads. All but the assembled and the
     larger ones were measured once more without gathers in hardware (`gsparse.kernels.cpu.vectors`), and one set of
     constants was fitted to all times. The choices are within 5 % of the best storage in 107 of 141 cases with gathers
-    and in 73 of 86 without. Narrow columns take no time with gathers: with `narrow` = 0 for blocked ELLPACK, it would
-    be 125 of 141, and 50 of 86.
+    and in 73 of 86 without. With gathers, narrow columns take no additional time: `narrow` = 0 for blocked ELLPACK
+    would give 125 of 141, but 50 of 86 without gathers.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ TABLE_BYTES = 65_536
 _SHARED_TERMS = frozenset(
     ("byte", "position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
 )
-# The additional time of bytes from memory was fitted with one and two threads as if these did not divide it
-# (_FITTED_THREADS). More threads divide it by half their number, up to _MEMORY_THREADS: plain CSR of 27-point 128³, 0.7
-# GB, takes 62, 31, 17, 9.8, 7.2 and 6.4 ms with 1, 2, 4, 8, 12 and 16 threads (Intel Emerald Rapids).
+# The term `stream` was fitted with one and two threads as if they did not divide it (_FITTED_THREADS). More threads
+# divide it by half their number, up to _MEMORY_THREADS: plain CSR of 27-point 128³, 0.7 GB, takes 62, 31, 17, 9.8, 7.2
+# and 6.4 ms with 1, 2, 4, 8, 12 and 16 threads (Intel Emerald Rapids).
 _FITTED_THREADS, _MEMORY_THREADS = 2, 10
 # Number of entries in a chunk of a long row on a GPU. The constants of CPUs were fitted with the same number, although
 # their chunks are larger.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
-# A row is a long row of `csr_vector` if it has more than _VECTOR_LENGTH entries for each thread that shares it, or, if
-# at least _FEWEST_LANES threads share it, more than _WARP_LENGTH entries in all. The second limit is higher, because in
-# such a warp no thread waits for those of other rows. 20,000 rows of 200 to 700 entries on an H200,
-# in float64 and float32: 83 and 75 µs with a limit of 256, 74 and 58 with 512, 63 and 39 with 1024.
+# A row is a long row of `csr_vector` if it has more than _VECTOR_LENGTH entries for each thread that shares it. If at
+# least _FEWEST_LANES threads share it, the limit is _WARP_LENGTH entries in all, which is higher because in such a warp
+# no thread waits for threads of other rows. 20,000 rows of 200 to 700 entries on an H200, in float64 and float32: 83
+# and 75 µs with a limit of 256, 74 and 58 with 512, 63 and 39 with 1024.
 _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 
 
@@ -55,8 +55,8 @@ _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 class KernelModel:
     """The constants of one kernel. The predicted time of a product is the sum of these constants times their counts.
 
-    All constants are in seconds, except `setup`. On a CPU, they are those of one thread, and several threads divide
-    most of them (`num_sharing`). On a GPU, they are those of the whole device.
+    All constants are in seconds, except `setup`. On a CPU they hold for one thread; `num_sharing` returns by
+    which number several threads divide each. On a GPU they hold for the whole device.
 
     Attributes
     ----------
@@ -71,17 +71,18 @@ class KernelModel:
     row : float
         Time per row.
     step : float
-        Time per round of loads (`_LOADS_PER_ROUND`) of the thread with the longest row: nothing hides their latency.
+        Time per round of loads (`_LOADS_PER_ROUND` at once) of the thread with the longest row, whose latency no other
+        work hides.
     stride : float
-        Time per stored position, multiplied by the mean length of the rows, which counts as `SCALAR_LENGTH` if it is
-        greater: the cost of uncoalesced reads by neighbouring threads.
+        Time per stored position and per entry of the mean row length, which is capped at `SCALAR_LENGTH`: the cost of
+        uncoalesced reads by neighbouring threads.
     chunk : float
         Time per chunk of a long row.
     sorted : float
         Time per row of a matrix whose rows are sorted: the row number is looked up, and the result is written out of
         order.
     coded, narrow : float
-        Time per position whose value is looked up in a table, and per column that is relative to a base.
+        Time per value that is looked up in a table, and per column that is relative to a base.
     table : float
         Time per position if the table of values, or of shared rows, takes `TABLE_BYTES` or more; less if it is smaller.
         A small table stays in the first-level cache.
@@ -110,7 +111,7 @@ class KernelModel:
 
 
 def num_sharing(term: str, threads: int) -> float:
-    """Return by how much a number of threads of a CPU divides a term of `KernelModel`.
+    """Return the number by which the threads of a CPU divide the time of a term of `KernelModel`.
 
     Examples
     --------
@@ -125,7 +126,7 @@ def num_sharing(term: str, threads: int) -> float:
 
 
 def num_rounds(stats: RowStats, limit: float | None = None, threads: float = 1.0) -> float:
-    """Return the number of rounds of loads that the longest row takes.
+    """Return how many times a thread of the longest row loads entries, `_LOADS_PER_ROUND` at a time.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compressed sparse rows (CSR): the arrays from which every other format is built, and what CSR kernels read."""
+"""Compressed sparse rows (CSR): the arrays from which every other format is built, and the arrays of CSR kernels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Csr:
     data : array, shape (nnz,)
         The value of each entry.
     is_canonical : bool
-        Whether columns are known to rise within each row. False if nobody has looked.
+        Whether columns are known to rise strictly within each row. False if that is false or not known.
     longest : int, optional
-        At least the number of entries of the longest row. None if nothing is known.
+        An upper bound of the row lengths. None if no bound is known.
     """
 
     shape: tuple[int, int]
@@ -58,15 +58,15 @@ class Csr:
         return self.data.dtype
 
     def diagonal_size(self, offset: int) -> int:
-        """Return the number of elements on a diagonal, where column minus row is `offset`."""
+        """Return the number of places on the diagonal on which column minus row is `offset`."""
         return max(min(self.num_rows - max(-offset, 0), self.num_cols - max(offset, 0)), 0)
 
     def with_data(self, data: Array) -> Csr:
-        """Return the same structure with other values."""
+        """Return a matrix with the same structure and other values."""
         return Csr(self.shape, self.indptr, self.indices, data, self.is_canonical, self.longest)
 
     def with_index_dtype(self, dtype: Any) -> Csr:
-        """Return the same matrix with index arrays of another dtype; itself if they have it already."""
+        """Return the matrix with index arrays of this dtype; the same object if they have it already."""
         if self.indices.dtype == dtype:
             return self
         return replace(self, indptr=self.indptr.astype(dtype), indices=self.indices.astype(dtype))
@@ -120,7 +120,7 @@ class LongRows:
 
 @dataclass(frozen=True, eq=False)
 class CsrEntries(StoredMatrix):
-    """What the CSR kernels read: the row pointers, and the columns and values in CSR's order, plain or encoded.
+    """The arrays that CSR kernels read: row pointers, and columns and values in CSR's order, plain or encoded.
 
     Attributes
     ----------

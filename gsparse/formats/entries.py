@@ -94,7 +94,7 @@ class Values:
 
     @property
     def has_codes(self) -> bool:
-        """Whether there are several values in a table, so that each position looks its value up."""
+        """Whether each position looks its value up in a table of several values."""
         return self.table is not None and self.codes is not None
 
     @property
@@ -115,17 +115,17 @@ class Values:
         return "all equal" if self.codes is None else f"{dtype_name(self.codes.dtype)} of {self.table.size}"
 
     def nbytes_at(self, positions: int) -> int:
-        """Return the bytes that these values would take at another number of positions."""
+        """Return the bytes of the values if there were `positions` positions."""
         return self.table_bytes + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
 
     def rearranged(self, arrange: Callable[[Array], Array]) -> Values:
-        """Return these values at other positions: ``arrange(codes)``, with the same table."""
+        """Return the values at other positions: the codes become ``arrange(codes)``, and the table stays."""
         return self if self.codes is None else Values(arrange(self.codes), self.table)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredMatrix(ABC):
-    """What the arrays of every storage format have in common.
+    """The attributes that the arrays of all storage formats have in common.
 
     Attributes
     ----------

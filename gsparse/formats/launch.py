@@ -10,7 +10,7 @@ THREADS_PER_BLOCK = (128, 256, 512)
 # threads are 1 to 3 % slower. AMD's lab notes recommend 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
 
-# Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.
+# Largest number of bytes of X that a GPU thread loads for one entry, in products with dense columns.
 LANE_BYTES = 32
 
 # The value of `long_length` with which no row is a long row.
@@ -36,12 +36,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Panel:
-    """The memory layout of X in a product with k dense columns, as far as the launch depends on it.
+    """The properties of X in a product with k dense columns on which the launch depends.
 
     Attributes
     ----------
     num_columns : int
-        The number k.
+        k, the number of columns.
     pack : int
         Number of elements of a row that one load can read: 2 or 4 if they are contiguous and aligned, otherwise 1.
     by_columns : bool

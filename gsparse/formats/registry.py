@@ -51,7 +51,7 @@ class Encoding:
     values: bool
 
     def within(self) -> tuple[Encoding, ...]:
-        """Return all encodings that compress nothing else than this one does, itself first.
+        """Return all encodings that compress no other parts than this encoding, which comes first.
 
         Examples
         --------
@@ -114,7 +114,7 @@ def _one_thread_per_row(stats: RowStats, storage: Storage, launch: Launch, long_
 
 @dataclass(frozen=True)
 class StorageFormat:
-    """A storage format: its name, the matrices that it fits, its bytes and predicted time, and how it is built.
+    """A storage format: its name, the matrices that fit, its bytes and predicted time, and how it is built.
 
     Attributes
     ----------
@@ -137,9 +137,9 @@ class StorageFormat:
         How threads share the work, for a layout with several schedules: "scalar" or "vector".
     terms : callable, optional
         ``terms(row_stats, storage, launch, long_length)`` returns the counts of the terms `step`, `chunk` and `sorted`
-        of `KernelModel`. `long_length` is that of the `MachineModel`. By default, one thread multiplies one row.
+        of `KernelModel`. `long_length` is `MachineModel.long_length`. By default, one thread multiplies one row.
     accepts : callable, optional
-        ``accepts(structure)`` returns whether the columns allow the format too. By default they do. It may synchronize.
+        ``accepts(structure)`` returns whether the columns allow the format too. By default True. It may synchronize.
     parts : tuple of classes, optional
         The parts of a structure (`gsparse.products.structure.Part`) whose arrays this format uses. They depend on row
         pointers and columns alone, so matrices with other values share them. When a matrix has been built, the arrays
@@ -175,8 +175,8 @@ class StorageFormat:
         return FormatError(f"{self.name} does not fit this matrix: {self.requirement}")
 
 
-# Every format by its name, in the order of registration. Plans list candidates in this order, and choose the earlier of
-# two that are predicted to be equally fast.
+# Every format by its name, in the order of registration. Plans list candidates in this order. If two are predicted to
+# be equally fast, the earlier one is chosen.
 REGISTRY: dict[str, StorageFormat] = {}
 
 
@@ -202,7 +202,7 @@ def unregister(name: str) -> None:
 
 
 def find_format(name: str) -> StorageFormat:
-    """Return a registered format by its name. Raises KeyError if there is none: `choices` checks what users ask for."""
+    """Return the registered format of this name. Raises KeyError if there is none (users' input: `choices`)."""
     return REGISTRY[name]
 
 
@@ -248,7 +248,7 @@ def choices(request: str) -> tuple[StorageFormat, ...]:
 
 
 def name_of(format: str, schedule: str | None) -> str:
-    """Return the name of the format with this layout and schedule: "csr" and "vector" make "csr_vector".
+    """Return the name of the format with this layout and schedule, such as "csr_vector" for "csr" and "vector".
 
     Raises
     ------
@@ -279,7 +279,7 @@ def _scheduled_layouts() -> str:
 def describe_positions(
     columns: np.dtype[Any], values: Values, positions: int, other_bytes: int, run: int, values_per_column: int = 1
 ) -> Storage:
-    """Return the `Storage` of a format that stores a value at each position, and a column for each or for several.
+    """Return the `Storage` of a format with a value at each position, and a column for each position or for several.
 
     Parameters
     ----------

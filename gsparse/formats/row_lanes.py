@@ -1,8 +1,4 @@
-"""Row lanes: rows in the order of their lengths, each with as many lanes of a warp as its length asks for.
-
-Long and short rows thus take about the same time, without padding. In a matrix with hubs (columns with a large part of
-all entries), the columns with the most entries get short numbers, and a GPU keeps their elements of x in fast memory.
-"""
+"""Row lanes: rows are sorted by length, and a longer row has more lanes of a warp."""
 
 from __future__ import annotations
 
@@ -17,18 +13,18 @@ class LaneSlices:
     """The position at which each entry of a matrix is stored, without columns and values.
 
     If the matrix has hubs, up to 65,535 columns with the most entries are *frequent*, and are numbered 0, 1, 2 … by
-    falling number of entries. All other columns are *rare* and keep their numbers; without hubs, all are. In each row
-    the entries in frequent columns come first, in the order of the CSR matrix, and those in rare columns follow, in the
-    same order.
+    falling number of entries. All other columns are *rare* and keep their numbers. Without hubs, all columns are rare.
+    In each row the entries in frequent columns come first, in the order of the CSR matrix, and those in rare columns
+    follow, in the same order.
 
     A slice has `slice_size` lanes. On a GPU, the number of lanes of a row is a power of two: the smallest one for which
     a lane has, on average, no more than a given number of the row's entries. If that takes more lanes than a slice has,
     the row has all lanes of several consecutive slices. On a CPU, each row has one lane. The entries of a row in
     frequent columns are dealt to its lanes in turn, and then those in rare columns, beginning with the first lane
     again. All rows of a slice have the same number of lanes. Rows are sorted by falling number of lanes, then by
-    falling number of positions that a lane of the row takes, and then by that of its frequent ones. In a slice of 4
-    lanes with two rows a and b of two lanes each, of which a has five entries in frequent columns, b has four, and both
-    have two in rare columns::
+    falling number of positions of a lane, and then by falling number of its frequent positions. In a slice of 4 lanes
+    with two rows a and b of two lanes each, of which a has five entries in frequent columns, b has four, and both have
+    two in rare columns::
 
                   frequent columns        rare columns     (.. is padding)
         lane 0    a0 a2 a4                a5
@@ -39,15 +35,16 @@ class LaneSlices:
         positions, the frequent ones of all slices first:     … a0 a1 b0 b1 | a2 a3 b2 b3 | a4 .. .. .. …
         and then the rare ones of all slices:                 … a5 a6 b4 b5 …
 
-    Rare positions may be grouped: `group` consecutive ones belong to the same lane, which reads them at once, and the
-    number of positions of a lane is a multiple of `group`. With a group of two, c0 to c3 of a lane and d0 to d3 of the
-    next one are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
+    Rare positions may be grouped: `group` consecutive ones belong to the same lane, which reads them at once, and a
+    lane's number of rare positions is a multiple of `group`. With a group of two, c0 to c3 of a lane and d0 to d3 of
+    the next one are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
 
     Attributes
     ----------
     slice_size : int
         Number of lanes of a slice: those of a warp on a GPU, and 32 on a CPU.
     group : int
+        Number of consecutive rare positions that belong to one lane; 1 if they are not grouped.
     frequent : array of int32, shape (num_frequent,)
         The column of each number.
     numbers : array of uint16, shape (num_cols,), optional
@@ -61,11 +58,11 @@ class LaneSlices:
     first_slices : array of int32, shape (num_slices,)
         For a slice whose row takes several slices, the first of them; otherwise the slice itself.
     frequent_offsets, rare_offsets : array of int64, shape (num_slices + 1,)
-        The first position of each slice among the frequent positions and among the rare ones, and then their number.
+        The first frequent and the first rare position of each slice. The last element is the number of positions.
     num_frequent_positions, num_rare_positions : int
         Number of positions, padding included.
     num_long_slices : int
-        Number of slices whose row takes several of them. They come first.
+        Number of slices that share their row with other slices. These slices come first.
     is_even : bool
         Whether most rows have about the same length, so that neighbouring slices take the same time.
     """

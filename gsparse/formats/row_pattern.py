@@ -1,4 +1,4 @@
-"""Row patterns: distinct rows (their column offsets, and perhaps their values) are stored once, and a code per row."""
+"""Row patterns: each distinct row (column offsets, and perhaps values) is stored once, with a code for each row."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gsparse.device.dtypes import Array
 from gsparse.formats.blocked_ellpack import Slices
 from gsparse.formats.entries import StoredMatrix, Values
 
-# Bits of the mask of a pattern.
+# Number of bits in the mask of a pattern (`CommonPattern.masks`).
 MASK_BITS = 32
 
 
 @dataclass(frozen=True, eq=False)
 class CommonPattern:
-    """The most common pattern in a sample of the rows, and how the other patterns are parts of it.
+    """The most common pattern in a sample of the rows, and masks that describe other patterns as parts of it.
 
     Attributes
     ----------
     code : int
     masks : array of uint32, shape (num_patterns,)
-        Bit k is 1 if the pattern contains offset k of the common one. The common pattern itself has all bits set. The
-        mask is 0 for a pattern that is not a subsequence of the common one, and for all others if the common one has no
-        entry, more than 32 entries, or offsets that are not increasing.
+        Bit k is 1 if the pattern contains offset k of the common pattern, whose own mask has all bits set. The mask is
+        0 for a pattern that is not a subsequence of the common pattern. All other masks are 0 if the common pattern has
+        no entry, more than 32 entries, or offsets that are not increasing.
     differs : array of uint8, shape (num_patterns,)
-        1 for a pattern whose mask is 0, or whose values are not those of the common one.
+        1 for a pattern whose mask is 0, or whose values differ from those of the common pattern.
     offsets : ndarray of int64
         The offsets of the common pattern, on the host.
     first : int
-        The position of its first entry among those of all patterns.
+        The position of the common pattern's first entry among the entries of all patterns.
     """
 
     code: int
@@ -43,7 +43,7 @@ class CommonPattern:
 
     @property
     def span(self) -> int:
-        """The largest magnitude of its offsets. On a grid, this is about the distance of two planes."""
+        """The largest magnitude of the offsets. On a grid, this is about the distance of two planes."""
         return int(np.abs(self.offsets).max(initial=0))
 
 
@@ -53,8 +53,8 @@ class RowPattern(StoredMatrix):
 
     Row i has the pattern ``p = codes[i]``: its entries have the columns ``i + offsets[k]`` for k in
     ``pattern_indptr[p]:pattern_indptr[p + 1]``. If rows of one pattern also share their values (as in a constant
-    stencil), these are ``pattern_values[k]``. Otherwise each row has its own, in `values` at the positions of `slices`,
-    which have rows in natural order and no long rows.
+    stencil), the values are ``pattern_values[k]``. Otherwise each row has its own values, in `values` at the positions
+    of `slices`, which have the rows in natural order and no long rows.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Statistics of the row lengths of a matrix, from which its format is chosen, and levels of a triangular one."""
+"""Statistics of the row lengths, from which the storage format is chosen, and levels of triangular matrices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gsparse.device.dtypes import Array
 
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
-# The requirement, for error messages, of formats that fit only matrices with `RowStats.is_numbered_in_int32`.
+# The requirement, for error messages, of formats that need `RowStats.is_numbered_in_int32`.
 NUMBERED_IN_INT32 = f"it numbers rows and columns in int32, up to {MAX_INT32}"
 
-# The ratio of stored positions to entries. Up to this ratio, slices hold the rows in natural order. Above it, long rows
-# are stored separately from the slices. If the remaining rows still exceed this ratio, they are sorted by length.
+# Largest number of stored positions divided by the number of entries with which slices hold the rows in natural order.
+# Above it, long rows are stored separately. If the remaining rows still exceed it, they are sorted by length.
 MAX_PADDING = 1.25
 
 
@@ -38,7 +38,7 @@ class RowStats:
     blocked_stored : int
         Number of positions in slices of all rows in natural order, padding included.
     split_stored : int
-        Number of positions in such slices if long rows are not stored in them.
+        Number of positions in slices of all rows but the long ones, in natural order.
     num_long, long_entries : int
         Number of long rows, and of their entries. Here, long rows have more entries than `MachineModel.long_length`.
     """
@@ -63,16 +63,16 @@ class RowStats:
 
     @property
     def typical_length(self) -> float:
-        """The length for which threads are assigned: the mean length of non-empty rows plus the standard deviation.
+        """The length for which threads are assigned: the mean of non-empty rows plus the standard deviation.
 
-        At most twice the mean, however much the lengths vary.
+        It is at most twice the mean, however much the lengths vary.
         """
         mean = self.nnz / max(self.num_rows - self.num_empty, 1)
         return mean + min(self.std_length, mean)
 
     @property
     def wants_sorting(self) -> bool:
-        """Whether slices have so much padding, even without long rows, that rows are sorted by length first."""
+        """Whether rows are sorted by length: without sorting, there would be much padding, even without long rows."""
         limit = MAX_PADDING * self.nnz
         return self.blocked_stored > limit and self.split_stored + self.long_entries > limit
 
@@ -83,10 +83,7 @@ class RowStats:
 
 
 def share_above(stats: RowStats, length: float) -> tuple[float, float]:
-    """Estimate the fraction of the non-empty rows that are longer than `length`, and the fraction of entries in them.
-
-    The estimate assumes that the row lengths have a log-normal distribution.
-    """
+    """Estimate the fraction of the non-empty rows that are longer than `length`, and the fraction of their entries."""
     if stats.max_length <= length:
         return 0.0, 0.0
     rows = stats.num_rows - stats.num_empty
@@ -104,7 +101,7 @@ def _normal(x: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """The rows grouped by level. Rows of one level depend on rows of earlier levels only.
+    """The rows of a triangular matrix, grouped by level. Rows of one level depend on rows of earlier levels only.
 
     Attributes
     ----------

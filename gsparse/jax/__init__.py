@@ -1,7 +1,7 @@
-"""Sparse products and solves that JAX differentiates: in vectors, and in the values of the matrix.
+"""Sparse products and solves that JAX can differentiate by vectors and by the values of the matrix.
 
-The structure of the matrix is fixed, and its values are an array, as any other parameter of a model. Gradients exist at
-the stored entries only. Arrays on the device of the matrix are not copied. Within `jax.jit`, `jax.vmap` and other
+The structure of the matrix is fixed. Its values are an array, like any other parameter of a model. Gradients exist only
+at the stored entries. Arrays on the device of the matrix are not copied. Within `jax.jit`, `jax.vmap` and other
 transformations that trace a function, JAX calls back to Python, with arrays on the host. Needs JAX 0.5 or later.
 """
 
@@ -19,22 +19,22 @@ __all__ = ["matmul", "solve"]
 def matmul(A: Any, x: Any, values: Any = None) -> Any:
     """Multiply a sparse matrix by an array: ``A @ x``, differentiable in `x` and in the values of the matrix.
 
-    It can be differentiated in reverse (`jax.grad`, `jax.vjp`), and so can its gradients.
+    Reverse-mode differentiation (`jax.grad`, `jax.vjp`) is supported, also of gradients.
 
     Parameters
     ----------
     A : GpuSparseMatrix, shape (M, N)
-        The matrix, or a transposed view of one. With `values`, only its structure matters, for which what products need
-        is prepared once and kept.
+        The matrix, or a transposed view of one. With `values`, only its structure is used, and is prepared for products
+        only once.
     x : jax.Array, shape (N,) or (N, k)
-        Of a real or complex dtype.
+        An array of a real or complex dtype.
     values : jax.Array, shape (nnz,), optional
         The values of the matrix, in the order of ``A.data``; by default those of `A`, which are constants.
 
     Returns
     -------
     jax.Array, shape (M,) or (M, k)
-        With the dtype to which JAX promotes those of the operands and float32.
+        In JAX's common dtype of the operands and float32.
 
     Raises
     ------
@@ -83,15 +83,15 @@ def solve(
         `gsparse.linalg.solve`, which chooses a method.
     rtol : float, optional
         The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``. The solve for the gradient has the same
-        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 if `b`, after its promotion with
-        `values`, is in single precision.
+        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 if the common dtype of `b` and `values`
+        is in single precision.
     **options
         Further arguments of the solver, see `gsparse.torch.solve`. They are constants.
 
     Returns
     -------
     jax.Array, shape (N,) or (N, k)
-        With the dtype to which JAX promotes those of the operands and float32.
+        In JAX's common dtype of the operands and float32.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The functions of `gsparse.linalg.gradients` as functions of JAX, each differentiable by means of the others.
+"""The functions of `gsparse.linalg.gradients` as functions of JAX, whose gradients are again such functions.
 
-JAX's cotangents are the conjugates of the gradients of that module: a small change dz changes the number by the real
-part of cotangent·dz. Outside of traced code, the functions get JAX's arrays as they are. Traced code calls them back
-with arrays on the host.
+JAX's cotangents are the conjugates of that module's gradients: a small change dz changes the differentiated number by
+the real part of cotangent·dz. Outside of traced code, the functions get JAX's arrays directly. Traced code calls them
+back with arrays on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FixedArguments:
 
 
 def matmul(A: Any, x: Any, values: Any = None) -> Any:
-    """Multiply; see `gsparse.jax.matmul`."""
+    """Multiply; `gsparse.jax.matmul` describes the arguments."""
     fixed = FixedArguments(gradients.parse_matrix(A))
     return differentiable_product(fixed, False, *_of_one_dtype(values, x))
 
@@ -46,7 +46,7 @@ def matmul(A: Any, x: Any, values: Any = None) -> Any:
 def solve(
     A: Any, b: Any, values: Any = None, *, solver: Callable[..., Any], rtol: float | None = None, **options: Any
 ) -> Any:
-    """Solve; see `gsparse.jax.solve`."""
+    """Solve; `gsparse.jax.solve` describes the arguments."""
     gradients.check_square_solver(solver)
     matrix = gradients.parse_matrix(A)
     values, b = _of_one_dtype(values, b)
@@ -55,7 +55,7 @@ def solve(
 
 
 def _of_one_dtype(values: Any, x: Any) -> tuple[Any, Any]:
-    """Return both as arrays of JAX in the dtype to which it promotes them and float32, so never in an integer one."""
+    """Return both as JAX arrays in JAX's common dtype of both and float32, which is never an integer dtype."""
     x = jnp.asarray(x)
     if values is None:
         return None, x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -65,9 +65,9 @@ def _of_one_dtype(values: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _call(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
-    """Call a function of arrays, or let traced code call it back with arrays on the host.
+    """Call a function with arrays. Traced code calls it back later, with arrays on the host.
 
-    `results` describes the shapes and dtypes of what the function returns.
+    `results` describes the shapes and dtypes of the function's results.
     """
     if any(isinstance(array, jax.core.Tracer) for array in arrays):
 
@@ -80,7 +80,7 @@ def _call(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
 
 
 def _like(cotangent: Any, x: Any) -> Any:
-    """Return a cotangent in the dtype of x. The cotangent of a real x is the real part."""
+    """Return a cotangent in the dtype of x. If x is real, take the real part."""
     is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
     return (cotangent.real if is_real else cotangent).astype(x.dtype)
 
@@ -119,7 +119,7 @@ differentiable_product.defvjp(_product_forward, _product_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def entry_products(fixed: FixedArguments, left: Any, right: Any) -> Any:
-    """Return left_i·conj(right_j) for each entry (i, j) of A, summed over columns."""
+    """Return left_i·conj(right_j) for each entry (i, j) of A, summed over the columns of `left` and `right`."""
     A = fixed.A
     result = jax.ShapeDtypeStruct((A.nnz,), left.dtype)
     return _call(lambda left, right: gradients.entry_products(A, left, right), result, left, right)

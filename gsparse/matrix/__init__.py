@@ -1,1 +1,1 @@
-"""`GpuSparseMatrix`, the matrix flavour, and their views: SciPy's surface, and arrays that the host may borrow."""
+"""`GpuSparseMatrix`, its counterpart `CsrMatrix`, and their transposed views: SciPy's methods, computed on a device."""

@@ -6,11 +6,12 @@
                                +--> ArrayPair `data`
                                +--> PreparedMatrix               checked, with plans and formats (products/prepared.py)
 
-A matrix and its transposed views own the same `MatrixArrays`: what is written through one is seen by the others.
-A copy owns another one over the same device arrays. Sharing those is safe, because they are never written in place.
+A matrix and its transposed views own the same `MatrixArrays`: what is written through one is seen by the others. A copy
+owns another `MatrixArrays` over the same device arrays. Sharing device arrays is safe, because they are never written
+in place.
 
-The three arrays are replaced, and read together, under the lock of `indptr`, so that no thread sees new ones beside old
-ones. `in_place.py` keeps two threads from writing at the same time.
+The lock of `indptr` is held while the three arrays are replaced or read together, so that no thread reads new arrays
+beside old ones. `in_place.py` keeps two threads from writing at the same time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ARRAY_NAMES = ("indptr", "indices", "data")
 
 
 class MatrixArrays:
-    """The three CSR arrays of a matrix, the options that it was made with, and what was prepared from them.
+    """The three CSR arrays of a matrix, the options of the matrix, and the prepared matrix.
 
     Parameters
     ----------
@@ -51,17 +52,18 @@ class MatrixArrays:
         The options of the matrix.
     indptr, indices, data : ArrayPair
     prepared : PreparedMatrix, optional
-        What products read, if it was prepared from these arrays or shares their structure.
+        The object that products use, if it was made from these arrays or shares their structure.
     has_warned : bool
         Whether a loan that slows products down has been reported.
 
     Attributes
     ----------
     scipy_array : (key, sparse array) or None
-        The plain SciPy array that host operations read, with what it was made from (`host_operations.py`).
+        The plain SciPy array that host operations read, and the versions of the arrays from which it was made
+        (`host_operations.py`).
     declared : dict
-        What somebody assigned to `has_sorted_indices` and `has_canonical_format`, for as long as the entries stay where
-        they are and nobody assigns an array or resizes the matrix.
+        The values that the user assigned to `has_sorted_indices` and `has_canonical_format`. They are dropped when
+        entries move, an array is assigned, or the matrix is resized.
     """
 
     __slots__ = (
@@ -103,13 +105,13 @@ class MatrixArrays:
         indices: npt.NDArray[Any],
         data: npt.NDArray[Any],
     ) -> Self:
-        """Adopt host arrays: they count as on loan for as long as anybody else refers to them."""
+        """Take host arrays without a copy. They count as on loan while anything else refers to them."""
         pairs = [ArrayPair(device, host=array) for array in (indptr, indices, data)]
         return cls(device, options, pairs[0], pairs[1], pairs[2])
 
     @classmethod
     def of_device(cls, device: Device, options: MatrixOptions, csr: Csr, *, conjugated: bool = False) -> Self:
-        """Adopt device arrays, which nobody may write to afterwards."""
+        """Take device arrays without a copy. They must not be written afterwards."""
         indptr, indices = ArrayPair(device, on_device=csr.indptr), ArrayPair(device, on_device=csr.indices)
         return cls(device, options, indptr, indices, ArrayPair(device, on_device=csr.data, conjugated=conjugated))
 
@@ -123,9 +125,9 @@ class MatrixArrays:
         conjugated: bool = False,
         structure: Structure | None = None,
     ) -> Self:
-        """Adopt the device arrays of an operation's result; they are examined when they are first multiplied.
+        """Take the device arrays of an operation's result without a copy. Nothing is examined before the first product.
 
-        What `structure` already describes is not examined again.
+        Statistics that `structure` has already are not computed again.
         """
         arrays = cls.of_device(device, options, csr, conjugated=conjugated)
         arrays.prepared = PreparedMatrix.of_result(device, csr, options, structure)
@@ -137,12 +139,12 @@ class MatrixArrays:
     # ------------------------------------------------------------------------------------------ other matrices' arrays
 
     def share(self, *, flip: bool = False) -> MatrixArrays:
-        """Return arrays of their own for another matrix, over the same device arrays.
+        """Return arrays for another matrix, which share these device arrays until one of the matrices is written.
 
         Parameters
         ----------
         flip : bool
-            Whether the new values stand for the conjugates of these.
+            Whether the new values are the conjugates of these values.
         """
         with self.indptr.lock:
             pairs = (self.indptr.share(), self.indices.share(), self.data.share(flip=flip))
@@ -156,11 +158,11 @@ class MatrixArrays:
         Parameters
         ----------
         values : array
-            On the device; it must not be written afterwards.
+            The values, on the device; the array must not be written afterwards.
         shape : (int, int)
-            Of the CSR arrays.
+            The shape of the CSR arrays.
         symmetries : tuple
-            The symmetries that these values still have if the matrix was declared to have them.
+            The declared symmetries (values of the option `symmetric`) that also hold for these values.
         """
         with self.indptr.lock:
             prepared, options = self.current(shape), self.options
@@ -170,14 +172,14 @@ class MatrixArrays:
         return MatrixArrays(self.device, options, *pairs, prepared.with_data(values, options))
 
     def replace_values(self, values: Array, shape: tuple[int, int], *, keeps_declarations: bool = False) -> None:
-        """Write other values in place, for all matrices that own these arrays. No array may be on loan.
+        """Replace the values, for all matrices that own these arrays. No array may be on loan.
 
         Parameters
         ----------
         values : array
-            On the device; it must not be written afterwards.
+            The values, on the device; the array must not be written afterwards.
         shape : (int, int)
-            Of the CSR arrays.
+            The shape of the CSR arrays.
         keeps_declarations : bool
             Whether a declared symmetry remains true.
         """
@@ -187,7 +189,7 @@ class MatrixArrays:
             self.prepared = prepared.with_data(values, self.options)
 
     def replace(self, csr: Csr) -> None:
-        """Rearrange the entries in place, for all matrices that own these arrays. No array may be on loan.
+        """Replace all three arrays, for all matrices that own them. No array may be on loan.
 
         Parameters
         ----------
@@ -201,14 +203,14 @@ class MatrixArrays:
             self.prepared = PreparedMatrix.of_result(self.device, csr, self.options)
 
     def with_other_shape(self) -> MatrixArrays:
-        """Return arrays for a matrix of another shape, which shares these: a write in place changes both matrices."""
+        """Return the same arrays for a matrix of another shape: a write in place changes both matrices."""
         options = replace(self.options, symmetric=None)
         return MatrixArrays(self.device, options, *self, has_warned=self._has_warned)
 
     def with_host_array(self, name: str, array: Any) -> MatrixArrays:
         """Return the arrays of a matrix after the assignment ``A.data = array``.
 
-        ``A.data *= 2`` assigns the array that was lent before: nothing is replaced then. Otherwise the result is a new
+        ``A.data *= 2`` assigns the array that was lent before; then nothing is replaced. Otherwise the result is a new
         object, because a transposed view that was made before keeps its arrays, as in SciPy.
 
         Raises
@@ -229,14 +231,14 @@ class MatrixArrays:
 
     @property
     def options(self) -> MatrixOptions:
-        """The options of the matrix as it is now: a declared symmetry ends with the first loan of an array."""
+        """The current options of the matrix. A declared symmetry ends with the first loan of an array."""
         options = self._options
         if options.symmetric and (self.indptr.was_lent or self.indices.was_lent or self.data.was_lent):
             options = self._options = replace(options, symmetric=None)
         return options
 
     def set_options(self, options: MatrixOptions) -> None:
-        """Replace the options; the matrix is prepared anew if they differ."""
+        """Replace the options. If they differ, the next product prepares the matrix again."""
         if options != self.options:
             self._options, self.prepared = options, None
 
@@ -247,36 +249,36 @@ class MatrixArrays:
 
     @property
     def is_on_loan(self) -> bool:
-        """Whether somebody holds one of the host arrays, and may write to it."""
+        """Whether code outside of this object holds one of the host arrays, and may write to it."""
         return self.indptr.on_loan or self.indices.on_loan or self.data.on_loan
 
     @property
     def is_frozen(self) -> bool:
-        """Whether any of the arrays is only handed out read-only."""
+        """Whether any of the arrays is lent read-only (`freeze`)."""
         return self.indptr.frozen or self.indices.frozen or self.data.frozen
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the three arrays, each counted once though both sides may have a copy."""
+        """Bytes of the three arrays. An array with copies on the host and on the device counts once."""
         return sum(pair.nbytes for pair in self)
 
     def read(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return read-only host arrays ``(data, indices, indptr)``, which count as no loan. Synchronizes."""
+        """Return read-only host arrays ``(data, indices, indptr)``. They do not count as on loan. Synchronizes."""
         with self.indptr.lock:
             return self.data.read(), self.indices.read(), self.indptr.read()
 
     def make_device_current(self) -> None:
-        """Upload the host arrays and end their loans: the device copies are the current ones from now on."""
+        """Upload the host arrays and end their loans. From now on, the device copies are current."""
         for pair in self:
             pair.make_device_current()
 
     def freeze(self) -> None:
-        """Hand out read-only host arrays from now on."""
+        """Lend read-only host arrays from now on."""
         for pair in self:
             pair.freeze()
 
     def release(self) -> None:
-        """Drop what was prepared, and host copies that nobody holds."""
+        """Drop the prepared matrix, and host copies to which nothing else refers."""
         prepared, self.prepared, self.scipy_array = self.prepared, None, None
         if prepared is not None:
             prepared.release()
@@ -286,9 +288,10 @@ class MatrixArrays:
     # --------------------------------------------------------------------------------------------- the prepared matrix
 
     def up_to_date(self, shape: tuple[int, ...]) -> PreparedMatrix | None:
-        """Return the prepared matrix if no array was lent or replaced since; otherwise None.
+        """Return the prepared matrix if no array has been lent or replaced since it was made, else None.
 
-        Every product asks this first: no loop and no call, which would take three times as long.
+        Every product calls this function. It has no loop and calls nothing, because that would take three times as
+        long.
         """
         prepared, indptr, indices, data = self.prepared, self.indptr, self.indices, self.data
         if prepared is None or indptr.lent or indices.lent or data.lent or prepared.csr.shape != shape:
@@ -299,7 +302,7 @@ class MatrixArrays:
         return None
 
     def current(self, shape: tuple[int, int]) -> PreparedMatrix:
-        """Return the prepared matrix of CSR arrays of this shape, up to date with every write so far."""
+        """Return the matrix of this shape, prepared for products. It includes all values written so far."""
         prepared = self.up_to_date(shape)
         if prepared is not None:
             return prepared
@@ -308,7 +311,7 @@ class MatrixArrays:
             return self._prepare(shape)
 
     def _prepare(self, shape: tuple[int, int]) -> PreparedMatrix:
-        """Bring written arrays to the device, check them, and reuse what is still true of the last prepared matrix."""
+        """Upload written arrays, check them, and return the last prepared matrix, a new one, or one with new values."""
         indptr, indices, data = (pair.current_array() for pair in self)
         lent = self.lent_names
         on_loan, options, prepared = bool(lent), self.options, self.prepared
@@ -342,7 +345,7 @@ def prepare_matrix(
     *,
     on_loan: bool = False,
 ) -> PreparedMatrix:
-    """Check CSR arrays on their device, once, and return the prepared matrix. Synchronizes.
+    """Check CSR arrays on their device, and return the prepared matrix. Synchronizes.
 
     Raises
     ------
@@ -363,13 +366,13 @@ def prepare_matrix(
         indices, data = indices[: survey.last], data[: survey.last]  # as in SciPy, which accepts longer arrays
         csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
         structure = Structure(SparsityPattern(device, csr, survey))
-        # On a CPU, a conversion takes as long as tens of products.
+        # On a CPU, a conversion to another format takes as long as tens of products.
         is_new = device.is_host and options.may_be_planned_later and not on_loan
         return PreparedMatrix(device, csr, options, structure, source, on_loan, is_new)
 
 
 def _is_of(prepared: PreparedMatrix, indptr: Array, indices: Array) -> bool:
-    """Return whether a matrix was prepared from these very row pointers and columns."""
+    """Return whether `prepared` was made from these very arrays, and not from equal ones."""
     return prepared.source[0] is indptr and prepared.source[1] is indices
 
 
@@ -377,7 +380,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def frames_to_the_caller() -> int:
-    """Count the frames from the function that warns up to the first one outside of this package."""
+    """Return the `stacklevel` of a warning: frames from the function that warns to the first one outside of gsparse."""
     frame, count = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, count = frame.f_back, count + 1

@@ -1,4 +1,4 @@
-"""Matrices that are made of others or joined, and the names of `gsparse.sparse`, which are those of `scipy.sparse`."""
+"""Functions that join or combine matrices, and the public names of `gsparse.sparse`, those of `scipy.sparse`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, de
     format : str, optional
         By default CSR; "csc" gives a matrix in CSC on the device, and other formats give SciPy's arrays.
     dtype : dtype, optional
-        Of the result; by default the one that NumPy gives the dtypes of the blocks.
+        Of the result; by default NumPy's common dtype of the blocks.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the result lives; by default where the first block lives that is on a device.
+        Where the result lives; by default on the device of the first block that is on one.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def block_array(blocks: Any, *, format: str | None = None, dtype: Any = None, de
 
 
 def _block_sizes(blocks: list[Any], num_rows: int, num_columns: int) -> tuple[list[int], list[int]]:
-    """Return the heights of the rows of blocks and the widths of the columns: 0 where all are None, as in SciPy."""
+    """Return the heights of block rows and the widths of block columns; 0 where all blocks are None, as in SciPy."""
     heights, widths = dict[int, int](), dict[int, int]()
     for number, block in enumerate(blocks):
         if block is None:
@@ -95,7 +95,7 @@ def vstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     blocks : sequence of matrices
         With the same number of columns.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`.
+        See `gsparse.sparse.block_array`.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def hstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     blocks : sequence of matrices
         With the same number of rows.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`.
+        See `gsparse.sparse.block_array`.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def block_diag(mats: Any, format: str | None = None, dtype: Any = None, *, devic
     mats : sequence of matrices
         Sparse or dense, of any shapes, of the host or of a device.
     format, dtype, device : optional
-        As those of `gsparse.sparse.block_array`. As in SciPy, `dtype` does not change the dtype of the result.
+        See `gsparse.sparse.block_array`. As in SciPy, `dtype` does not change the dtype of the result.
 
     Returns
     -------
@@ -193,7 +193,7 @@ def block_diag(mats: Any, format: str | None = None, dtype: Any = None, *, devic
 
 
 def _joined(home: Device, shape: tuple[int, int], placed: list[Any], format: str | None, dtype: Any) -> Any:
-    """Return the matrix of blocks at their places."""
+    """Return the matrix with the blocks `placed`, which are tuples (row, column, block)."""
     common = np.result_type(*(block.dtype for *_, block in placed)) if placed else np.dtype(float)
     result = common if dtype is None else np.dtype(dtype)
     if any(block.dtype.char in HOST_ONLY for *_, block in placed) or result.char in HOST_ONLY:
@@ -205,7 +205,7 @@ def _joined(home: Device, shape: tuple[int, int], placed: list[Any], format: str
 
 
 def _joined_on_host(shape: tuple[int, int], placed: list[Any], dtype: np.dtype[Any]) -> sp.csr_array:
-    """Return the matrix of blocks, some of them of extended precision, at their places."""
+    """Return the same matrix as `_joined`, made by SciPy, because a block has extended precision."""
     parts = [(on_host(block).tocoo(), row, column) for row, column, block in placed]
     rows = np.concatenate([part.row + row for part, row, _ in parts])
     columns = np.concatenate([part.col + column for part, _, column in parts])
@@ -219,17 +219,17 @@ def kron(A: Any, B: Any, format: str | None = None, *, device: Any = None) -> An
     Parameters
     ----------
     A, B : matrix
-        Sparse or dense, of the host or of a device. An entry that A or B does not store makes none in the result.
+        Sparse or dense, of the host or of a device. The result stores the products of stored entries only.
     format : str, optional
         By default CSR; "csc" gives a matrix in CSC on the device, and other formats give SciPy's arrays.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the result lives; by default where the first operand lives that is on a device.
+        Where the result lives; by default on the device of the first operand that is on one.
 
     Returns
     -------
     GpuSparseMatrix
-        In canonical form, of the dtype that NumPy gives the product of both dtypes, where SciPy's result is of float64
-        if A or B has no entries. Synchronizes.
+        In canonical form, in NumPy's common dtype of A and B, also if A or B has no entries (SciPy then returns
+        float64). Synchronizes.
 
     Examples
     --------
@@ -256,13 +256,12 @@ def kronsum(A: Any, B: Any, format: str | None = None, *, device: Any = None) ->
     format : str, optional
         By default CSR; "csc" gives a matrix in CSC on the device, and other formats give SciPy's arrays.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the result lives; by default where the first operand lives that is on a device.
+        Where the result lives; by default on the device of the first operand that is on one.
 
     Returns
     -------
     GpuSparseMatrix
-        The sum of ``kron(I, A)`` and ``kron(B, I)``, each with the identity of the size of the other matrix, in
-        canonical form. Synchronizes.
+        ``kron(I, A) + kron(B, J)``, with identities I of B's size and J of A's, in canonical form. Synchronizes.
 
     Raises
     ------
@@ -321,7 +320,7 @@ def triu(A: Any, k: int = 0, format: str | None = None, *, device: Any = None) -
     Parameters
     ----------
     A, k, format, device : optional
-        As those of `gsparse.sparse.tril`.
+        See `gsparse.sparse.tril`.
 
     Returns
     -------

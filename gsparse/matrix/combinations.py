@@ -1,8 +1,8 @@
-"""Sums, differences, extremes and comparisons: of two matrices, of a matrix and a dense array, or of one and a scalar.
+"""Sums, differences, extremes and comparisons of a matrix with a matrix, a dense array or a scalar.
 
-The result is sparse if 0 and 0, or 0 and the scalar, make 0. For a comparison that is true for zeros, such as ``==``,
-the opposite is computed first. The result then has an entry wherever the opposite has none. Results with a dense array
-are dense: NumPy's for an array of NumPy, and arrays of the device for an array of the device.
+The result is sparse if the operation returns 0 for 0 and 0, or for 0 and the scalar. For a comparison that is true for
+zeros, such as ``==``, the opposite is computed first. The result then has an entry wherever the opposite has none.
+Results with a dense array are dense: on the host for a NumPy array, on the device for an array of the device.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from gsparse.sparse.reshaping import added_to, dense_of, full
 
 
 class Combination(NamedTuple):
-    """What one of SciPy's methods computes from a matrix and a second operand.
+    """A method of SciPy that combines a matrix with a second operand.
 
     Attributes
     ----------
     function : callable
-        ``function(xp, matrix, other)`` computes it of dense arrays.
+        ``function(xp, matrix, other)`` combines dense arrays of the array module `xp`.
     kernel : str
-        The operation of the kernels that combine two matrices; of a comparison that is true for 0 and 0, its opposite.
+        The kernels' name of the operation, or of its opposite if it is a comparison that is true for 0 and 0.
     reflected : bool
-        Whether the other operand comes first.
+        Whether the matrix is the second operand, as in ``other - A``.
     symbol, opposite : str
         The operators of a comparison and of its opposite, which SciPy's warnings name.
     opposite_method : str
-        The method of the opposite.
+        The name of the method of the opposite comparison.
     """
 
     function: Callable[[Any, Any, Any], Any]
@@ -77,7 +77,7 @@ _EXTREMES = ("maximum", "minimum")
 
 
 def _combining(name: str) -> Callable[..., Any]:
-    """Return the method of one row of `COMBINATIONS`."""
+    """Return the method `name`, which `COMBINATIONS` describes."""
 
     def method(self: MatrixLike, other: Any) -> Any:
         check_home(self, None if is_sparse(other) else other)
@@ -99,7 +99,7 @@ def _warn_of_inefficiency(text: str) -> None:
 def _complement(matrix: MatrixLike, csr: Csr) -> Any:
     """Return the boolean matrix that is true where `csr` has no entry.
 
-    `csr` is canonical, and transposed if `matrix` is stored by columns.
+    `csr` is canonical. It describes the transpose if `matrix` is stored by columns.
     """
     device = matrix.device
     with device.active(), device.memory_guard():
@@ -140,7 +140,7 @@ def _with_sparse(matrix: MatrixLike, name: str, other: Any) -> Any:
 
 
 def _with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Combine with a scalar."""
+    """Combine a matrix with a scalar."""
     if name in _SUMS:
         return _sum_with_scalar(matrix, name, scalar)
     if matrix.dtype.char in HOST_ONLY or np.asarray(scalar).dtype.kind not in "biufc":
@@ -153,7 +153,7 @@ def _with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _sum_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Return the matrix, or its negative: only 0 may be added."""
+    """Return A + 0, 0 + A, A - 0 or 0 - A. Other scalars are refused."""
     if scalar == 0:
         return -matrix.copy() if name == "__rsub__" else matrix.copy()
     if name == "__rsub__":
@@ -173,9 +173,9 @@ def _sum_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Return the maxima or minima with a scalar.
+    """Return the maximum or minimum of each element and a scalar, as a sparse matrix.
 
-    If the maximum (minimum) of 0 and the scalar is not 0, all entries of the result are stored.
+    If the result for 0 is not 0, all elements are stored.
     """
     function: np.ufunc = getattr(np, name)
     if not function(0, scalar):
@@ -194,7 +194,7 @@ def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _comparison_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Return the comparison with a scalar; None for what SciPy has to compute."""
+    """Return the comparison with a scalar, or None if SciPy has to compute it."""
     combination = COMBINATIONS[name]
     zero_is_true = bool(combination.function(np, 0, scalar))
     if not zero_is_true:
@@ -220,7 +220,7 @@ def _is_integer(scalar: Any) -> bool:
 def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
     """Return whether an integer dtype cannot hold an integer scalar.
 
-    Such a scalar is above or below all values, so it compares with each of them as with 0.
+    Such a scalar is above or below all values, so comparisons with it have the same result for each value as for 0.
     """
     if dtype.kind not in "iu" or not _is_integer(scalar):
         return False
@@ -229,15 +229,15 @@ def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
 
 
 def _in_matrix_dtype(dtype: np.dtype[Any], scalar: Any) -> Any:
-    """Return an integer scalar in an integer dtype, and any other scalar unchanged.
+    """Cast an integer scalar to an integer dtype. Return any other scalar unchanged.
 
-    NumPy's common dtype of both might be float64, which rounds large integers.
+    Without the cast, NumPy's common dtype might be float64, which rounds large integers.
     """
     return dtype.type(scalar) if dtype.kind in "iu" and _is_integer(scalar) else scalar
 
 
 def _no_entries(matrix: MatrixLike) -> Csr:
-    """Return a boolean matrix without entries, in the shape in which `matrix` is stored."""
+    """Return a boolean matrix without entries, of the shape in which `matrix` is stored."""
     device, shape = matrix.device, matrix._stored_shape
     with device.active(), device.memory_guard():
         index = matrix._arrays.current(shape).csr.indptr.dtype
@@ -249,7 +249,7 @@ def _no_entries(matrix: MatrixLike) -> Csr:
 
 
 def _repeated(device: Device, other: Array, shape: tuple[int, ...]) -> Array:
-    """Return a dense array with its rows or columns repeated to a shape, without a copy."""
+    """Return a view of a dense array in which rows or columns are repeated to a shape."""
     try:
         return device.xp.broadcast_to(other, shape)
     except ValueError:
@@ -309,7 +309,7 @@ def _dense_result(matrix: MatrixLike, name: str, other: Array) -> Array:
 
 
 def _sum_with_dense(matrix: MatrixLike, csr: Csr, other: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the sum with a dense array of the same shape."""
+    """Return the sum of a matrix and a dense device array, which is a dense device array."""
     device = matrix.device
     other = other.reshape(1, -1) if matrix.ndim == 1 else other.T if matrix._by_columns else other
     total = device.xp.array(other, dtype=dtype, order="C")  # a copy
@@ -318,7 +318,7 @@ def _sum_with_dense(matrix: MatrixLike, csr: Csr, other: Array, dtype: np.dtype[
 
 
 def _compare_exactly(device: Device, name: str, a: Array, b: Array) -> Array:
-    """Compare float32 numbers by their bits, because comparisons of CuPy take subnormal numbers for 0."""
+    """Compare float32 numbers by their bits, because CuPy's comparisons treat subnormal numbers as 0."""
     xp, function = device.xp, COMBINATIONS[name].function
     is_nan = xp.isnan(a) | xp.isnan(b)
     result = function(xp, *(_order_of_bits(xp, part) for part in (a, b)))
@@ -326,16 +326,16 @@ def _compare_exactly(device: Device, name: str, a: Array, b: Array) -> Array:
 
 
 def _order_of_bits(xp: Any, values: Array) -> Array:
-    """Return integers in the order of float32 numbers.
+    """Return integers that have the same order as float32 numbers.
 
-    They are the bits of the numbers, read as int32; for negative numbers, minus the lower 31 bits.
+    They are the bits of a number, read as int32. For a negative number, they are minus its lower 31 bits.
     """
     bits = xp.ascontiguousarray(values).view(np.int32)
     return xp.where(bits < 0, -(bits & np.int32(0x7FFFFFFF)), bits)
 
 
 class Combinations(MatrixLike):
-    """Sums, differences, extremes and comparisons with a second operand."""
+    """Methods for sums, differences, extremes and comparisons."""
 
     __hash__: Any = None  # as SciPy's
 

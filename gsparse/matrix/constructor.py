@@ -1,4 +1,4 @@
-"""The constructor of a matrix: it checks the options, parses the source once, and brings its arrays to the device.
+"""The constructor of a matrix: check the options, parse the source, and bring the arrays to the device.
 
 another device matrix     shares its device arrays, if it lives on the same device
 arrays of the device      are taken as they are
@@ -54,7 +54,7 @@ def construct(
     StructureError, ShapeError, DtypeError
         If `source` is no matrix of this shape and dtype, or not square although it is declared symmetric.
     FormatError
-        If an option is unknown, or cannot be honoured for this matrix.
+        If an option is unknown, or cannot be met for this matrix.
     DeviceError, DeviceMemoryError
         If there is no such device, or it has too little memory.
     """
@@ -97,7 +97,7 @@ def construct(
 
 
 def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixOptions:
-    """Check the options; those that are None keep the inherited value."""
+    """Check the options. An option that is None keeps the inherited value."""
     options = dict(options)
     schedule = options.pop("schedule")
     if schedule is not None:
@@ -106,7 +106,7 @@ def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixO
 
 
 def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
-    """Return the size of the blocks of a BSR matrix, as the CSR arrays will hold them; None for anything else."""
+    """Return the block size of a BSR matrix, in the order of the new CSR arrays; None for any other source."""
     if not isinstance(source, (sp.bsr_array, sp.bsr_matrix)):
         return None
     rows, columns = map(int, source.blocksize)
@@ -114,17 +114,17 @@ def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
 
 
 def _can_share(other: MatrixLike, by_columns: bool) -> bool:
-    """Return whether `_shared` can be called. SciPy transposes values that no device computes with."""
+    """Return whether `_shared` can be called. It cannot transpose values of a dtype that no device supports."""
     return other.dtype.char not in HOST_ONLY or _has_same_arrays(other, by_columns)
 
 
 def _has_same_arrays(other: MatrixLike, by_columns: bool) -> bool:
-    """Return whether the arrays of a matrix are those of a new one that reads them by columns, or by rows."""
+    """Return whether a new matrix can use the arrays of `other` without transposing them."""
     return other._by_columns is by_columns or other.ndim == 1
 
 
 def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *, by_columns: bool) -> MatrixArrays:
-    """Return arrays that share another matrix's device arrays; the one that is written first gets its own."""
+    """Return arrays that share another matrix's device arrays until one of the matrices is written."""
     if _has_same_arrays(other, by_columns):
         arrays = other._arrays.share()
         arrays.set_options(matrix_options)
@@ -136,7 +136,7 @@ def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *,
 def _of_device_source(
     device: Device, matrix_options: MatrixOptions, source: Any, shape: Any, dtype: Any, copy: bool
 ) -> tuple[tuple[int, ...], MatrixArrays]:
-    """Take arrays of this device without a copy through the host. Return the shape and the arrays."""
+    """Take arrays of this device, which do not pass through the host. Return the shape and the arrays."""
     with device.active(), device.memory_guard():
         shape, *parts = device_arrays(device, source, shape, dtype, copy)
     check_dtype(parts[-1].dtype)
@@ -148,7 +148,7 @@ def _of_host_source(
 ) -> tuple[dict[str, Any], MatrixArrays]:
     """Let SciPy parse a source of the host. Return the attributes that it sets, and the arrays.
 
-    Their memory is not on loan once this function has returned, unless the caller of the constructor refers to it.
+    After the return, their memory counts as on loan only if the caller of the constructor refers to it.
     """
     attributes, arrays = parse_host_source(scipy_base, source, shape, dtype, copy)
     check_dtype(arrays[-1].dtype)
@@ -156,7 +156,7 @@ def _of_host_source(
 
 
 def _check_format(new: MatrixLike, format: str) -> None:
-    """Refuse a format that was asked for by name and that products of this matrix cannot read."""
+    """Refuse a format that the user named and in which this matrix cannot be stored."""
     if new._by_columns or format == "auto":
         return
     if new.dtype.char in HOST_ONLY:
@@ -180,13 +180,13 @@ def rebuild(
     came_from_spmatrix: bool,
     maxprint: int,
 ) -> Any:
-    """Unpickle a matrix: on a GPU again if there is one."""
+    """Unpickle a matrix, on a device of the same kind if there is one, else on the CPU."""
     try:
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
     new = cls(arrays, shape=shape, device=device, maxprint=maxprint)
-    # The constructor would refuse a format that does not fit, which the result of an operation may have inherited.
+    # The constructor would refuse a format that does not fit, but the result of an operation may have inherited it.
     prepared = new._arrays.prepared
     new._arrays.set_options(matrix_options)
     if prepared is not None:

@@ -1,6 +1,6 @@
-"""The same matrix in another format, as a dense array, or as a matrix of another library.
+"""Conversions to other formats, to dense arrays, and to matrices of other libraries.
 
-Everything is computed on the device. What SciPy or NumPy holds is downloaded once, when it is complete.
+They are computed on the device. A result on the host is downloaded once, when it is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gsparse.matrix.sparse_operations import csr_of
 from gsparse.sparse.canonical import sorted_rows, without_zeros
 from gsparse.sparse.reshaping import added_to, dense_of
 
-# The values that matrices of CuPy may have.
+# The dtypes (`dtype.char`) that matrices of CuPy may have.
 _CUPY_DTYPES = "?fdFD"
 
 
@@ -50,7 +50,7 @@ def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
 
 
 def _written_to(matrix: MatrixLike, order: Any, out: Array) -> Array:
-    """Write a matrix to a dense array of the host or of its device, and return that."""
+    """Write a matrix to a dense array `out` of the host or of the matrix's device, and return `out`."""
     if order is not None:
         raise ValueError("order cannot be specified if out is not None")
     if out.shape != matrix.shape or out.dtype != matrix.dtype:
@@ -81,7 +81,7 @@ def _dense_on_device(matrix: MatrixLike) -> Array:
 
 
 class Conversions(MatrixLike):
-    """Other formats and libraries."""
+    """Methods that convert to other formats and libraries."""
 
     def tocsr(self, copy: bool = False) -> Any:
         """Return this matrix in CSR.
@@ -89,12 +89,12 @@ class Conversions(MatrixLike):
         Parameters
         ----------
         copy : bool
-            Whether a matrix that is in CSR already comes back as a copy.
+            Whether to return a copy of a matrix that is in CSR already.
 
         Returns
         -------
         GpuSparseMatrix
-            The matrix itself; of a transposed view a matrix with sorted rows, made on the device.
+            The matrix itself. For a transposed view, a new matrix with sorted rows, made on the device.
         """
         return _to_format(self, "csr", copy)
 
@@ -104,13 +104,13 @@ class Conversions(MatrixLike):
         Parameters
         ----------
         copy : bool
-            Whether a transposed view, which is in CSC already, comes back as a copy.
+            Whether to return a copy of a transposed view, which is in CSC already.
 
         Returns
         -------
         TransposedMatrix
-            A `scipy.sparse.csc_array` on the same device, with sorted columns: a matrix of its own, of the class that
-            `A.T` has. A transposed view is returned itself.
+            An independent matrix on the same device, with sorted columns, of the class of `A.T`, which is a
+            `scipy.sparse.csc_array`. For a transposed view, the view itself.
 
         Raises
         ------
@@ -122,18 +122,18 @@ class Conversions(MatrixLike):
         return _to_format(self, "csc", copy)
 
     def to_cupy(self, copy: bool = True) -> Any:
-        """Return this matrix as one of CuPy on the same GPU. CuPy synchronizes.
+        """Return this matrix as a CuPy matrix on the same GPU. CuPy synchronizes.
 
         Parameters
         ----------
         copy : bool
-            Whether the result has arrays of its own. Without a copy it shares those of this matrix, and nobody may
-            write to it: other matrices may share them too.
+            Whether the result has its own arrays. If not, it shares this matrix's arrays, and must not be written:
+            other matrices may share them too.
 
         Returns
         -------
         cupyx.scipy.sparse.csr_matrix
-            Or a `csc_matrix` of a transposed view, or a `csr_array` of one dimension.
+            A `csc_matrix` for a transposed view, a `csr_array` for an array of one dimension.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class Conversions(MatrixLike):
         Parameters
         ----------
         copy : bool
-            As SciPy's; the arrays are copies in any case.
+            Has no effect: the arrays are always copies. SciPy has this parameter.
 
         Returns
         -------
@@ -222,12 +222,12 @@ class Conversions(MatrixLike):
         return host.T if is_by_columns else host.reshape(self.shape)
 
     def nonzero(self) -> tuple[Any, ...]:
-        """Return the places of the entries that are not 0. Synchronizes.
+        """Return the rows and columns of the entries that are not 0. Synchronizes.
 
         Returns
         -------
         tuple of ndarray
-            Their rows and columns.
+            The rows and the columns; for an array of one dimension, only the columns.
         """
         if self.dtype.char in HOST_ONLY:
             return run_on_host(self, "nonzero")  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
-"""Products and quotients, element by element, and operations with a scalar whose results are sparse.
+"""Elementwise products and quotients, and comparisons with a scalar whose results are sparse.
 
-A dense operand lives on the host or on the device of the matrix. A product or a quotient by a dense array stays sparse.
+A dense operand lives on the host or on the device of the matrix. The product or quotient of a matrix and a dense array
+is sparse.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def is_on_device(value: Any) -> bool:
 
 
 def is_zero_dimensional_object(value: Any) -> bool:
-    """Return whether NumPy can only wrap a value as one object, whose class may define the operation itself."""
+    """Return whether NumPy can only wrap the value as one object, whose class may define the operation."""
     array = np.asanyarray(value)
     return bool(array.ndim == 0 and array.dtype == object)
 
 
 def check_home(matrix: MatrixLike, other: Any) -> None:
-    """Refuse an array of another GPU than the matrix's, or of any GPU if the matrix is on the host."""
+    """Raise an error if `other` is an array of a GPU on which the matrix does not live."""
     home = device_of(other)
     if home is not None and home is not matrix.device:
         raise DeviceError(f"the matrix lives on {matrix.device.name}, the array on {home.name}: bring one to the other")
@@ -68,7 +69,7 @@ def _array_of(matrix: MatrixLike, other: Any) -> Any:
 
 
 def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
-    """Return whether the device computes with the values of a matrix and of a dense array."""
+    """Return whether kernels support the dtypes of a matrix and of a dense array."""
     own, others = matrix.dtype, other.dtype
     return not (own.char in HOST_ONLY or others.char in HOST_ONLY) and own.kind in "biufc" and others.kind in "biufc"
 
@@ -77,7 +78,7 @@ def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
 
 
 def multiply_dense(matrix: MatrixLike, other: Any) -> Any:
-    """Multiply by what is neither a scalar nor sparse, element by element, and return a matrix of the same structure.
+    """Multiply a matrix by a dense array, element by element; return a matrix of the same structure.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def multiply_dense(matrix: MatrixLike, other: Any) -> Any:
 
 
 def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
-    """Divide by what is neither a scalar nor sparse: multiply by the reciprocals, as SciPy does."""
+    """Divide a matrix by a dense array: multiply by the reciprocals, as SciPy does."""
     divisors = _array_of(matrix, other)
     if divisors is None:
         return NotImplemented
@@ -106,10 +107,10 @@ def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
 
 
 def _scaled(matrix: MatrixLike, factors: Array) -> Any:
-    """Return the products of the entries and the factors that belong to them; None for what SciPy has to compute."""
+    """Multiply each entry by the factor at its place. Return None if SciPy has to compute the product."""
     if not _is_computed_here(matrix, factors):
         return None  # extended precision
-    if factors.dtype == np.float16:  # SciPy may return a matrix of float16, which its methods then refuse to convert.
+    if factors.dtype == np.float16:  # With float16, SciPy may return a matrix that its methods refuse to convert.
         factors = factors.astype(np.float32)
     if factors.ndim > 2 or (matrix.shape in ((1,), (1, 1)) and factors.size != 1):
         return _dense_product(matrix, factors)
@@ -122,14 +123,14 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
         csr = repeated(device, prepared.csr, factors.shape)
         values = csr.with_data(device.xp.conjugate(csr.data)) if matrix._arrays.data.conjugated else csr
         values = scaled_values(device, values, factors)
-    # A matrix's arrays may be longer than its last row pointer says. `values` is not, so they do not fit together.
+    # A matrix's arrays may be longer than its last row pointer says, but `values` is not longer. So they do not fit.
     if new_shape != matrix.shape or matrix._arrays.indices.current_array().size != csr.nnz:
         return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
     return with_values(matrix, values, (True,) if factors.size == 1 else ())
 
 
 def _broadcast_shape(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the common shape of a matrix and of factors, which is most often that of the matrix.
+    """Return the common shape of a matrix and of factors, which is usually the shape of the matrix.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def _broadcast_shape(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[in
 
 
 def _dense_product(matrix: MatrixLike, factors: Array) -> Any:
-    """Return a product that is dense in SciPy: with more than two dimensions, or of a matrix of one element."""
+    """Multiply elementwise where SciPy's result is dense: with more than two dimensions, or a matrix of one element."""
     if factors.ndim <= 2:
         return (factors * matrix.sum()).reshape(np.broadcast_shapes(matrix.shape, factors.shape))
     if isinstance(factors, np.ndarray):
@@ -183,7 +184,7 @@ def divide_by_sparse(matrix: MatrixLike, other: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------- scalars
 
-# SciPy's methods with a scalar: what they compute, and the operation of the kernels that combine two matrices.
+# For each of SciPy's methods with a scalar: a function that computes it, and the kernels' name of the operation.
 _WITH_SCALAR: dict[str, tuple[Callable[[Any, Any], Any], str | None]] = {
     "maximum": (np.maximum, "maximum"),
     "minimum": (np.minimum, "minimum"),
@@ -194,12 +195,12 @@ _WITH_SCALAR: dict[str, tuple[Callable[[Any, Any], Any], str | None]] = {
     "__le__": (operator.le, None),
     "__ge__": (operator.ge, None),
 }
-# The opposites of the comparisons that kernels do not know.
+# The kernels' names of the opposites of comparisons that they cannot compute.
 _OPPOSITES = {"__eq__": "ne", "__le__": "gt", "__ge__": "lt"}
 
 
 def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
-    """Return the result of an operation that makes 0 of 0 and a scalar; None for what SciPy has to compute."""
+    """Return the result of an operation that returns 0 for 0 and the scalar; None if SciPy has to compute it."""
     function, operation = _WITH_SCALAR[name]
     common = _common_dtype(matrix.dtype, scalar)
     if common is None:
@@ -213,7 +214,8 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
             values = device.map_values(lambda part: apply(part.astype(common, copy=False), other), csr.data)
             result = kernels_of(device).sparse_rows.drop_zeros(device, csr.with_data(values))
         else:
-            # A matrix of the same structure stands for the scalar, because kernels compare subnormal numbers exactly.
+            # Compare with a matrix of the same structure whose values are the scalar: kernels handle subnormal numbers
+            # exactly.
             scalars = csr.with_data(device.xp.full(csr.nnz, scalar, common))
             result = combine(device, operation or _OPPOSITES[name], csr, scalars)
             if operation is None:  # the entries for which the opposite is false
@@ -223,7 +225,7 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _compares_exactly(matrix: MatrixLike, operation: str | None, common: np.dtype[Any], scalar: Any) -> bool:
-    """Return whether the array module compares values with a scalar exactly: CuPy takes subnormal float32 for 0."""
+    """Return whether the array module compares exactly: CuPy treats subnormal float32 values as 0."""
     if matrix.device.is_host:
         return True
     if common.kind == "c":

@@ -1,4 +1,4 @@
-"""Element-wise operations: the structure stays, the values are mapped on the device, and the plan remains valid."""
+"""Elementwise operations: the values are mapped on the device; the structure and the plan stay."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class ValueMap(NamedTuple):
     function : callable
         ``function(xp, values, *args)`` returns a new array; `xp` is the array module of the device.
     host : (str, ...)
-        SciPy's method and its arguments for values of extended precision. By default the method that is mapped.
+        The name and the arguments of SciPy's method for values of extended precision. By default the method of the same
+        name.
     linear : bool
-        Whether the function of a sum is the sum of the function's values.
+        Whether f(a + b) = f(a) + f(b), so that repeated entries need not be added up.
     sums_after : bool
-        Whether repeated entries are added up after they were mapped, and not before.
+        Whether repeated entries are mapped first and added up then, instead of the reverse.
     hermitian : bool
-        Whether the function of a conjugate is the conjugate of the function's value, everywhere: a Hermitian matrix
-        then stays one.
+        Whether f(conj(a)) = conj(f(a)) for all a: then a Hermitian matrix stays Hermitian.
     doc : str, optional
         The method's docstring.
     """
@@ -52,7 +52,7 @@ class ValueMap(NamedTuple):
     doc: str | None = None
 
 
-# SciPy's, NumPy's and CuPy's common names of functions that map 0 to 0.
+# Functions that map 0 to 0 and have the same name in SciPy, NumPy and CuPy.
 VALUE_FUNCTIONS = (
     *("sin", "tan", "arcsin", "arctan", "sinh", "tanh", "arcsinh", "arctanh", "rint", "sign", "expm1", "log1p"),
     *("deg2rad", "rad2deg", "floor", "ceil", "trunc", "sqrt"),
@@ -81,7 +81,7 @@ _SCALE_BY_REAL = _SCALE._replace(hermitian=True)
 
 
 def _mapped(name: str, value_map: ValueMap) -> Callable[[MatrixLike], Any]:
-    """Return the method `name`, without parameters, that maps the values."""
+    """Return the method `name`, without parameters, that applies `value_map`."""
     value_map = value_map._replace(host=value_map.host or (name,))
 
     def method(self: MatrixLike) -> Any:
@@ -105,7 +105,7 @@ def _map_values(matrix: MatrixLike, value_map: ValueMap, *args: Any) -> Any:
     if matrix.dtype.char in HOST_ONLY:
         return run_on_host(matrix, *value_map.host, *args)
     if not args and not device.is_host:
-        value_map.function(np, np.empty(0, matrix.dtype))  # raises what NumPy raises: CuPy accepts more dtypes
+        value_map.function(np, np.empty(0, matrix.dtype))  # raises NumPy's errors, because CuPy accepts more dtypes
     prepared = arrays.current(matrix._stored_shape)
     if not (value_map.linear or prepared.is_canonical):
         csr, _ = lines_of(matrix, None, summed=not value_map.sums_after)
@@ -131,13 +131,13 @@ def scale(matrix: MatrixLike, factor: Any) -> Any:
 
 
 def _raised(values: Array, n: Any) -> Array:
-    """Return values to a power, with the errors and the dtype that NumPy gives: CuPy raises no errors."""
+    """Raise values to a power, with NumPy's errors and dtype: CuPy raises no errors."""
     power = np.ones(1, values.dtype) ** (n if device_of(n) is None else n.get()[()])
     return (values**n).astype(power.dtype, copy=False)
 
 
 def _warn_of_operator(matrix: MatrixLike, operator: str, remedy: str) -> None:
-    """Warn, once for each matrix, of an operator that is elementwise here and was a matrix product of its source."""
+    """Warn, once per matrix, that an operator is elementwise here but a matrix product of the source matrix."""
     if matrix._came_from_spmatrix:
         matrix._came_from_spmatrix = False
         warnings.warn(
@@ -149,7 +149,7 @@ def _warn_of_operator(matrix: MatrixLike, operator: str, remedy: str) -> None:
 
 
 class ElementWise(MatrixLike):
-    """Operations that map the stored values: the structure stays."""
+    """Methods that map the stored values and keep the structure."""
 
     def astype(self, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
         """Cast the values, on the device.
@@ -159,11 +159,11 @@ class ElementWise(MatrixLike):
         Parameters
         ----------
         dtype : dtype
-            Of the result's values, which have the byte order of this machine.
+            The dtype of the result, always in the byte order of this machine.
         casting : {"no", "equiv", "safe", "same_kind", "unsafe"}
             What may be lost, as for NumPy's `astype`.
         copy : bool
-            Whether a matrix that has this dtype already comes back as a copy.
+            Whether to return a copy of a matrix that has this dtype already.
 
         Returns
         -------
@@ -199,9 +199,9 @@ class ElementWise(MatrixLike):
         Returns
         -------
         GpuSparseMatrix
-            On the same device; by a scalar or a dense array with the same structure, which keeps what was prepared for
-            it. A single row or column is repeated if `other` has more. If this matrix has one element only, and `other`
-            is a dense array of more, the result is dense.
+            On the same device. For a scalar or a dense array, the structure and its preparation are kept. A single row
+            or column is repeated if `other` has more. If this matrix has one element, and `other` is a dense array of
+            several, the result is a dense array.
 
         Raises
         ------
@@ -217,14 +217,14 @@ class ElementWise(MatrixLike):
     def with_data(self, data: Any) -> Self:
         """Return a matrix of the same structure with other values.
 
-        What depends on the structure alone (statistics, where entries are stored, encoded columns, row patterns) is not
-        computed again.
+        Everything that depends on the structure alone (statistics, positions of entries, encoded columns, row patterns)
+        is not computed again.
 
         Parameters
         ----------
         data : array_like, shape (nnz,)
-            NumPy, or CuPy on this matrix's GPU, in the order of `data`; or PyTorch or JAX on either. A device array is
-            used as it is and must not be written afterwards.
+            An array of NumPy, or of CuPy on this matrix's GPU, in the order of `A.data`; or of PyTorch or JAX on
+            either. A device array is used as it is and must not be written afterwards.
 
         Returns
         -------
@@ -289,7 +289,7 @@ class ElementWise(MatrixLike):
         n : scalar
             Not 0, for which all elements of the result would be 1.
         dtype : dtype, optional
-            To which the values are cast first; by default the matrix's own.
+            The dtype to which the values are cast first; by default the matrix's dtype.
 
         Returns
         -------
@@ -318,7 +318,7 @@ class ElementWise(MatrixLike):
             if is_sparse(other):
                 return divide_by_sparse(self, other)
             return divide_by_dense(self, other)
-        # SciPy divides in float64 wherever it can hold the values, float32 ones too.
+        # SciPy divides in float64 if it can hold the values, also for float32 values.
         wide = self.astype(np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self
         return scale(wide, 1.0 / other)
 

@@ -1,4 +1,4 @@
-"""`GpuSparseMatrix`, the methods of all matrices by subject, and the transposed view that `A.T` returns."""
+"""`GpuSparseMatrix`, which inherits its methods from one mixin for each subject, and its transposed view `A.T`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gsparse.matrix.shapes import Extremes, Shapes
 from gsparse.matrix.upper_layers import UpperLayers, offer_writers
 from gsparse.matrix.writes import Writes
 
-# NumPy's functions as the methods that serve them: (forward, reflected).
+# NumPy's functions, and the matrix methods that compute them: (forward, reflected).
 UFUNC_METHODS = {
     "add": ("__add__", "__radd__"),
     "subtract": ("__sub__", "__rsub__"),
@@ -50,10 +50,10 @@ UFUNC_METHODS = {
 
 
 class Ufuncs(MatrixLike):
-    """NumPy's functions of a matrix."""
+    """Methods that NumPy's functions call with a matrix."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-        """Serve NumPy's functions: ``np.sin(A)``, ``ndarray @ A``, ``np.float64(2) * A``, ``ndarray += A``."""
+        """Compute NumPy's functions with a matrix: ``np.sin(A)``, ``ndarray @ A``, ``ndarray += A``."""
         names = UFUNC_METHODS.get(ufunc.__name__)
         if method != "__call__" or names is None or options.keys() - {"axes"}:  # NumPy passes `axes` for `y @= A`.
             raise TypeError(f"unsupported operand type(s) for numpy.{ufunc.__name__} ({method}): {type(self).__name__}")
@@ -88,9 +88,9 @@ class DeviceMatrix(
     LentArrays,
     UpperLayers,
 ):
-    """A sparse matrix whose arrays live on a device; the subclasses are CSR or CSC, arrays or matrices of SciPy.
+    """A sparse matrix whose arrays live on a device. Its subclasses are also subclasses of SciPy's classes.
 
-    The arrays are those of CSR; `TransposedMatrix` reads them as CSC, which is the transpose.
+    The arrays are CSR arrays. `TransposedMatrix` reads them as CSC, which is the transpose.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DeviceMatrix(
         offer_writers((type(self), self._transposed_class))
         construct(self, arg1, shape, dtype, copy, device, options, maxprint)
 
-    # The name in a TypeError about arguments: users never see this class.
+    # The name that a TypeError about arguments shows: users never see this class.
     __init__.__qualname__ = "GpuSparseMatrix.__init__"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +132,7 @@ class DeviceMatrix(
 
 
 class ReadableMatrix(DeviceMatrix):
-    """A matrix that users can read from a file."""
+    """A matrix with the constructor `from_file`."""
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], *, name: str | None = None, **options: Any) -> Self:
@@ -188,10 +188,10 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     schedule : {"scalar", "vector"}, optional
         How GPU threads share the work of ``format="csr"``: a thread for each row, or several.
     threads_per_block : {128, 256, 512}, optional
-        GPU threads of a block, 256 by default. CPU kernels have no use for it.
+        GPU threads of a block, 256 by default. CPU kernels ignore it.
     expected_products : int, optional
-        How many products the matrix is expected to serve, 1000 by default. A conversion of the format has to pay off
-        within that number.
+        Number of products for which the matrix will be used, 1000 by default. A conversion to another format must pay
+        off within that number.
     compress : bool, "columns" or "values", optional
         Whether products may read less than CSR holds, without loss: narrower columns and row patterns ("columns"),
         tables of distinct values and float32 where every value survives ("values"), or both (True, the default). With
@@ -250,7 +250,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
 
 
 class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]
-    """The transpose of a GpuSparseMatrix: the same arrays read by columns, products on the same device."""
+    """The transpose of a GpuSparseMatrix: it reads the same arrays by columns, and multiplies on the same device."""
 
     _scipy_base = sp.csc_array
     _by_columns = True

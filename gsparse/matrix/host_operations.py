@@ -3,7 +3,7 @@
 An operation on the host reads a plain SciPy array over read-only views of the host arrays (`scipy_array_of`). Nothing
 can write to it, so the device copy stays current, and no host array counts as on loan. Results come back as matrices of
 the same class and device; their arrays move there when they are first multiplied. A write on the host borrows the
-arrays of the matrix itself.
+matrix's own host arrays.
 
 `HOST_OPERATIONS` is the list of these operations, which the documentation prints (`docs/conf.py`).
 """
@@ -27,7 +27,7 @@ from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.profiling.recording import recorded_call
 from gsparse.sparse import PUBLIC_NAMES
 
-# What still runs on the host: the operation, and when.
+# The operations that still run on the host, and when they do.
 HOST_OPERATIONS = {
     "``todia``, ``tobsr``, ``tolil``, ``todok``": "always: SciPy makes these formats",
     "``A[i, j] = v`` and other writes": "while somebody holds ``A.data``, ``A.indices`` or ``A.indptr``: the host copy "
@@ -39,9 +39,10 @@ HOST_OPERATIONS = {
     "Writing with anndata": "always: files are written from the host",
 }
 
-# Functions of SciPy that read host arrays, and what does the same on the device; beside those of `gsparse.sparse`.
+# SciPy's functions that read host arrays, and gsparse's functions that do the same on the device. The names of
+# `gsparse.sparse` also belong to them.
 _COUNTERPARTS = {name: f"gsparse.linalg.{name}" for name in ("norm", "spsolve", "splu", "factorized")}
-# Those that a warning has named.
+# The functions that a warning has named.
 _named: set[str] = set()
 
 # The message of the ValueError that a write to a frozen matrix raises.
@@ -54,13 +55,13 @@ _READ_ONLY_WORDS = ("read-only", "not writ", "writeable", "frozen")
 
 
 def name_counterpart(device: Device) -> None:
-    """Warn if a function of SciPy reads host arrays of a matrix on a GPU and gsparse has it: once for each function."""
+    """Warn, once per function, if SciPy's code copies a GPU matrix to the host and gsparse has the function."""
     if device.is_host:
         return
     name, frame, level = "", sys._getframe(1), 2
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("gsparse.", "scipy.sparse.")):
         if frame.f_globals["__name__"].startswith("scipy."):
-            name = frame.f_code.co_name  # The outermost one is the function that the program called.
+            name = frame.f_code.co_name  # The outermost frame is the function that the program called.
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]
     other = f"gsparse.sparse.{name}" if name in PUBLIC_NAMES else _COUNTERPARTS.get(name)
     if other is not None and name not in _named:
@@ -70,7 +71,7 @@ def name_counterpart(device: Device) -> None:
 
 
 def counted_scipy_array(matrix: MatrixLike, operation: str) -> Any:
-    """Return a plain SciPy array of the same contents, for an operation that only reads. Synchronizes.
+    """Return a plain SciPy array for an operation that only reads, and count the operation. Synchronizes.
 
     Raises
     ------
@@ -82,14 +83,14 @@ def counted_scipy_array(matrix: MatrixLike, operation: str) -> Any:
 
 
 def scipy_array_of(matrix: MatrixLike) -> Any:
-    """Return the plain SciPy array, which is remembered, without counting an operation on the host. Synchronizes.
+    """Return the plain SciPy array with the matrix's contents, which is cached. Counts nothing. Synchronizes.
 
     If columns are unsorted or repeated, each call makes an array with copies of the host arrays, because SciPy's
-    methods may sort it or add its repeated entries up in place: the next operation must not see that.
+    methods may sort them or add repeated entries up in place, which must not change the next operation's input.
     """
     arrays = matrix._arrays
     hosts = arrays.read()
-    # As long as nothing was lent or replaced, nothing was written.
+    # If no array was lent or replaced since, nothing was written.
     key = (matrix.format, matrix.shape, matrix.maxprint, *((pair, pair.version) for pair in arrays))
     lent = bool(arrays.lent_names)
     remembered = arrays.scipy_array
@@ -97,7 +98,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
         return remembered[1]
     with scipy_matrices():
         array = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
-    is_read_only = array.has_canonical_format  # There is nothing to sort or to add up then.
+    is_read_only = array.has_canonical_format  # Then there is nothing to sort or to add up, so SciPy writes nothing.
     arrays.scipy_array = (key, array) if is_read_only and not lent else None
     if is_read_only:
         return array
@@ -107,7 +108,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
 
 @recorded_call("host", "{1}: SciPy computes it")
 def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
-    """Run SciPy's method `name` on the host, and return a sparse result of this format as a matrix on the device."""
+    """Run SciPy's method `name` on the host. A sparse result of this format becomes a matrix on the device."""
     array = counted_scipy_array(matrix, name)
     arguments = [_as_plain(name, argument) for argument in args]
     with scipy_matrices():
@@ -126,7 +127,7 @@ def multiply_sparse_on_host(matrix: MatrixLike, other: Any, *, reflected: bool =
 
 
 def _as_plain(name: str, other: Any) -> Any:
-    """Return an operand as SciPy takes it."""
+    """Return an operand in a form that SciPy accepts."""
     if is_device_matrix(other):
         return counted_scipy_array(other, name)
     if device_of(other) is not None:
@@ -135,7 +136,7 @@ def _as_plain(name: str, other: Any) -> Any:
 
 
 def brought_back(matrix: MatrixLike, result: Any) -> Any:
-    """Make a SciPy array of this format a matrix on this device; its arrays move there when it is first multiplied."""
+    """Return a SciPy array of this format as a matrix on this device, to which the first product uploads it."""
     if not (sp.issparse(result) and result.format == matrix.format):
         return result
     hosts = (np.require(array, requirements="W") for array in (result.indptr, result.indices, result.data))
@@ -159,7 +160,7 @@ def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> 
     try:
         with scipy_matrices():
             result = getattr(matrix._scipy_base, name)(matrix, *map(_downloaded, args), **options)
-        matrix._arrays.declared.clear()  # what SciPy's method has declared for its own use
+        matrix._arrays.declared.clear()  # SciPy's method may have declared properties for its own use.
         return result
     except ValueError as error:
         if not (matrix._arrays.is_frozen and any(word in str(error) for word in _READ_ONLY_WORDS)):
@@ -168,17 +169,17 @@ def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> 
 
 
 def _downloaded(argument: Any) -> Any:
-    """Return an argument, or the parts of a key, with arrays of a GPU on the host."""
+    """Return an argument, or a tuple of arguments, in which arrays of a GPU are replaced by host copies."""
     if isinstance(argument, tuple):
         return tuple(map(_downloaded, argument))
     return argument if device_of(argument) is None else argument.get()
 
 
 class HostFormats(MatrixLike):
-    """Formats that SciPy makes on the host, and what ``print(A)`` shows."""
+    """Methods that return SciPy's other formats, made on the host, and the text of ``print(A)``."""
 
     def __str__(self) -> str:
-        """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
+        """Return the text of ``print(A)``: a head with this class and the device, and SciPy's table of entries."""
         array = scipy_array_of(self)
         with scipy_matrices():
             return repr(self) + str(array).removeprefix(repr(array))
@@ -189,7 +190,7 @@ class HostFormats(MatrixLike):
         Parameters
         ----------
         copy : bool
-            As SciPy's; the values are copies in any case.
+            Has no effect: the values are always copies. SciPy has this parameter.
 
         Returns
         -------
@@ -204,7 +205,7 @@ class HostFormats(MatrixLike):
         Parameters
         ----------
         copy : bool
-            As SciPy's; the values are copies in any case.
+            Has no effect: the values are always copies. SciPy has this parameter.
 
         Returns
         -------
@@ -219,7 +220,7 @@ class HostFormats(MatrixLike):
         Parameters
         ----------
         copy : bool
-            As SciPy's; the values are copies in any case.
+            Has no effect: the values are always copies. SciPy has this parameter.
 
         Returns
         -------
@@ -234,9 +235,9 @@ class HostFormats(MatrixLike):
         Parameters
         ----------
         blocksize : (int, int), optional
-            Rows and columns of a block, of which M and N are multiples; chosen as SciPy does by default.
+            Rows and columns of a block, which must divide M and N. By default, SciPy chooses them.
         copy : bool
-            As SciPy's; the arrays are copies in any case.
+            Has no effect: the arrays are always copies. SciPy has this parameter.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Methods that rearrange or scale a matrix in place, and the three arrays of a matrix, which users may replace."""
+"""Methods that change a matrix in place, and its attributes `data`, `indices` and `indptr`, which users may assign."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gsparse.profiling import recording
 from gsparse.sparse.canonical import canonical, sorted_rows, without_zeros
 from gsparse.sparse.editing import resized
 
-# Is held while a matrix is written to.
+# A thread holds it while it writes to a matrix.
 _writing = make_lock()
 
 Write = TypeVar("Write", bound=Callable[..., Any])
 
 
 def one_at_a_time(write: Write) -> Write:
-    """Return a function that writes to a matrix, made to wait until no other thread writes to one."""
+    """Return a function that waits until no other thread writes to a matrix, and then calls `write`."""
 
     @wraps(write)
     def write_alone(*arguments: Any, **options: Any) -> Any:
@@ -42,12 +42,12 @@ _SORTED, _CANONICAL = "has_sorted_indices", "has_canonical_format"
 
 
 def is_written_on_host(matrix: MatrixLike) -> bool:
-    """Return whether SciPy writes on the host: no device computes in the dtype, or somebody holds a host array."""
+    """Return whether SciPy must write on the host: no device supports the dtype, or the user holds a host array."""
     return matrix.dtype.char in HOST_ONLY or matrix._arrays.is_on_loan
 
 
 def _on_device(write: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a method without parameters that writes on the device, or leaves the write to SciPy on the host."""
+    """Return a method without parameters that writes on the device, or on the host (`is_written_on_host`)."""
 
     @one_at_a_time
     @wraps(write)
@@ -72,9 +72,9 @@ def check_not_frozen(matrix: MatrixLike) -> None:
 
 
 def entries_of(matrix: MatrixLike) -> Csr:
-    """Return the CSR arrays of a matrix before a write: conjugated if they stand for their conjugate, without excess.
+    """Return the CSR arrays of a matrix for a write: conjugated if necessary, and not longer than nnz.
 
-    The arrays of a matrix may be longer than the last row pointer says. They are replaced by shorter ones then.
+    If the matrix's arrays are longer than the last row pointer says, they are replaced by shorter ones.
     """
     csr, arrays = csr_of(matrix, matrix, matrix._by_columns), matrix._arrays
     if arrays.indices.current_array().size != csr.nnz or arrays.data.current_array().size != csr.nnz:
@@ -97,12 +97,12 @@ def _are_sorted(matrix: MatrixLike) -> bool:
 
 
 def _are_canonical(matrix: MatrixLike) -> bool:
-    """Return whether the columns of each row are in ascending order, and none is there twice. Synchronizes."""
+    """Return whether the columns of each row are in ascending order without repetitions. Synchronizes."""
     return matrix._arrays.current(matrix._stored_shape).is_canonical
 
 
 def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: str) -> property:
-    """Return SciPy's property `name`: the value that was assigned to it, until an entry moves, else what is true."""
+    """Return SciPy's property `name`: the value that the user assigned, until an entry moves, or else the true one."""
 
     def read(self: MatrixLike) -> bool:
         if self.dtype.char in HOST_ONLY:
@@ -127,13 +127,13 @@ def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: 
 
 
 def _scaled_in_own_dtype(values: Array, factor: Any) -> Array:
-    """Return the products of values and a factor, in the dtype of the values."""
+    """Multiply values by a factor, in the dtype of the values."""
     products = values * factor
     return products if products.dtype == values.dtype else products.astype(values.dtype)
 
 
 class Rearrangements(MatrixLike):
-    """Changes in place: the order of the entries, shape and scale."""
+    """Methods that change the order of the entries, the shape or the scale in place."""
 
     has_sorted_indices = _property_of_entries(
         _SORTED,
@@ -171,7 +171,7 @@ class Rearrangements(MatrixLike):
 
     @_on_device
     def prune(self) -> None:
-        """Remove what the arrays hold beyond the last entry, in place."""
+        """Cut the arrays off behind the last entry, in place."""
         arrays = self._arrays
         nnz = arrays.current(self._stored_shape).csr.nnz
         if arrays.indices.current_array().size != nnz or arrays.data.current_array().size != nnz:
@@ -179,17 +179,17 @@ class Rearrangements(MatrixLike):
             entries_of(self)
 
     def check_format(self, full_check: bool = True) -> None:
-        """Check whether the arrays describe a matrix, as the device does before it computes with them.
+        """Check whether the arrays describe a matrix.
 
         Parameters
         ----------
         full_check : bool
-            As SciPy's; all is checked in any case.
+            Has no effect: everything is always checked. SciPy has this parameter.
 
         Raises
         ------
         ValueError
-            If they do not.
+            If they do not describe a matrix.
         """
         if is_written_on_host(self):
             write_on_host(self, "check_format", full_check)
@@ -197,7 +197,7 @@ class Rearrangements(MatrixLike):
         try:
             self._arrays.current(self._stored_shape)
         except StructureError:
-            # SciPy's check names the first fault. If it finds none, the error of the device is raised.
+            # SciPy's check names the first fault. If it finds no fault, the device's error is raised.
             write_on_host(self, "check_format", full_check)
             raise
 
@@ -244,7 +244,7 @@ class Rearrangements(MatrixLike):
         if not (isinstance(factor, float) and self.dtype.kind in "fc"):
             probe = np.ones(1, self.dtype)
             with np.errstate(all="ignore"):
-                probe *= factor  # raises what NumPy raises
+                probe *= factor  # raises NumPy's error if the dtypes do not allow it
         check_not_frozen(self)
         device, csr = self.device, entries_of(self)
         with device.active(), device.memory_guard():
@@ -274,7 +274,7 @@ class Rearrangements(MatrixLike):
 
 
 def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
-    """Return a property that lends a host array of the matrix, and replaces the array if somebody assigns another one.
+    """Return a property that lends a host array of the matrix, and whose assignment replaces the array.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
 
 
 class LentArrays(MatrixLike):
-    """The arrays of a matrix, on loan to the host and on the device."""
+    """The arrays of a matrix: on loan on the host, and read-only on the device."""
 
     data = lent_array("data", "Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes.")
     indices = lent_array("indices", "Column indices as a host array, on loan. Synchronizes.")
@@ -310,17 +310,17 @@ class LentArrays(MatrixLike):
 
     @property
     def name(self) -> str | None:
-        """Name of the matrix in profiles (`gsparse.profile`); None, unless it is set. Copies and views have none."""
+        """Name of the matrix in profiles (`gsparse.profile`), None by default. Copies and views have no name."""
         return self.stats.name
 
     @name.setter
     def name(self, name: str | None) -> None:
-        """Name the matrix."""
+        """Set the name of the matrix."""
         self.stats.name = name
 
     @property
     def device_data(self) -> Array:
-        """Values as the device's own array: read it, never write to it (other matrices may share it)."""
+        """Values on the device. Read the array, but never write to it: other matrices may share it."""
         self._arrays.current(self._stored_shape)
         pair = self._arrays.data
         if not pair.conjugated:
@@ -330,10 +330,10 @@ class LentArrays(MatrixLike):
 
     @property
     def device_indices(self) -> Array:
-        """Column indices as the device's own array: read it, never write to it."""
+        """Column indices on the device. Read the array, but never write to it."""
         return self._arrays.indices.current_array()
 
     @property
     def device_indptr(self) -> Array:
-        """Row pointers as the device's own array: read it, never write to it."""
+        """Row pointers on the device. Read the array, but never write to it."""
         return self._arrays.indptr.current_array()

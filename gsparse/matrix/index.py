@@ -1,4 +1,4 @@
-"""Indices, parsed as SciPy parses them: what ``A[key]`` selects of each axis, and the shape of the selection.
+"""Parse the key of ``A[key]`` as SciPy does: the selected numbers of each axis, and the shape of the selection.
 
 Indices are arrays of the host or of the device of the matrix, and stay where they are.
 """
@@ -21,28 +21,28 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse
 from gsparse.sparse.canonical import without_zeros
 
-# At most this number of places are listed on the host if their index is there: one upload takes less time than several
-# operations on the device.
+# If the index is on the host and selects at most this number of places, they are listed there: one upload takes less
+# time than several operations on the device.
 FEW_PLACES = 4096
 
-# What is selected of an axis: one number, a slice, or an array of int64 of one or two dimensions.
+# The selected numbers of an axis: one number, a slice as a range, or an array of int64 of one or two dimensions.
 Axis = int | range | Array
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """What a key selects.
+    """The parsed key of ``A[key]``.
 
     Attributes
     ----------
     axes : tuple
         An `Axis` for each dimension of the matrix. All numbers are in range, and none is negative.
     shape : tuple of int
-        Of the selection, with the axes of length 1 that None stands for.
+        The shape of the selection, including the axes of length 1 that None in the key adds.
     is_distinct : bool
-        Whether certainly no place is selected twice: if the key has only slices, numbers and masks.
+        Whether the key has only slices, numbers and masks, so that no place is selected twice.
     on_device : bool
-        Whether an array of a GPU is part of the key: then single entries are returned as one.
+        Whether the key has an array of a GPU. Then single entries are returned in an array of the GPU.
     """
 
     axes: tuple[Axis, ...]
@@ -52,7 +52,7 @@ class Index:
 
     @property
     def arrays(self) -> list[Array]:
-        """The axes that are arrays."""
+        """Those elements of `axes` that are arrays."""
         return [axis for axis in self.axes if not isinstance(axis, int | range)]
 
 
@@ -70,7 +70,7 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
     """
     axes: list[Axis] = []
     lengths: list[int] = []
-    fixed: list[int] = []  # the axes that are no slices
+    fixed: list[int] = []  # the axes whose part of the key is no slice
     is_distinct = True
     parts = _one_for_each_axis(matrix, key)
     for number, part in enumerate(parts):
@@ -111,7 +111,7 @@ def _broadcast_shape(arrays: list[Array]) -> tuple[int, ...]:
 
 
 def _one_for_each_axis(matrix: MatrixLike, key: Any) -> list[Any]:
-    """Return the parts of a key: a part for each axis, a mask of two dimensions for both, and None for new axes."""
+    """Return the parts of a key, with full slices added for missing axes. A mask of two dimensions is one part."""
     parts = [_as_part(matrix, part) for part in (key if isinstance(key, tuple) else (key,))]
     num_ellipses = sum(part is Ellipsis for part in parts)
     if num_ellipses > 1:
@@ -153,7 +153,7 @@ def _as_part(matrix: MatrixLike, part: Any) -> Any:
         array = _as_array(part)
     if not array.ndim and _is_whole(array[()]):
         raise ValueError("Inexact indices into sparse matrices are not allowed")
-    return array  # What is neither a number nor an array is refused after the parts have been counted.
+    return array  # Other objects are refused later, after the parts have been counted.
 
 
 def _is_whole(part: Any) -> bool:
@@ -177,7 +177,10 @@ def _as_array(part: Any) -> Array:
 
 
 def list_places(device: Device, rows: Array, columns: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return rows and columns, of the host or of the device, broadcast to a shape, as vectors on the device."""
+    """Return rows and columns, broadcast to a shape, as vectors on the device.
+
+    They may be on the host or on the device.
+    """
     parts = (rows, columns)
     if all(isinstance(part, np.ndarray) for part in parts) and prod(shape) <= FEW_PLACES:
         i, j = device.upload(np.stack([np.broadcast_to(part, shape).reshape(-1) for part in parts]))
@@ -198,7 +201,7 @@ def _checked_number(number: int, size: int) -> int:
 
 
 def _checked_numbers(device: Device, numbers: Array, size: int) -> Array:
-    """Return numbers as int64, with those that are counted from the end, the negative ones, made positive."""
+    """Return numbers as int64. Negative numbers, which count from the end, become positive."""
     if numbers.ndim not in (1, 2):
         raise IndexError(f"Index dimension must be 1 or 2. Got {numbers.ndim}")
     flat = numbers.reshape(-1) if numbers.dtype.kind in "iu" else numbers.reshape(-1).astype(np.int64)
@@ -217,7 +220,7 @@ def _checked_numbers(device: Device, numbers: Array, size: int) -> Array:
 
 
 def _from_start(numbers: Array, size: int) -> Array | None:
-    """Return numbers with those that are counted from the end made positive; None if one is out of range."""
+    """Make negative numbers, which count from the end, positive. Return None if a number is out of range."""
     if not numbers.size:
         return numbers
     low = numbers.min()

@@ -1,7 +1,7 @@
-"""What ``A[key]`` selects, on the device: single entries, rows, columns, blocks, and diagonals.
+"""``A[key]`` on the device: single entries, rows, columns, blocks and diagonals.
 
 Rows, columns and blocks are matrices on the device. As in SciPy, a selection of one dimension is a sparse array of one
-dimension, and two arrays of numbers, or a mask, select single entries: their values are a dense array.
+dimension. Two arrays of numbers, or a mask, select single entries, whose values form a dense array.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gsparse.sparse.reshaping import from_dense, select_columns, select_rows
 
 
 def _are_separate(rows: Axis, columns: Axis) -> bool:
-    """Return whether rows and columns are selected independently: not by two arrays, unless they form a grid."""
+    """Return whether rows and columns are selected independently: they are not both arrays, or they form a grid."""
     if isinstance(rows, int | range) or isinstance(columns, int | range):
         return True
     return bool(rows.ndim == 2 and rows.shape[1] == 1 and (columns.ndim == 1 or columns.shape[0] == 1))
@@ -39,7 +39,7 @@ def _are_separate(rows: Axis, columns: Axis) -> bool:
 
 
 def _entry(matrix: MatrixLike, row: int, column: int, index: Index) -> Any:
-    """Return the entry of a row and a column as a scalar."""
+    """Return the element at a row and a column, as a scalar or in the shape that the index asks for."""
     device, prepared = matrix.device, matrix._arrays.current(matrix._stored_shape)
     if prepared.is_canonical:
         row_of_arrays, column_of_arrays = (column, row) if matrix._by_columns else (row, column)
@@ -57,7 +57,7 @@ def _entry(matrix: MatrixLike, row: int, column: int, index: Index) -> Any:
 
 
 def _entries(matrix: MatrixLike, rows: Array, columns: Array, index: Index) -> Any:
-    """Return the entries at pairs of a row and a column: a dense vector, or a matrix for arrays of two dimensions."""
+    """Return the elements at pairs (row, column): a dense vector, or a matrix if the arrays have two dimensions."""
     device, shape = matrix.device, np.broadcast_shapes(rows.shape, columns.shape)
     if 0 in shape:  # SciPy returns an empty sparse array.
         cls: Any = type(matrix)
@@ -76,7 +76,7 @@ def _entries(matrix: MatrixLike, rows: Array, columns: Array, index: Index) -> A
 
 
 def _samples(matrix: MatrixLike, rows: Array, columns: Array) -> Array:
-    """Return the values at pairs of a row and a column, which are broadcast, in a vector on the device."""
+    """Return the values at pairs (row, column) in a vector on the device. The two arrays are broadcast."""
     device, shape = matrix.device, np.broadcast_shapes(rows.shape, columns.shape)
     prepared, conjugated = matrix._arrays.current(matrix._stored_shape), matrix._arrays.data.conjugated
     is_sorted, csr = prepared.is_canonical, prepared.csr
@@ -93,13 +93,13 @@ def _samples(matrix: MatrixLike, rows: Array, columns: Array) -> Array:
 
 
 def _block(matrix: MatrixLike, rows: Axis, columns: Axis) -> Any:
-    """Return the rows and columns that are selected independently of each other, as a matrix of two dimensions."""
+    """Return the submatrix of rows and columns that are selected independently of each other."""
     device, shape = matrix.device, (1, *matrix.shape)[-2:]
     numbers = [_numbers_of(device, axis, size) for axis, size in zip((rows, columns), shape, strict=True)]
     if all(part is None for part in numbers):
         return matrix.copy()
     sizes = tuple(size if part is None else len(part) for part, size in zip(numbers, shape, strict=True))
-    by_rows, by_columns = reversed(numbers) if matrix._by_columns else numbers  # those of the arrays
+    by_rows, by_columns = reversed(numbers) if matrix._by_columns else numbers  # numbers in the CSR arrays
     csr = csr_of(matrix, matrix, matrix._by_columns)
     with device.active(), device.memory_guard():
         if by_rows is not None:
@@ -110,7 +110,7 @@ def _block(matrix: MatrixLike, rows: Axis, columns: Axis) -> Any:
 
 
 def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
-    """Return the selected numbers of an axis, arrays on the device; None for all of them in order."""
+    """Return the selected numbers of an axis; None for all numbers in order. Arrays are on the device."""
     if isinstance(axis, int):
         axis = range(axis, axis + 1)
     if isinstance(axis, range):
@@ -123,10 +123,10 @@ def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
 
 
 class Selection(MatrixLike):
-    """Entries, rows, columns and diagonals."""
+    """Methods that select entries, rows, columns and diagonals."""
 
     def __getitem__(self, key: Any) -> Any:
-        """Return what ``A[key]`` selects, as SciPy does."""
+        """Return the selection ``A[key]``, as SciPy does."""
         if self.dtype.char in HOST_ONLY:
             return run_on_host(self, "__getitem__", key)
         index = parse_index(self, key)
@@ -169,7 +169,7 @@ class Selection(MatrixLike):
         k : int
             Column minus row of the entries.
         out : array of the device, optional
-            Of the result's shape. SciPy takes none.
+            An array of the result's shape. SciPy has no such parameter.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """One array of a matrix with a copy on the device and a copy on the host: which of them is valid, and when to copy.
 
-The host copy is made when the user first asks for it (`A.data`). From then on it may be written to, through the array
-itself or through any view of it, and nothing can watch such writes. But the references to it can be counted, also weak
-ones. While there is one, the array is *on loan*:
+The host copy is made when the user first asks for it (`A.data`). From then on the user may write to it, also through
+views, and such writes cannot be observed. But references to it, weak ones included, can be counted. While the user
+holds one, the array is *on loan*:
 
                             lend()                                the user drops the last reference
     device copy is valid  ---------->  on loan: host copy is valid  ---------->  returned, host copy is valid
@@ -14,8 +14,8 @@ Where the host is the device, the last upload copies nothing: the memory of the 
 nothing was written, the device copy stays instead, and with it the format and the plan.
 
 Two rules make this safe. The device copy is never written in place: a changed array is a new array. So matrices may
-share device arrays, and what was built from an array is valid as long as the matrix has this very array. And an array
-on loan never has the memory of a device copy, also where the host is the device. Kernels check arrays once and then
+share device arrays, and anything built from an array is valid as long as the matrix has the same array object. And an
+array on loan never shares memory with a device copy, even if the host is the device. Kernels check arrays once and then
 trust them, so a write by another thread could make them read and write outside of their arrays.
 """
 
@@ -33,33 +33,33 @@ from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.locks import lock_of_instance
 from gsparse.device.memory import alias_of
 
-# Number of bytes that are compared at once.
+# Number of bytes that are compared at a time.
 _BLOCK = 2**18
 
 
 class ArrayPair:
-    """One array with a device side and a host side.
+    """One array of a matrix, with a copy on the device, a copy on the host, or both.
 
     Parameters
     ----------
     device : Device
     host : ndarray, optional
-        It is used without a copy, and counts as on loan as long as the caller or others refer to it.
+        It is used without a copy, and counts as on loan while any other code refers to it.
     on_device : array, optional
         It is used without a copy, and never written to.
     conjugated : bool
-        Whether the array stands for its complex conjugate: products conjugate as they read, and the conjugate is only
-        computed when the host asks for it.
+        Whether the values are the conjugates of those in `on_device`. Products conjugate as they read, and the
+        conjugates are computed only for the host copy.
 
     Attributes
     ----------
     on_device : array or None
-        The device copy, as it was uploaded last.
+        The device copy, as of the last upload.
     lent : bool
         Whether the host copy may differ from the device copy.
     was_lent : bool
-        Whether, since the last `make_device_current`, the host copy was on loan or the array was replaced by one for
-        which the properties that the user declared (such as ``symmetric=True``) may not hold.
+        Whether properties that the user declared (such as ``symmetric=True``) may no longer hold: since the last
+        `make_device_current`, the host copy was on loan, or the array was replaced.
     version : int
         Number of times that the host copy was lent or the array was replaced.
     frozen : bool
@@ -96,14 +96,17 @@ class ArrayPair:
 
     @property
     def on_loan(self) -> bool:
-        """Whether the writable host copy was lent and somebody outside of this pair still refers to it."""
+        """Whether the writable host copy was lent and code outside of this object still refers to it."""
         if not self.lent:
             return False
         with self.lock:
             return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
-        """Return the writable host copy, the same one while it is valid; a read-only array if frozen. Synchronizes."""
+        """Return the writable host copy, or a read-only array if frozen. Synchronizes.
+
+        Further calls return the same array while it is valid.
+        """
         with self.lock:
             if self.frozen:
                 return self.read()
@@ -113,9 +116,9 @@ class ArrayPair:
             return host
 
     def read(self) -> npt.NDArray[Any]:
-        """Return a read-only host array, for our own use: it does not count as a loan. Synchronizes.
+        """Return a read-only host array for internal use. It does not count as a loan. Synchronizes.
 
-        Where the host is the device, it shows the memory of the device copy, unless the array is lent or conjugated.
+        If the host is the device, the array shares the memory of the device copy, unless it is lent or conjugated.
         """
         with self.lock:
             is_device_copy = self.device.is_host and not self.lent and not self.conjugated
@@ -131,21 +134,22 @@ class ArrayPair:
             return self.on_device
         with self.lock:
             if self.lent and self._host is not None:
-                # References are counted before the upload: if there are none then, nobody can write after it either.
+                # Count the references before the upload: if there are none then, nobody can write after the upload
+                # either.
                 on_loan = self.on_loan
                 form = self._device_form(may_be_written=on_loan)
-                # If nothing was written, what was built from the device copy remains valid.
+                # If nothing was written, formats that were built from the device copy remain valid.
                 if not (self.device.is_host and _have_same_bits(form, self.on_device)):
                     self.on_device = self.device.upload(form)
                 if self.device.is_host and not on_loan:
-                    self._host = None  # Its memory is that of the device copy from now on.
+                    self._host = None  # From now on, the device copy has its memory.
                 self.lent = on_loan
             return self.on_device
 
     def make_device_current(self) -> None:
         """Upload the host copy and end its loan.
 
-        Where the host is the device, memory that somebody else still refers to is copied first.
+        If the host is the device and other code still refers to the memory, it is copied first.
         """
         with self.lock:
             if self._host is None:
@@ -157,13 +161,12 @@ class ArrayPair:
             self.lent = self.was_lent = False
 
     def _device_form(self, *, may_be_written: bool) -> npt.NDArray[Any]:
-        """Return the host copy in native byte order, and conjugated if the pair is.
+        """Return the host copy in native byte order and, if `conjugated`, conjugated.
 
         Parameters
         ----------
         may_be_written : bool
-            Whether somebody else may still write to the host copy. Then the result is a copy where the host is the
-            device.
+            Whether other code may still write to the host copy. Then the result is a copy if the host is the device.
         """
         assert self._host is not None
         form = in_native_order(self._host)
@@ -171,13 +174,13 @@ class ArrayPair:
         return form.copy() if may_be_written and self.device.is_host and form is self._host else form
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
-        """Replace the device array by another one, to which nobody may write. No host copy may be on loan.
+        """Replace the device array by another one, which must not be written afterwards. No host copy may be on loan.
 
         Parameters
         ----------
         array : array
         keeps_declarations : bool
-            Whether the matrix is still what the user declared it to be.
+            Whether properties that the user declared, such as a symmetry, still hold.
         """
         with self.lock:
             self.on_device, self.conjugated = array, False
@@ -187,14 +190,14 @@ class ArrayPair:
             self.version += 1
 
     def share(self, *, flip: bool = False) -> ArrayPair:
-        """Return another pair over the same device array; a write to either host copy leaves the other unchanged.
+        """Return another pair with the same device array. Writing to one host copy does not change the other.
 
-        For a dtype that only the host has, the new pair has a copy of the host array.
+        If no device supports the dtype, the new pair has a copy of the host array.
 
         Parameters
         ----------
         flip : bool
-            Whether the new pair stands for the conjugate of this one.
+            Whether the new pair has the conjugates of these values.
         """
         with self.lock:
             if self.dtype.char in HOST_ONLY:
@@ -217,14 +220,14 @@ class ArrayPair:
         return array.ctypes.data == lent.ctypes.data
 
     def freeze(self) -> None:
-        """Lend read-only arrays from now on; a writable array that is still on loan no longer belongs to the matrix."""
+        """Lend read-only arrays from now on. A writable array that is still on loan no longer belongs to the matrix."""
         with self.lock:
             if self.on_loan:
                 self._host = np.array(self._host)
             self.frozen = True
 
     def drop_host(self) -> None:
-        """Drop a host copy that nobody refers to."""
+        """Drop a host copy to which no other code refers."""
         with self.lock:
             if self.on_device is not None and not self.on_loan:
                 self.current_array()
@@ -239,12 +242,12 @@ class ArrayPair:
         return self._host
 
     def _own_references(self) -> int:
-        """Count our own references to the host copy: by the pair, and by the read-only alias of it."""
+        """Return the number of this object's references to the host copy: its own, and its read-only alias."""
         return 1 + (self._reading is not None and _memory(self._reading) is self._host)
 
 
 def _have_same_bits(array: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
-    """Return whether contiguous arrays have the same dtype and bits. They are compared up to the first difference."""
+    """Return whether two contiguous arrays have the same dtype and bits. Stops at the first block that differs."""
     if other is None or (array.dtype, array.shape) != (other.dtype, other.shape) or not array.flags.c_contiguous:
         return False
     a, b = (each.reshape(-1).view(np.uint8) for each in (array, other))
@@ -257,29 +260,29 @@ def _memory(alias: npt.NDArray[Any]) -> Any:
 
 
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
-    """Return whether anybody else refers to an array, or to the array whose memory it shows.
+    """Return whether other code refers to an array, or to the array whose memory it uses.
 
-    NumPy makes every view refer to the array that owns the memory: counting the references to that one is enough. A
-    live weak reference counts as well, because it can become a reference at any time.
+    Every NumPy view refers to the array that owns the memory, so it is enough to count the references to that array. A
+    live weak reference counts too, because it can become a reference at any time.
 
     Parameters
     ----------
     array : ndarray
     own : int
-        How many references are known to be ours. Local variables of the caller are not included and count as
-        references of others.
+        Number of references that this package is known to hold, without local variables of the caller: these count as
+        references of other code.
     """
     while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base
         if base is not None and not isinstance(base, np.ndarray):
-            return True  # The memory belongs to an object that is no array, so its references cannot be counted.
+            return True  # The owner of the memory is not an array, so references to it cannot be counted.
         array, own = base, 1
         del base  # `base` itself must not count as a reference.
     return array is not None
 
 
 def _call_references() -> int:
-    """Count the references that a call and the counting itself add on this interpreter."""
+    """Count the references that a function call and the counting add in this Python interpreter."""
 
     class Holder:
         array = np.empty(1)

@@ -6,7 +6,8 @@
 
 SciPy has its sparse classes in two flavours. *Arrays* (`csr_array`) follow `numpy.ndarray`: `*` is elementwise, and a
 row of a matrix is a vector. *Matrices* (`csr_matrix`) follow `numpy.matrix`: `*` is the matrix product, and every
-result has two dimensions. `MatrixFlavour` has what differs; all else is in `DeviceMatrix`, which serves both flavours.
+result has two dimensions. `MatrixFlavour` has the methods that differ. All others are in `DeviceMatrix`, which serves
+both flavours.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, ReadableMatrix
 
 
 def _maker(cls: type[Any]) -> Any:
-    """Return a function that makes objects of one of SciPy's matrix classes without its DeprecationWarning."""
+    """Return a function that makes objects of a SciPy matrix class without SciPy's DeprecationWarning."""
 
     def make(*args: Any, **options: Any) -> Any:
         with scipy_matrices():
@@ -33,12 +34,12 @@ def _maker(cls: type[Any]) -> Any:
 
 
 class MatrixFlavour(DeviceMatrix):
-    """What SciPy's `spmatrix` does otherwise than its sparse arrays."""
+    """The methods in which SciPy's `spmatrix` differs from its sparse arrays."""
 
     __getitem__: Any
     reshape: Any
 
-    # What SciPy's methods and ours make matrices of other formats with.
+    # The functions that make matrices of other formats, which SciPy's methods and gsparse's use.
     _bsr_container = _maker(sp.bsr_matrix)
     _coo_container = _maker(sp.coo_matrix)
     _csc_container = _maker(sp.csc_matrix)
@@ -56,7 +57,7 @@ class MatrixFlavour(DeviceMatrix):
     def __rmul__(self, other: Any) -> Any:
         return scale(self, other) if is_scalar(other) else self.__rmatmul__(other)
 
-    __pow__ = sp.spmatrix.__pow__  # made of products
+    __pow__ = sp.spmatrix.__pow__  # SciPy's method, which computes products
 
     def __matmul__(self, other: Any) -> Any:
         product = super().__matmul__(other)
@@ -108,7 +109,7 @@ class CsrMatrix(MatrixFlavour, ReadableMatrix, sp.csr_matrix):  # type: ignore[m
     ----------
     arg1 : object
         As for `gsparse.GpuSparseMatrix`, which may also be `arg1`. ``csr_matrix(A)`` and ``csr_array(M)`` convert
-        between the two: they share the device arrays and the plan until one of the two matrices is written to.
+        between the two classes. Both matrices share the device arrays and the plan until one of them is written.
     shape : tuple of int, optional
         (M, N); by default the shape of `arg1`.
     dtype, copy, device, format, schedule, threads_per_block, expected_products, compress, tune : optional
@@ -144,7 +145,7 @@ class CsrMatrix(MatrixFlavour, ReadableMatrix, sp.csr_matrix):  # type: ignore[m
 
 
 class CscMatrix(MatrixFlavour, sp.csc_matrix):  # type: ignore[misc]
-    """The transpose of a CsrMatrix: the same arrays read by columns, products on the same device."""
+    """The transpose of a CsrMatrix: it reads the same arrays by columns, and multiplies on the same device."""
 
     _scipy_base = sp.csc_matrix
     _by_columns = True

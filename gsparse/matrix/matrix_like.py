@@ -1,7 +1,7 @@
-"""What every matrix of this package has: arrays on a device, views and copies. Its operations are mixins of this class.
+"""The base class of all matrices: arrays on a device, views and copies. Operations are mixins, which derive from it.
 
-A matrix is composed. Its only state beside SciPy's is `self._arrays` (`arrays.py`): the arrays on both sides, the loans
-to the host, and the prepared matrix.
+The only state of a matrix beside SciPy's is `self._arrays` (`arrays.py`): the arrays on the device and on the host, the
+loans to the user, and the prepared matrix.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gsparse.matrix.arrays import MatrixArrays
 from gsparse.products.prepared import PreparedMatrix
 from gsparse.products.transposing import ByColumns
 
-# Entries that SciPy prints of a matrix.
+# Number of entries that ``print(A)`` shows by default, as in SciPy.
 _MAXPRINT = 50
 
 
 class MatrixLike:
-    """A matrix on a device, in the arrays of CSR. A class that reads them by columns is the transpose.
+    """A matrix on a device, with CSR arrays. A subclass that reads the arrays by columns is the transpose.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class MatrixLike:
         Counts of this matrix alone: its copies and views have their own.
     """
 
-    # SciPy's, from the class that comes next in the order of inheritance.
+    # Attributes of SciPy's class, from which the subclasses also derive.
     shape: tuple[int, ...]
     ndim: int
     nnz: int
@@ -45,7 +45,7 @@ class MatrixLike:
     _dia_container: Any
     _allow_nd: Any  # the numbers of dimensions that the class may have
 
-    # Those of mixins.
+    # Attributes of mixins.
     data: np.ndarray[Any, Any]
     has_sorted_indices: Any
     has_canonical_format: Any
@@ -59,16 +59,16 @@ class MatrixLike:
     _host_product: Any
 
     device: Device
-    # Made when it is first asked for: the results of most operations never count anything.
+    # Made when it is first used: the results of most operations never count anything.
     stats = made_once(lambda self: Stats())
     _arrays: MatrixArrays
-    _came_from_spmatrix: bool  # whether its source was an `spmatrix`, until `MatrixProductWarning` has been given
+    _came_from_spmatrix: bool  # whether its source was an `spmatrix`; False after `MatrixProductWarning` was issued
 
     _scipy_base: Any  # SciPy's class of the same format
-    _by_columns = False  # whether the arrays describe the transpose
+    _by_columns = False  # whether the arrays are those of the transpose
     _transposed_class: type[Any]  # the class of `A.T`
 
-    # CuPy's arrays have 100: with a larger number, `cupy_array @ A` calls the method of the matrix.
+    # CuPy's arrays have 100. With a larger number here, `cupy_array @ A` calls the method of the matrix.
     __array_priority__ = 1000.0
 
     @property
@@ -81,11 +81,11 @@ class MatrixLike:
         self.data = self.data.view(newtype)
 
     def __sizeof__(self) -> int:
-        """Return the bytes of the three arrays and the object itself: `dask.sizeof` and `sys.getsizeof` ask for it."""
+        """Return the bytes of the three arrays and the object itself, for `dask.sizeof` and `sys.getsizeof`."""
         return object.__sizeof__(self) + self._arrays.nbytes
 
     def freeze(self) -> Self:
-        """Hand out read-only host arrays from now on, so that no loan ever costs a product anything.
+        """Lend only read-only host arrays from now on, so that no product has to upload them.
 
         Returns
         -------
@@ -96,15 +96,15 @@ class MatrixLike:
         return self
 
     def release(self) -> None:
-        """Drop converted formats, the transposed copy and idle host copies; each is made again when next needed."""
+        """Drop converted formats, the transposed copy and unused host copies. They are made again when needed."""
         self._arrays.release()
 
     # ------------------------------------------------------------------------------------- what products multiply by
 
     @property
     def _stored_shape(self) -> tuple[int, int]:
-        """The shape of the CSR arrays: one row for a vector, the transposed shape for a class that reads by columns."""
-        # Every operation asks for it, so this function makes no calls.
+        """The shape of the CSR arrays: (1, N) for a vector, the transposed shape if the class reads by columns."""
+        # Every operation reads this property, so it makes no calls.
         shape: Any = self._shape
         stored: tuple[int, int] = (1, *shape) if len(shape) == 1 else shape[::-1] if self._by_columns else shape
         return stored
@@ -114,7 +114,10 @@ class MatrixLike:
         return (self.shape[1 - axis],)
 
     def _selected_shape(self, found: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a selection: `wanted` is that of the index, and `found` that of the selected matrix."""
+        """Return the shape of the result of ``A[key]``.
+
+        `wanted` is the shape that the index asks for, and `found` the shape of the selected matrix.
+        """
         return wanted
 
     def _prepared(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[PreparedMatrix, bool]:
@@ -127,7 +130,7 @@ class MatrixLike:
     def _factor(
         self, storage: np.dtype[Any], *, transpose: bool, adjoint: bool
     ) -> tuple[PreparedMatrix | ByColumns, bool]:
-        """Return what one product reads (`gsparse.products.multiply.MultipliableMatrix`)."""
+        """Return the object that one product uses, and whether to conjugate: see `MultipliableMatrix`."""
         if (transpose or adjoint) != self._by_columns:
             first = self._arrays.current(self._stored_shape).by_columns(storage)
             if first is not None:
@@ -137,11 +140,11 @@ class MatrixLike:
     # -------------------------------------------------------------------------------------------- views and copies
 
     def _with_arrays(self, arrays: MatrixArrays, shape: tuple[int, ...], cls: Any = None) -> Any:
-        """Return a matrix of this class, or another, that owns these arrays; nothing is copied and nothing checked."""
+        """Return a matrix with these arrays, of class `cls` or this matrix's. Nothing is copied or checked."""
         return matrix_over(type(self) if cls is None else cls, arrays, shape, self._came_from_spmatrix)
 
     def transpose(self, axes: Any = None, copy: bool = False) -> Any:
-        """Return the transpose as a view whose products run on the device; it lends the same arrays as this matrix.
+        """Return the transpose, a view on the same arrays, whose products run on the device.
 
         Parameters
         ----------
@@ -158,7 +161,7 @@ class MatrixLike:
         Raises
         ------
         ValueError
-            If `axes` is anything else.
+            If `axes` is not None or (1, 0).
         """
         if axes is not None and axes != (1, 0):
             raise ValueError(f"axes must be None or (1, 0) for a sparse matrix, got {axes!r}")
@@ -174,9 +177,9 @@ class MatrixLike:
 
     @property
     def H(self) -> Any:
-        """The conjugate transpose; its products run on the device and share A.T's transposed copy."""
+        """The conjugate transpose. Products run on the device, with the same transposed copy as products of A.T."""
         if self.dtype.char not in HOST_ONLY:
-            # Every A.H shares what is prepared now, the transposed copy included.
+            # Prepare now, so that every A.H shares the prepared matrix, the transposed copy included.
             self._arrays.current(self._stored_shape)
         return self.transpose().conj()
 
@@ -188,8 +191,8 @@ class MatrixLike:
         Parameters
         ----------
         copy : bool
-            Whether to return a copy of a real matrix, and not the matrix itself. A complex matrix always gives a new
-            one, which shares the arrays of the device.
+            Whether to return a copy of a real matrix instead of the matrix itself. For a complex matrix, the result is
+            always a new matrix, which shares the arrays of the device.
 
         Returns
         -------
@@ -203,7 +206,7 @@ class MatrixLike:
     conj = conjugate
 
     def copy(self) -> Self:
-        """Return an independent matrix on the same device. It shares device arrays until one of the two is written.
+        """Return an independent matrix on the same device. Both share device arrays until one of them is written.
 
         Returns
         -------
@@ -212,7 +215,7 @@ class MatrixLike:
         """
         return cast(Self, self._with_arrays(self._arrays.share(), self.shape))
 
-    def __copy__(self) -> Self:  # A shallow copy, as SciPy's: writes to one show in the other.
+    def __copy__(self) -> Self:  # A shallow copy, as in SciPy: a write to one matrix changes both.
         return cast(Self, self._with_arrays(self._arrays, self.shape))
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -228,7 +231,7 @@ def is_device_matrix(value: object) -> TypeGuard[MatrixLike]:
 
 
 def matrix_over(cls: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool = False) -> Any:
-    """Return a matrix that owns these arrays; nothing is copied and nothing checked."""
+    """Return a matrix with these arrays. Nothing is copied or checked."""
     new = cls.__new__(cls)
     own(new, arrays, shape, came_from_spmatrix)
     return new
@@ -237,16 +240,16 @@ def matrix_over(cls: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_fro
 def own(
     new: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool, maxprint: int | None = None
 ) -> None:
-    """Make a new object a matrix with these arrays. Every matrix is made by this function, and is complete after it."""
+    """Set the attributes of a new object, which is then a complete matrix. Every matrix is made by this function."""
     initialize(new, shape, maxprint)
     new.device, new._arrays = arrays.device, arrays
     new._came_from_spmatrix = came_from_spmatrix
 
 
 def initialize(new: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:
-    """Set what SciPy's constructor would, without its arrays: the one place that names SciPy's private attributes.
+    """Set SciPy's attributes without calling its constructor. Only this function names SciPy's private attributes.
 
-    The public way, ``csr_array.__init__(self, shape)``, allocates row pointers for a view that has its own.
+    The public way, ``csr_array.__init__(self, shape)``, would allocate row pointers that the matrix does not need.
     """
     new._shape = shape
     new.maxprint = _MAXPRINT if maxprint is None else maxprint

@@ -1,4 +1,4 @@
-"""The product of two sparse matrices, to be made again whenever their values have changed."""
+"""The product of two sparse matrices, which can be updated when their values have changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from gsparse.sparse.canonical import canonical
 
 
 class MatrixProduct:
-    """The product of two sparse matrices, to be made again for other values of the same structures.
+    """The product of two sparse matrices, which can be updated for other values of the same structures.
 
-    The structure of the result is found once, in the symbolic phase. `update` then only multiplies and adds, in the
-    numeric phase. On a GPU, the first update also finds the places at which the products of short rows are added, and
-    keeps them for the next ones: a byte for each product. Large matrices of full dense blocks are multiplied block by
-    block.
+    The structure of the result is computed once, in the symbolic phase. `update` then only multiplies and adds, in the
+    numeric phase. On a GPU, the first update also stores to which entry of the result each product of a short row is
+    added, one byte per product. Large matrices of full dense blocks are multiplied block by block.
 
     Parameters
     ----------
@@ -37,8 +36,8 @@ class MatrixProduct:
     Attributes
     ----------
     result : GpuSparseMatrix, shape (M, N)
-        The product with the latest values, in canonical form, with an entry wherever a product of two entries
-        contributes: also where they add up to 0, since other values may not.
+        The product with the latest values, in canonical form. It has an entry wherever two entries are multiplied, even
+        if the sum is 0, because it may differ from 0 for other values.
 
     Raises
     ------
@@ -91,36 +90,36 @@ class MatrixProduct:
         cls = A._transposed_class if A._by_columns else type(A)
         pattern = self._product.pattern
         blocksize = None if pattern is None else pattern.blocksize
-        # The results that users get are copies, which share its arrays until somebody writes to them.
+        # Users get copies of the result, which share its arrays until one of them is written.
         self._result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls, blocksize)
         self.result: GpuSparseMatrix = self._result.copy()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the result and of what is kept to make it again."""
+        """Bytes of the result and of the arrays that are kept for updates."""
         return self._product.nbytes
 
     def update(self, A: GpuSparseMatrix, B: Any) -> GpuSparseMatrix:
-        """Return the product of matrices of the same structures with other values, which becomes `result`.
+        """Return the product of matrices with the same structures and other values, which becomes `result`.
 
         Parameters
         ----------
         A, B : GpuSparseMatrix or sparse array
-            As those that the product was made of. Matrices from `GpuSparseMatrix.with_data` are compared fastest.
-            Values are converted to the dtype of the first product, by NumPy's rule "same_kind".
+            Matrices with the same structures as the first factors. Matrices from `GpuSparseMatrix.with_data` are
+            compared fastest. Values are converted to the dtype of the first product, by NumPy's rule "same_kind".
 
         Returns
         -------
         GpuSparseMatrix
-            Its structure is that of the earlier results. Synchronizes.
+            The result, with the same structure as before. Synchronizes.
 
         Raises
         ------
         StructureError
-            If a matrix has another shape, or entries at other places, than the one that the product was made of.
+            If a matrix has another shape, or entries at other places, than in the constructor.
         DtypeError
-            If that would lose more than digits: complex values where the first product was real, or floating-point ones
-            where it was of integers.
+            If the conversion would lose more than digits: complex values become real, or floating-point values become
+            integers.
         """
         dtype = np.result_type(A.dtype, B.dtype)
         if not np.can_cast(dtype, self.result.dtype, "same_kind"):
@@ -142,7 +141,7 @@ class MatrixProduct:
         return self.result
 
     def _sorted(self, a: Operand, b: Operand) -> tuple[Csr, Csr]:
-        """Return the CSR arrays of both matrices, those of the second one with sorted rows. May synchronize."""
+        """Return the CSR arrays of both matrices. The rows of the second one are sorted. May synchronize."""
         with self._like.device.active(), self._like.device.memory_guard():
             return a.csr, canonical(self._like.device, b.csr)
 

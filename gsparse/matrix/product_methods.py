@@ -1,4 +1,4 @@
-"""Products as methods of a matrix, and its plan: the format that products read, the launch for several columns."""
+"""Methods for products, and for the plan: the format that products read, and the launch for several columns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gsparse.products.multiply import multiply, multiply_columns_quickly, multip
 from gsparse.products.prepared import PreparedMatrix
 from gsparse.profiling.recording import recorded_call
 
-# The property is not called `blocksize` as in SciPy, because methods of SciPy such as `resize` and `sum` take a matrix
-# that has an attribute of this name for one in BSR.
+# The property is not called `blocksize` as in SciPy, because SciPy's methods, such as `resize` and `sum`, treat a
+# matrix with an attribute of this name as BSR.
 
 
 def declared_block_shape(self: MatrixLike) -> tuple[int, int] | None:
-    """Return the size of the blocks of the BSR matrix from which a matrix was made, if it still consists of them.
+    """Return the block size of the BSR source; None without one, or if the matrix no longer consists of such blocks.
 
     Synchronizes.
     """
@@ -52,7 +52,7 @@ def _found_block_shape(matrix: MatrixLike) -> tuple[int, int]:
 
 
 def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """Return the dtypes in which a product with a vector of the matrix's dtype reads values and computes."""
+    """Return the dtypes of values and computation for a product with a vector of the matrix's dtype."""
     if matrix.dtype.char in HOST_ONLY:
         raise DtypeError(f"no device multiplies values of {matrix.dtype}, SciPy does it: use astype(float)")
     dtype = matrix.dtype if matrix.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
@@ -60,7 +60,7 @@ def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:
 
 
 def _planned(matrix: MatrixLike) -> PreparedMatrix:
-    """Return the prepared matrix, whose next product follows a plan, unless it is the result of an operation."""
+    """Return the prepared matrix. Its next product follows a plan, unless it is the result of an operation."""
     prepared = matrix._prepared()[0]
     if not prepared.is_result:
         prepared.plan_for_many_products()
@@ -68,11 +68,11 @@ def _planned(matrix: MatrixLike) -> PreparedMatrix:
 
 
 class Plans(MatrixLike):
-    """The chosen format, and why."""
+    """Methods that show the chosen format, and the reason."""
 
     @property
     def plan(self) -> Plan:
-        """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table.
+        """The format chosen for A @ x with x of A's dtype, the reason, and the other candidates. Prints as a table.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class Plans(MatrixLike):
         return _planned(self).plan(*types)
 
     def plan_for(self, columns: int) -> ColumnsPlan:
-        """Return how ``A @ X`` with a row-major X runs here and on a GPU, and why. Synchronizes at first.
+        """Return how ``A @ X`` with a row-major X runs on this device and on a GPU, and why. Synchronizes at first.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Plans(MatrixLike):
 
     @property
     def stored(self) -> StoredMatrix:
-        """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
+        """The arrays that A @ x reads, in the plan's format: a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
         stored: StoredMatrix = _planned(self).product(*types).stored
         return stored
@@ -117,14 +117,14 @@ class Plans(MatrixLike):
     def block_shape(self) -> tuple[int, int]:
         """Rows and columns of the full dense blocks of which the matrix consists, SciPy's `blocksize`. Synchronizes.
 
-        These are the largest ones up to 8 x 8, or those of the BSR matrix that it was made from, if the largest ones
-        consist of them. (1, 1) stands for no blocks, and for values that stay on the host.
+        It is the size in the BSR matrix from which this matrix was made, if the blocks are still full. Otherwise it is
+        the largest size up to 8 x 8. (1, 1) means that there are no blocks, or that no device supports the dtype.
         """
         return declared_block_shape(self) or _found_block_shape(self)
 
 
 def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None, *, adjoint: bool = False) -> Array:
-    """Multiply a vector, or a single column, which is how SciPy's `LinearOperator` passes one."""
+    """Multiply a matrix by a vector, or by a single column, as SciPy's `LinearOperator` passes it."""
     if x.ndim == 2 and x.shape[1] == 1 and out is None:
         vector = DenseInput(x.array.reshape(-1), x.gpu)
         product = multiply(matrix, vector, adjoint=adjoint)
@@ -133,8 +133,8 @@ def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None
 
 
 def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
-    """Return A @ other after a look at what kind of operand it is."""
-    if type(other) is not np.ndarray:  # The most common operand needs none of these questions.
+    """Return A @ other, for an operand of any kind."""
+    if type(other) is not np.ndarray:  # These questions are skipped for the most common operand.
         if is_sparse(other):
             return multiply_sparse(matrix, other)
         if np.isscalar(other):
@@ -142,7 +142,7 @@ def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
     x = parse_dense(other)
     if x.ndim == 0:
         if x.dtype == object and not isinstance(other, np.ndarray):
-            return NotImplemented  # The object is no array: its own __rmatmul__ may know how to multiply.
+            return NotImplemented  # The object is not an array; its own __rmatmul__ may define the product.
         raise ValueError("Scalar operands are not allowed, use '*' instead")
     if matrix.ndim == 1:
         return _multiply_row(matrix, x, x.array)
@@ -152,12 +152,12 @@ def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
 
 
 def _multiply_row(matrix: MatrixLike, x: DenseInput, array: Array) -> Any:
-    """Multiply a matrix of one dimension, a row, by a vector or by dense columns.
+    """Multiply a matrix of one dimension, which is a row, by a vector or by dense columns.
 
     Returns
     -------
     scalar or array
-        An element for each column; for a vector one scalar, as in SciPy.
+        A scalar for a vector; an array with one element per column for several columns.
     """
     if matrix.dtype.char in HOST_ONLY:
         return x.returned(run_on_host(matrix, "dot", array))
@@ -185,7 +185,7 @@ class Products(MatrixLike):
         Returns
         -------
         array, shape (M,) or (M, 1)
-            NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
+            A NumPy array for a NumPy x (synchronizes), a CuPy array for a CuPy x (queued on the current stream).
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Products(MatrixLike):
         Returns
         -------
         array, shape (M, k)
-            NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
+            A NumPy array for a NumPy X (synchronizes), a CuPy array for a CuPy X (queued on the current stream).
 
         Raises
         ------
@@ -300,12 +300,12 @@ class Products(MatrixLike):
         return scale(self, other) if is_scalar(other) else self @ other
 
     def as_linear_operator(self) -> LinearOperator:
-        """Return an operator whose products run on the device, for code that takes nothing else.
+        """Return an operator whose products run on the device, for code that requires a LinearOperator.
 
         Returns
         -------
         scipy.sparse.linalg.LinearOperator
-            Of this matrix: it sees what is written to it later.
+            It refers to this matrix, so later writes change its products.
         """
         methods = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
         return LinearOperator(self.shape, dtype=self.dtype, **methods)
@@ -343,14 +343,14 @@ class Products(MatrixLike):
         return x.returned(multiply(self, x.array.T, transpose=True).T)
 
     def _matmul_vector(self, other: Any) -> Any:
-        """Return A @ other, for SciPy's own code, which calls private methods with operands that it has checked."""
+        """Return A @ other, for SciPy's code, which calls private methods with checked operands."""
         return self.dot(other)
 
     _matmul_multivector = _matmul_sparse = _matmul_vector
 
     @recorded_call("host", "product: {0.dtype} values")
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
-        """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
+        """Multiply with SciPy, for dtypes that no device supports, such as longdouble."""
         array = counted_scipy_array(self, "product")
         with scipy_matrices():
             matrix = array.T.conj() if adjoint else array.T if transpose else array

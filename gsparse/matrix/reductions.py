@@ -27,7 +27,7 @@ from gsparse.sparse.reductions import column_sums_on_host, sum_of_all, sum_of_ro
 # From SciPy 1.18 on, `sum` casts the values to `dtype` before it adds them up along an axis, and norms widen float32.
 CASTS_FIRST = tuple(int(part) for part in scipy.__version__.split(".")[:2]) >= (1, 18)
 
-# Maps the values, on the device, before they are added up.
+# A function that maps the values on the device before they are added up.
 Conversion = Callable[[Array], Array]
 
 
@@ -35,12 +35,12 @@ Conversion = Callable[[Array], Array]
 
 
 def lines_of(matrix: MatrixLike, axis: int | None, *, summed: bool) -> tuple[Csr, int]:
-    """Return CSR arrays whose rows run along an axis, and the length of the longest row. Synchronizes at first.
+    """Return CSR arrays whose rows run along `axis`, and the length of the longest row. Synchronizes at first.
 
     Parameters
     ----------
     axis : {0, 1, None}
-        With 0, the rows are the columns of the matrix. With None, the arrays are those that the matrix has.
+        With 0, the columns of the matrix are the rows of the result. With None, the matrix's own arrays are returned.
     summed : bool
         Whether duplicates are added up first.
     """
@@ -57,7 +57,11 @@ def lines_of(matrix: MatrixLike, axis: int | None, *, summed: bool) -> tuple[Csr
 def sums_along(
     matrix: MatrixLike, axis: int, terms: str = "value", convert: Conversion | None = None, *, summed: bool = False
 ) -> Array:
-    """Return the sums of the terms along an axis, in a compute dtype, on the device."""
+    """Return the sums along an axis, in a compute dtype, on the device.
+
+    `convert` maps the values first. `terms` then says what is added up for each entry, such as "square"
+    (`gsparse.kernels.algebra.TERMS`).
+    """
     device = matrix.device
     is_minor = (axis == 1) != matrix._by_columns
     on_host = device.is_host and not is_minor
@@ -71,7 +75,10 @@ def sums_along(
 def sums_of_all(
     matrix: MatrixLike, terms: str = "value", convert: Conversion | None = None, *, summed: bool = False
 ) -> Array:
-    """Return the sum of the terms of all entries on the device: of shape (1,), or (0,) if there are no entries."""
+    """Return the sum over all entries, on the device: of shape (1,), or (0,) if there are no entries.
+
+    `terms` and `convert` are as in `sums_along`.
+    """
     device = matrix.device
     csr, _ = lines_of(matrix, None, summed=summed)
     if not csr.nnz:
@@ -82,7 +89,7 @@ def sums_of_all(
 
 
 def parse_axis(matrix: MatrixLike, name: str, axis: Any) -> int | None:
-    """Return 0 or 1, or None for all axes; raise SciPy's error for anything that is no axis."""
+    """Return 0 or 1, or None for all axes. Raise SciPy's error if `axis` is invalid."""
     axes, ndim = axis if isinstance(axis, tuple) else (axis,), matrix.ndim
     if axis is None or not axes:
         return None if axis is None else _refuse_axis(matrix, name, axis)
@@ -103,12 +110,12 @@ def _refuse_axis(matrix: MatrixLike, name: str, axis: Any) -> int | None:
 
 
 def is_computed_here(matrix: MatrixLike, dtype: Any = None) -> bool:
-    """Return whether kernels compute with the values, which have neither extended nor half precision."""
+    """Return whether kernels support the dtypes: neither extended nor half precision."""
     return compute_dtype(matrix.dtype) is not None and (dtype is None or compute_dtype(dtype) is not None)
 
 
 def run_reduction_on_host(matrix: MatrixLike, name: str, **options: Any) -> Any:
-    """Run SciPy's method with those options that are not None.
+    """Run SciPy's method `name` on the host, with those options that are not None.
 
     Raises
     ------
@@ -132,7 +139,7 @@ def _check_out(matrix: MatrixLike, out: Any, shape: tuple[int, ...]) -> None:
 
 
 def written(matrix: MatrixLike, values: Array, out: Any, shape: tuple[int, ...]) -> Any:
-    """Write values of the device, or a number, to an array of the device, and return that. Does not synchronize."""
+    """Write device values, or a number, to the device array `out`, and return it. Does not synchronize."""
     _check_out(matrix, out, shape)
     with matrix.device.active():
         if isinstance(values, np.generic):
@@ -143,13 +150,13 @@ def written(matrix: MatrixLike, values: Array, out: Any, shape: tuple[int, ...])
 
 
 def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a sum of values of a dtype: small integers and booleans are widened."""
+    """Return the dtype in which NumPy sums values of `dtype`: small integers and booleans are widened."""
     total: np.dtype[Any] = np.sum(np.empty(0, dtype)).dtype
     return total
 
 
 def downloaded(matrix: MatrixLike, values: Array, dtype: np.dtype[Any]) -> Any:
-    """Return values of the device as a NumPy array of a dtype. Integers wrap; numbers too large become infinite."""
+    """Return device values as a NumPy array of a dtype. Integers wrap; numbers that are too large become infinite."""
     with np.errstate(over="ignore"):
         return matrix.device.download_vector(values).astype(dtype, copy=False)  # synchronizes
 
@@ -164,7 +171,7 @@ def _sum_of(
     *,
     summed: bool = False,
 ) -> Any:
-    """Return the sums along an axis of the values, which `convert` maps to the dtype `own`, as SciPy's `mean` does."""
+    """Return the sums along an axis. `convert` maps the values to the dtype `own` first, which SciPy's `mean` needs."""
     sums, shape = sums_along(matrix, axis, convert=convert, summed=summed), matrix._reduced_shape(axis)
     if device_of(out) is not None:
         return written(matrix, sums, out, shape)
@@ -196,7 +203,7 @@ def _sum_of_all(matrix: MatrixLike, own: np.dtype[Any], convert: Conversion | No
 
 
 class Reductions(MatrixLike):
-    """Sums, means and counts."""
+    """Methods for sums, means and counts."""
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         """Return the sum of the entries, or the sums along an axis. Synchronizes, unless `out` is on the device.
@@ -204,9 +211,9 @@ class Reductions(MatrixLike):
         Parameters
         ----------
         axis : {-2, -1, 0, 1, None}
-            0 adds up columns, 1 adds up rows, None adds up everything.
+            0 adds up each column, 1 each row, None everything.
         dtype : dtype, optional
-            Of the result; by default that of NumPy's sums, which widens narrow integers and booleans.
+            The dtype of the result; by default the dtype of NumPy's sums, which widen narrow integers and booleans.
         out : array, optional
             A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
 
@@ -243,9 +250,9 @@ class Reductions(MatrixLike):
         Parameters
         ----------
         axis : {-2, -1, 0, 1, None}
-            0 is the mean of columns, 1 that of rows, None that of everything.
+            0 is the mean of each column, 1 of each row, None of everything.
         dtype : dtype, optional
-            Of the result; by default that of the matrix, or float64 for integers and booleans.
+            The dtype of the result; by default the matrix's, or float64 for integers and booleans.
         out : array, optional
             A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
 
@@ -320,5 +327,5 @@ class Reductions(MatrixLike):
         counts = self.device.download(sums_along(self, axis, "nonzero", summed=True))  # synchronizes
         csr, _ = lines_of(self, None, summed=True)
         if (axis == 1) != self._by_columns and counts.sum() == csr.nnz:
-            return counts.astype(csr.indptr.dtype, copy=False)  # SciPy counts by row pointers then.
+            return counts.astype(csr.indptr.dtype, copy=False)  # In this case, SciPy counts by row pointers.
         return counts.astype(np.int64, copy=False)

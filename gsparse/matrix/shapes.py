@@ -1,4 +1,4 @@
-"""Matrices of another shape with the same elements, numbers of entries, and the greatest and least values."""
+"""Methods for other shapes of a matrix, for counts of entries, and for maxima and minima."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gsparse.sparse.reshaping import repeated, reshaped
 
 
 def reshape_matrix(matrix: MatrixLike, shape: tuple[int, ...], order: str = "C") -> Any:
-    """Return a matrix of a shape of one or two dimensions with the same elements; itself if it has this shape."""
+    """Return a matrix with the same elements and another shape; the matrix itself if it has this shape."""
     if shape == matrix.shape:
         return matrix
     by_columns = order == "F" and matrix.ndim == 2
@@ -44,7 +44,7 @@ def reshape_matrix(matrix: MatrixLike, shape: tuple[int, ...], order: str = "C")
 
 
 class Shapes(MatrixLike):
-    """Other shapes, and counts of entries."""
+    """Methods for other shapes and counts of entries."""
 
     def reshape(self, *args: Any, **options: Any) -> Any:
         """Return a matrix of another shape with the same elements.
@@ -54,8 +54,8 @@ class Shapes(MatrixLike):
         *args : int or tuple of int
             The new shape, of which one length may be -1.
         **options
-            ``order``, 'C' or 'F', is the order in which elements are counted. ``copy`` says whether a matrix that has
-            this shape already comes back as a copy.
+            ``order``, 'C' or 'F', is the order in which elements are counted. ``copy`` says whether to return a copy of
+            a matrix that has this shape already.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class Shapes(MatrixLike):
         return reshape_matrix(self, target, order)
 
     def _broadcast_to(self, shape: tuple[int, ...], copy: bool = False) -> Any:
-        """Return a matrix whose only row or column is repeated, for SciPy's own code."""
+        """Return a matrix in which the only row or column is repeated, for SciPy's code."""
         if self.shape == shape:
             return self.copy() if copy else self
         if self.dtype.char in HOST_ONLY:
@@ -113,7 +113,7 @@ class Shapes(MatrixLike):
         return device.download(counts)  # synchronizes
 
 
-# SciPy's methods, and the extremes that they look for (`gsparse.kernels.algebra.EXTREMES`).
+# SciPy's methods, and the kernels' names of the extremes (`gsparse.kernels.algebra.EXTREMES`).
 _EXTREMES = {"max": "maximum", "min": "minimum", "nanmax": "fmax", "nanmin": "fmin"}
 _POSITIONS = {"argmax": "maximum", "argmin": "minimum"}
 
@@ -141,7 +141,7 @@ _EXTREME_DOC = """Return the {what} of all elements, or along an axis. Synchroni
 
 
 def _extreme_method(name: str) -> Callable[..., Any]:
-    """Return the method of one row of `_EXTREMES`."""
+    """Return the method `name` of `_EXTREMES`."""
 
     def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
         if out is not None and device_of(out) is None:
@@ -189,7 +189,7 @@ def _extremes_along(matrix: MatrixLike, axis: int, extreme: str, out: Any, expli
 
 
 def _position_method(name: str) -> Callable[..., Any]:
-    """Return the method of one row of `_POSITIONS`."""
+    """Return the method `name` of `_POSITIONS`."""
 
     def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
         if out is not None and device_of(out) is None:
@@ -235,7 +235,7 @@ def _positions_along(matrix: MatrixLike, axis: int, extreme: str, explicit: bool
 
 
 class Extremes(MatrixLike):
-    """Maxima and minima, and where they are."""
+    """Methods for maxima, minima and their positions."""
 
     max = _extreme_method("max")
     min = _extreme_method("min")

@@ -1,4 +1,4 @@
-"""Matrices of given entries, diagonals, ones or random numbers, and operands of `gsparse.sparse`."""
+"""Functions that make matrices from entries, diagonals, ones or random numbers, and that parse operands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gsparse.sparse.canonical import canonical, from_coordinates, identity, with
 
 
 def matrices_of(device: Any, parts: Any, *, none_is_zero: bool = False) -> tuple[Device, list[Any]]:
-    """Return the device of an operation, and its operands there as matrices. With `none_is_zero`, None stays None."""
+    """Return the device of an operation, and its operands as matrices on it. With `none_is_zero`, None stays None."""
     for part in parts:
         if isinstance(part, tuple) or (part is None and not none_is_zero):
             raise TypeError(
@@ -46,13 +46,16 @@ def _on_device(home: Device, part: Any) -> Any:
 
 
 def csr_operands(device: Any, *parts: Any) -> tuple[Device, list[Csr | None]]:
-    """Return the device of an operation and the sorted CSR arrays of its operands; None for extended precision."""
+    """Return the device of an operation and its operands' sorted CSR arrays; None for extended precision."""
     home, matrices = matrices_of(device, parts)
     return home, [sorted_csr(home, matrix) for matrix in matrices]
 
 
 def sorted_csr(home: Device, matrix: Any, dtype: np.dtype[Any] | None = None) -> Csr | None:
-    """Return sorted CSR arrays. With `dtype`, values are converted to it before repeated entries are added up."""
+    """Return CSR arrays with sorted columns, or None for extended precision.
+
+    With `dtype`, values are converted to it before repeated entries are added up.
+    """
     if matrix.dtype.char in HOST_ONLY:
         return None
     csr = csr_of(matrix, matrix, False)
@@ -61,7 +64,7 @@ def sorted_csr(home: Device, matrix: Any, dtype: np.dtype[Any] | None = None) ->
 
 
 def on_host(part: Any) -> Any:
-    """Return an operand as SciPy takes it on the host."""
+    """Return an operand in a form that SciPy accepts, on the host."""
     if is_device_matrix(part):
         coo: Any = part
         return coo.tocoo()
@@ -69,13 +72,13 @@ def on_host(part: Any) -> Any:
 
 
 def made(home: Device, csr: Csr, format: str | None, operands: Sequence[Any] = ()) -> Any:
-    """Return a matrix over new device arrays, of the flavour of the operands."""
+    """Return a matrix with new device arrays, in a format and of the class that `in_format` chooses."""
     arrays = MatrixArrays.of_result(home, MatrixOptions(), csr)
     return in_format(matrix_over(GpuSparseMatrix, arrays, csr.shape), format, operands)
 
 
 def in_format(matrix: Any, format: str | None, operands: Sequence[Any] = ()) -> Any:
-    """Return a matrix in a format: a `CsrMatrix` if an operand is one and none is a sparse array, as in SciPy."""
+    """Convert a matrix to `format`, and to a `CsrMatrix` if an operand is one and none is a sparse array."""
     if any(isinstance(part, MatrixFlavour) for part in operands) and not any(
         isinstance(part, sp.sparray) for part in operands
     ):
@@ -94,7 +97,7 @@ def coo_array(arg1: Any, shape: Any = None, dtype: Any = None, copy: bool = Fals
     arg1 : (data, (row, col)) or anything that GpuSparseMatrix takes
         Arrays of the host are copied to the device, and sorted and added up there.
     shape, dtype, copy : optional
-        As those of GpuSparseMatrix.
+        See `GpuSparseMatrix`.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         Where the result lives; by default where `arg1` does.
 

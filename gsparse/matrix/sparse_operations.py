@@ -1,4 +1,4 @@
-"""Products with a second sparse matrix, computed on the device, and what all operations with one need."""
+"""Products with a second sparse matrix on the device, and functions for all operations with two matrices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gsparse.sparse.reshaping import dense_of, reshaped
 
 
 def shape_mismatch(first: tuple[int, ...], second: tuple[int, ...], *, broadcasts: bool) -> ShapeError:
-    """Return the error. `broadcasts` says whether the operation repeats a row or a column, as NumPy does."""
+    """Return the error for two shapes. `broadcasts` says whether the operation repeats rows or columns."""
     required = "must be equal, or 1, along each axis" if broadcasts else "must be the same"
     return ShapeError(
         f"inconsistent shapes {first} and {second}: they {required}; A[rows, columns] selects a part of A"
@@ -36,7 +36,7 @@ def is_sparse(value: Any) -> bool:
 
 
 def multiply_sparse(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
-    """Return the matrix product matrix·other, or other·matrix if `reflected`; it is by columns if the first factor is.
+    """Return matrix·other, or other·matrix if `reflected`. It is stored by columns if the first factor is.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def multiply_sparse(matrix: MatrixLike, other: Any, *, reflected: bool = False) 
             "the first matrix needs as many columns as the second has rows"
         )
     by_columns = first.format == "csc"
-    # An array of one dimension is a row, or as the second factor a column.
+    # An array of one dimension is a row as the first factor, and a column as the second one.
     factors = [operand_of(matrix, first, by_columns), operand_of(matrix, second, by_columns != (second.ndim == 1))]
     with matrix.device.active(), matrix.device.memory_guard():
         result, blocksize = _product(*(reversed(factors) if by_columns else factors))
@@ -72,9 +72,9 @@ def _product(a: Operand, b: Operand) -> tuple[Csr, tuple[int, int] | None]:
 
 
 def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the sizes of the full dense blocks of two matrices; None for small ones, or without blocks. Synchronizes.
+    """Return the sizes of the full dense blocks of two matrices. Synchronizes.
 
-    The device is active.
+    None if the matrices are small, or if one of them has no blocks. The device must be active.
     """
     if not may_pay(a.csr, b.csr):
         return None
@@ -85,7 +85,7 @@ def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]
 
 
 def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:
-    """Return a product with an array of one dimension: such a sparse array, or an ndarray of shape () for a scalar."""
+    """Return a product with an array of one dimension: a sparse array, or for a scalar an ndarray of shape ()."""
     device = matrix.device
     with device.active(), device.memory_guard():
         if not shape:
@@ -95,14 +95,14 @@ def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> 
 
 
 def class_of_format(matrix: MatrixLike, *, by_columns: bool) -> Any:
-    """Return the class that reads CSR arrays by columns or by rows, of the flavour of a matrix."""
+    """Return the class, array or matrix like `matrix`, that reads CSR arrays by columns or by rows."""
     return type(matrix) if matrix._by_columns == by_columns else matrix._transposed_class
 
 
 def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
-    """Return the matrix of the products of the entries that both matrices have.
+    """Return the elementwise product of two sparse matrices.
 
-    A matrix with a single row, column or element is multiplied with all rows, columns or elements of the other one.
+    If one matrix has a single row, column or element, it is repeated.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
     except ValueError:
         raise shape_mismatch(matrix.shape, other.shape, broadcasts=True) from None
     a, b = (csr_of(matrix, part, matrix._by_columns) for part in (matrix, other))
-    if matrix.shape in ((1,), (1, 1)):  # SciPy adds its entries up, and keeps the shape of the other matrix.
+    if matrix.shape in ((1,), (1, 1)):  # As in SciPy, its entries are added up, and the other matrix's shape is kept.
         a, shape = a.with_data(a.data.astype(np.sum(np.empty(0, a.dtype)).dtype, copy=False)), other.shape
     with matrix.device.active(), matrix.device.memory_guard():
         result = multiply_broadcast(matrix.device, a, b)
@@ -126,9 +126,9 @@ def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
 
 
 def combine_sparse(matrix: MatrixLike, operation: str, other: Any, *, reflected: bool = False) -> Any:
-    """Return the CSR arrays of an operation (`gsparse.sparse.arithmetic.combine`) with a matrix of the same shape.
+    """Return the CSR arrays of an operation on two matrices of the same shape (`gsparse.sparse.arithmetic.combine`).
 
-    They are those of the transpose if the arrays of `matrix` are. The result is None for what SciPy has to compute.
+    They describe the transpose if `matrix` is stored by columns. The result is None if SciPy has to compute it.
     """
     if not _is_computed_here(matrix, other):
         return None
@@ -139,25 +139,25 @@ def combine_sparse(matrix: MatrixLike, operation: str, other: Any, *, reflected:
 
 
 def combined(matrix: MatrixLike, csr: Csr) -> Any:
-    """Return the matrix of what `combine_sparse` returned."""
+    """Return a matrix with the CSR arrays that `combine_sparse` returned."""
     if _has_structure_of(matrix, csr):
-        return with_values(matrix, csr.data)  # What is known of the structure remains known.
+        return with_values(matrix, csr.data)  # Statistics of the structure remain known.
     return matrix_of(matrix, csr, matrix.shape, type(matrix))
 
 
 def _has_structure_of(matrix: MatrixLike, csr: Csr) -> bool:
-    """Return whether CSR arrays have the very row pointers and columns of a matrix."""
+    """Return whether CSR arrays share the row pointers and columns of a matrix."""
     arrays = matrix._arrays
     return csr.indices is arrays.indices.on_device and csr.indptr is arrays.indptr.on_device
 
 
 def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
-    """Return whether kernels compute with the values of both matrices, which have no extended precision."""
+    """Return whether kernels support the dtypes of both matrices: neither has extended precision."""
     return compute_dtype(matrix.dtype) is not None and compute_dtype(other.dtype) is not None
 
 
 class Operand(NamedTuple):
-    """The CSR arrays of a matrix or of its transpose, and what is known about their structure."""
+    """The CSR arrays of a matrix or of its transpose, and their structure with its statistics."""
 
     csr: Csr
     structure: Structure
@@ -169,9 +169,9 @@ def csr_of(matrix: MatrixLike, other: Any, transposed: bool) -> Csr:
 
 
 def operand_of(matrix: MatrixLike, other: Any, transposed: bool) -> Operand:
-    """Return `other`, or its transpose, on the device of `matrix`."""
+    """Return the CSR arrays of `other`, or of its transpose, and their structure, on the device of `matrix`."""
     if not (is_device_matrix(other) and other.device is matrix.device):
-        # The constructor parses and checks what comes from elsewhere.
+        # The constructor parses and checks matrices of other classes or devices.
         cls: Any = matrix._transposed_class if matrix._by_columns else type(matrix)
         other = cls(other, device=matrix.device)
     prepared, conjugated = other._prepared(transpose=transposed)
@@ -185,9 +185,9 @@ def operand_of(matrix: MatrixLike, other: Any, transposed: bool) -> Operand:
 def matrix_of(
     matrix: MatrixLike, csr: Csr, shape: tuple[int, ...], cls: Any, blocksize: tuple[int, int] | None = None
 ) -> Any:
-    """Return a matrix over new device arrays, with the options of `matrix` but for a declared symmetry.
+    """Return a matrix with new device arrays and the options of `matrix`, except a declared symmetry.
 
-    `blocksize` is the size of its full dense blocks, if it is known.
+    `blocksize` is the size of its full dense blocks, or None if it is not known.
     """
     options = matrix._arrays.options
     if options.symmetric is not None:
@@ -200,6 +200,6 @@ def matrix_of(
 
 
 def with_values(matrix: MatrixLike, values: Array, symmetries: tuple[bool | str, ...] = ()) -> Any:
-    """Return a matrix of the same structure over device values; of declared symmetries it keeps only `symmetries`."""
+    """Return a matrix of the same structure with other device values. Only the declared `symmetries` are kept."""
     arrays = matrix._arrays.with_values(values, matrix._stored_shape, symmetries=symmetries)
     return matrix._with_arrays(arrays, matrix.shape)

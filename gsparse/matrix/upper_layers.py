@@ -1,4 +1,4 @@
-"""Methods of the matrix that upper layers serve, and the writer of AnnData's files."""
+"""Methods of the matrix that call upper layers, and the writer for AnnData files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gsparse.matrix.matrix_like import MatrixLike
 
 
 def offer_writers(classes: Iterable[Any]) -> None:
-    """Register writers of these classes with anndata, once, if this process has imported it."""
+    """Register writers of these classes with anndata, once, if this process has imported anndata."""
     if "anndata" in sys.modules:
         for cls in classes:
             _register(cls)
@@ -23,7 +23,7 @@ def offer_writers(classes: Iterable[Any]) -> None:
 
 @cache
 def _register(cls: Any) -> None:
-    """Register a writer with anndata, which writes a matrix as SciPy's array; do nothing if anndata has changed."""
+    """Register a writer with anndata that writes a matrix as SciPy's array. If anndata has changed, do nothing."""
     try:
         specs, compat = import_module("anndata._io.specs"), import_module("anndata.compat")
         spec = specs.IOSpec("csc_matrix" if cls._by_columns else "csr_matrix", "0.1.0")
@@ -42,7 +42,7 @@ UPPER_LAYERS: dict[str, Callable[..., Any]] = {}
 
 
 class UpperLayers(MatrixLike):
-    """Methods that upper layers serve."""
+    """Methods that call upper layers."""
 
     def distribute(self, client: Any = None, **options: Any) -> Any:
         """Spread this matrix over the workers of a dask cluster.
@@ -52,12 +52,12 @@ class UpperLayers(MatrixLike):
         client : distributed.Client, optional
             The client of the cluster; by default dask's current client.
         **options
-            Of `gsparse.distributed.distribute`.
+            Options of `gsparse.distributed.distribute`.
 
         Returns
         -------
         gsparse.distributed.DistributedMatrix
-            A block of rows for each worker.
+            The distributed matrix, with a block of rows on each worker.
         """
         return UPPER_LAYERS["distribute"](self, client, **options)
 
@@ -68,12 +68,12 @@ class UpperLayers(MatrixLike):
         rtol: float | None = None,
         **options: Any,
     ) -> LinearOperator:
-        """Return an operator with which SciPy's own solvers run, unmodified, at the speed of the device.
+        """Return an operator with which SciPy's unmodified solvers run at the speed of the device.
 
         Parameters
         ----------
         method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
-            What runs on the device, out of `gsparse.linalg`.
+            The solver of `gsparse.linalg` that runs on the device.
         M : operator, optional
             Preconditioner for `method`.
         rtol : float, optional
@@ -89,7 +89,7 @@ class UpperLayers(MatrixLike):
         Raises
         ------
         ShapeError
-            Where the matrix is not square.
+            If the matrix is not square.
         """
         return cast(LinearOperator, UPPER_LAYERS["accelerated"](self, method, M, rtol, **options))
 

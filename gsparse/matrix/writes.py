@@ -30,21 +30,21 @@ from gsparse.sparse.canonical import canonical
 from gsparse.sparse.editing import with_new_entries, with_values_at
 from gsparse.sparse.reshaping import dense_of, repeated
 
-# If `setdiag` adds fewer entries than this share of the stored ones, it keeps the dtype of the matrix, and writes to
-# existing entries in place, as in SciPy. Otherwise the matrix gets new arrays, in the common dtype of all values.
+# `setdiag` keeps the dtype of the matrix and writes existing entries in place, as in SciPy, if it adds fewer entries
+# than this share of the stored entries. Otherwise the matrix gets new arrays, in the common dtype of all values.
 _FEW_NEW_ENTRIES = 0.001
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The places that are written, one after the other.
+    """The places that are written.
 
     Attributes
     ----------
     rows, columns : array of int64
-        On the device.
+        The row and the column of each place, on the device.
     distinct : bool
-        Whether certainly no place is there twice.
+        Whether it is known that no place occurs twice.
     ordered : bool
         Whether both rows and columns are known to rise.
     """
@@ -55,7 +55,7 @@ class Places:
     ordered: bool = False
 
     def of(self, matrix: MatrixLike) -> tuple[Array, Array]:
-        """Return the rows and the columns of the arrays of a matrix, which may be those of its transpose."""
+        """Return rows and columns in the order of the CSR arrays, which may be those of the transpose."""
         return (self.columns, self.rows) if matrix._by_columns else (self.rows, self.columns)
 
 
@@ -65,7 +65,7 @@ class Places:
 def _grid_of(matrix: MatrixLike, index: Index) -> tuple[Array, Array, tuple[int, ...]]:
     """Return the rows and the columns of an index, and the shape to which they are broadcast.
 
-    They are as SciPy has them: a slice of rows is a column, a slice of columns is a row.
+    As in SciPy, a slice of rows becomes a column, and a slice of columns a row.
     """
     xp = _module_of(matrix.device, index)
     rows, columns = index.axes if matrix.ndim == 2 else (0, index.axes[0])
@@ -84,7 +84,7 @@ def _grid_of(matrix: MatrixLike, index: Index) -> tuple[Array, Array, tuple[int,
 
 
 def _module_of(device: Device, index: Index) -> Any:
-    """Return the array module in which the places of an index are listed."""
+    """Return the array module, of the host or of the device, for the list of an index's places."""
     sizes = [1 if isinstance(axis, int) else len(axis) for axis in index.axes]
     is_on_host = all(isinstance(axis, np.ndarray) for axis in index.arrays)
     return np if is_on_host and max(sizes) <= FEW_PLACES else device.xp
@@ -102,7 +102,7 @@ def _numbers(xp: Any, axis: Axis) -> Array:
 
 
 def _values_for(matrix: MatrixLike, x: Any, shape: tuple[int, ...], *, is_single: bool) -> Array:
-    """Return the values that are written to a grid, on the device: one for all of its places, or one for each.
+    """Return the values to write to a grid, on the device: one value for all places, or one for each place.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
-    """Write values, one for each place or one for all, to places where the matrix has entries and to others."""
+    """Write values, one for each place or one for all, to existing and to new entries."""
     device = matrix.device
     csr, positions, is_sorted, num_new = _find(matrix, places)
     if num_new:  # Warn before anything is written, because the warning may be an error.
@@ -158,13 +158,13 @@ def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
 
 
 def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
-    """Find the entry at each place. If a place has several entries, all repeated ones are added up first, as in SciPy.
+    """Find the entry at each place. If a place has several entries, add up all repeated entries first, as in SciPy.
 
     Returns
     -------
     csr, positions, is_canonical, num_new
-        The entries of the matrix, the position of the one at each place, whether the matrix is canonical, and the
-        number of places without entries, whose positions are negative.
+        The arrays of the matrix, the position of each place's entry, whether the matrix is canonical, and the number of
+        places without entry, whose positions are negative.
     """
     device, kernels = matrix.device, kernels_of(matrix.device)
     i, j = places.of(matrix)
@@ -181,7 +181,7 @@ def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
 def _insert(
     matrix: MatrixLike, csr: Csr, places: Places, positions: Array, num_new: int, values: Array, *, is_sorted: bool
 ) -> None:
-    """Replace the arrays of a matrix by new ones, with entries also at places whose positions are negative."""
+    """Replace the arrays of a matrix by arrays that also have entries at the places with negative positions."""
     i, j = places.of(matrix)
     if num_new < i.size:
         new = matrix.device.xp.flatnonzero(positions < 0)  # synchronizes
@@ -197,7 +197,7 @@ def _insert(
 
 
 def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, shape: tuple[int, ...], x: Any) -> None:
-    """Write a sparse matrix to a grid. Where it has no entries, those of the grid become zeros that are stored.
+    """Write a sparse matrix `x` to a grid. Existing entries where `x` has none become stored zeros.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, s
     if 0 in x.shape:
         return
     device = matrix.device
-    # Single entries are a row.
+    # Single entries form a row.
     rows, columns = (part[None] if part.ndim == 1 else part for part in (rows, columns))
     shape = (1, *shape)[-2:]
     if not all(one in (1, other) for one, other in zip((1, *x.shape)[-2:], shape, strict=True)):
@@ -226,7 +226,7 @@ def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, s
 
 
 def _elements(device: Device, numbers: Array, i: Array, j: Array) -> Array:
-    """Return ``numbers[i, j]`` of an array that is broadcast along its axes of length 1."""
+    """Return ``numbers[i, j]``, with `numbers` broadcast along its axes of length 1."""
     numbers = device.upload(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else numbers
     height, width = numbers.shape
     if height == 1 or width == 1:
@@ -235,10 +235,10 @@ def _elements(device: Device, numbers: Array, i: Array, j: Array) -> Array:
 
 
 def _write_zeros(matrix: MatrixLike, index: Index, rows: Array, columns: Array, shape: tuple[int, ...]) -> None:
-    """Make the entries within a grid 0. They remain stored."""
+    """Set the entries within a grid to 0. They remain stored."""
     device, xp = matrix.device, matrix.device.xp
     csr = entries_of(matrix)
-    # All entries are looked at if there are fewer of them than places.
+    # If there are fewer entries than places, look at all entries.
     if rows.shape[1] == 1 and columns.shape[0] == 1 and csr.nnz < shape[0] * shape[1]:
         i, j = (columns, rows) if matrix._by_columns else (rows, columns)
         inside = xp.zeros(csr.num_rows, np.bool_), xp.zeros(csr.num_cols, np.bool_)
@@ -261,7 +261,7 @@ def _write_zeros(matrix: MatrixLike, index: Index, rows: Array, columns: Array, 
 
 
 def _diagonal_values(matrix: MatrixLike, values: Array, count: int) -> Array:
-    """Return the values of a diagonal in their own dtype, on the device: one, or as many as there are places."""
+    """Return the values for a diagonal of `count` places, on the device: one value, or one for each place."""
     xp: Any = np if device_of(values) is None else matrix.device.xp
     values = xp.ascontiguousarray((values[:count] if values.ndim else values).reshape(-1))
     if values.size not in (1, count):
@@ -270,10 +270,10 @@ def _diagonal_values(matrix: MatrixLike, values: Array, count: int) -> Array:
 
 
 def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is_cast: bool) -> None:
-    """Write to the first places of a diagonal.
+    """Write to the first `count` places of a diagonal.
 
-    As in SciPy, a diagonal of which much is new is written to arrays of this matrix alone, and the matrix gets the
-    dtype that NumPy gives its values and the new ones together. A single value (`is_cast`) is cast to the dtype it has.
+    As in SciPy, if many entries are new, the matrix gets new arrays, in NumPy's common dtype of its values and the new
+    ones. A single value (`is_cast`) is cast to the matrix's dtype.
     """
     device, arange = matrix.device, matrix.device.xp.arange
     rows = arange(max(-k, 0), max(-k, 0) + count, dtype=np.int64)
@@ -292,11 +292,11 @@ def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is
 
 
 class Writes(MatrixLike):
-    """Writes to entries and diagonals."""
+    """Methods that write to entries and diagonals."""
 
     @one_at_a_time
     def __setitem__(self, key: Any, x: Any) -> None:
-        """Write to what ``A[key]`` selects, as SciPy does."""
+        """Assign to ``A[key]``, as SciPy does."""
         if is_written_on_host(self):
             write_on_host(self, "__setitem__", key, x)
             return
@@ -323,7 +323,7 @@ class Writes(MatrixLike):
         ----------
         values : scalar or array_like
             NumPy, or CuPy on this matrix's GPU. A scalar is written to the whole diagonal. A shorter array is written
-            to its beginning, and what a longer array has beyond its end is ignored.
+            to the beginning of the diagonal. Surplus values of a longer array are ignored.
         k : int
             Column minus row of the entries.
 

@@ -18,13 +18,13 @@ from gsparse.formats.registry import Storage, choices, find_format
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
-# csr_vector: the number of threads of a row is the typical length of the rows divided by this number, rounded down to a
-# power of two, so that a thread has 6 to 12 entries. (On an H200, products were fastest with numbers from 4 to 8 here.)
+# In csr_vector, the threads per row are the typical row length divided by this number, rounded down to a power of two,
+# so that a thread has 6 to 12 entries. (On an H200, products were fastest with 4 to 8 here.)
 _ENTRIES_PER_THREAD = 6.0
 # The number of threads that fill a device.
 _DEVICE_THREADS = 2**17
 
-# Number of products that a matrix is expected to serve, over which the time of a conversion is spread.
+# Default number of products that a matrix is expected to serve. They share the time of a conversion.
 EXPECTED_PRODUCTS = 1000
 
 
@@ -120,9 +120,8 @@ class Plan:
 def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) -> int:
     """Return the number of threads that share a row: a power of two from 2 to the lanes of a warp.
 
-    Each thread has 6 to 12 entries: fewer in rows of less than twelve, more only if all lanes of a warp share the row.
-    If the matrix has few rows, a row has as many threads as are needed to fill the device, but at most one for each
-    entry.
+    Each thread has 6 to 12 entries: fewer in rows with less than twelve, more if a whole warp shares the row. If the
+    matrix has few rows, more threads share a row, to fill the device, but at most one for each entry.
 
     Parameters
     ----------
@@ -131,7 +130,7 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) 
     lanes : int
         The size of a warp.
     num_rows : int
-        By default, as many rows as fill a device.
+        By default, enough rows to fill a device.
 
     Examples
     --------
@@ -157,7 +156,7 @@ def make_plan(
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
     expected_products: int = EXPECTED_PRODUCTS,
 ) -> Plan:
-    """Choose a format for a matrix with these rows.
+    """Choose a storage format.
 
     Parameters
     ----------
@@ -179,7 +178,7 @@ def make_plan(
         the model chooses among all formats.
     threads_per_block : {128, 256, 512}
     expected_products : int
-        Number of products over which the time of a conversion is spread.
+        Number of products that share the time of a conversion.
 
     Raises
     ------
@@ -204,7 +203,7 @@ def make_plan(
 
 
 def sorted_by_time(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
-    """Sort candidates by the predicted time of a product, including its share of the set-up time; the best first."""
+    """Sort candidates by the predicted time of a product with its share of the set-up time; the best comes first."""
     return sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
 
 
@@ -215,7 +214,7 @@ def choose_fastest(plan: Plan, measured: Mapping[str, float], source: str) -> Pl
     ----------
     plan : Plan
     measured : mapping of format to seconds
-        The times of one candidate at least. Candidates without a time are not chosen.
+        The time of at least one candidate. Candidates without a time are not chosen.
     source : str
         Where the times come from, for the reason: "measured" or "measured before".
     """
@@ -238,7 +237,7 @@ def check_request(format: str, threads_per_block: int) -> None:
 def count_terms(
     name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
 ) -> dict[str, float]:
-    """Return the count of each term of `KernelModel` in one product."""
+    """Return how often each term of `KernelModel` counts in one product."""
     positions, (cached, streamed) = storage.num_stored, model.cache
     common = {
         "fixed": 1,

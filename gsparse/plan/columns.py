@@ -1,8 +1,8 @@
 """The choice of a launch for k dense columns: row statistics and the layout of X → a launch with its reason.
 
-A *tile* is the set of columns of X that one group of lanes computes. At each entry of A, a lane reads its columns of X
-with one or two loads, and of a column-major X with up to four. Fewer loads per lane mean more lanes per tile, so more
-threads, but each of them reads every entry of A again.
+A *tile* is the set of columns of X that one group of lanes multiplies. At each entry of A, a lane reads its columns of
+X with one or two loads, or with up to four if X is column-major. With fewer loads per lane, a tile has more lanes, so
+there are more threads, but each of them reads every entry of A.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _TYPICAL_COLUMNS = 8
 # `python asv_bench/measure_columns.py NAME ...`). On average, the chosen launch was within 3 % of the best one. At
 # worst, it was 26 % slower.
 
-# Largest number of loads of a tile at one entry: lanes times loads per lane.
+# Largest width of a tile: the loads that its lanes make for one entry, in all.
 _MAX_TILE_LOADS = 64
-# A lane has two loads if at least this number of threads remains. Half the lanes then read each entry. The second
-# constant is for tiles of the largest width.
+# A lane makes two loads if the number of threads, which this halves, is still at least _TWO_LOADS_THREADS, or
+# _TWO_LOADS_WIDE_THREADS for tiles of the largest width.
 _TWO_LOADS_THREADS = 2**19
 _TWO_LOADS_WIDE_THREADS = 2**18
 # If row lengths vary or are large, and nnz is large, tiles are narrower, so that the rows of X that are read most often
-# stay in the cache, and the widest have two loads per lane. A matrix with fewer entries lost 60 %.
+# stay in the cache, and lanes of the widest of these tiles make two loads. A matrix with fewer entries lost 60 %.
 _NARROW_TILE = 16
 _NARROW_LENGTH, _NARROW_ENTRIES = 12.0, 2**18
-# A tile has fewer loads, but at least _MIN_TILE_LOADS, if otherwise more than a quarter of the loads had no columns:
-# that is, if the number of loads exceeded this multiple of the number that is needed.
+# A tile is made narrower, but not below _MIN_TILE_LOADS, while its loads exceed _MAX_IDLE times the loads that are
+# needed, so that at most a quarter of the loads have no column.
 _MIN_TILE_LOADS = 8
 _MAX_IDLE = 1.34
-# If X is column-major, a lane has as many loads as possible, and at most this number of lanes share the columns: with
-# more of them, a warp would have fewer rows, and its reads of X and writes of Y would be less coalesced.
+# If X is column-major, a lane makes up to _STRIDED_LOADS loads, and at most _STRIDED_LANES lanes share the columns:
+# with more lanes per row, a warp would have fewer rows, and its reads of X and writes of Y would be less coalesced.
 _STRIDED_LANES, _STRIDED_LOADS = 2, 4
-# Row patterns: entries come from a table in the first-level cache. Reading them again for another tile, or with twice
-# the lanes, costs next to nothing, and dividing them among lanes gains nothing (7-point and 27-point stencils on 128³,
-# 2 to 128 columns).
+# The width of tiles for row patterns, whose entries come from a table in the first-level cache. Reading them again for
+# another tile, or with twice the lanes, costs next to nothing, and dividing them among lanes gains nothing (7-point and
+# 27-point stencils on 128³, 2 to 128 columns).
 _PATTERN_TILE = 32
 # Smallest number of entries per lane, largest number of lanes per row, and number of threads that fill a device.
 _ENTRIES_PER_LANE = 4.0
@@ -49,12 +49,12 @@ _MAX_ENTRY_LANES = 16
 _DEVICE_THREADS = 2**17
 # Rows with more entries than this are cut into chunks.
 _LONG_EVEN = 1024  # if row lengths are similar, so that no row delays the others
-_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and there are few threads
+_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and at most _MANY_THREADS threads run
 _LONG_UNEVEN = 64  # otherwise
-# If rows are taken by length and there are more threads than this, one lane multiplies all entries of a row.
+# If rows are sorted by length and there are more threads than this, one lane multiplies all entries of a row.
 _MANY_THREADS = 2**20
-# Row lengths are similar if the longest row has at most this multiple of the typical length, and the typical length is
-# at most this.
+# Row lengths are similar if the longest row has at most _MAX_EVEN_RATIO times the typical length, and the typical
+# length is at most _MAX_EVEN_LENGTH.
 _MAX_EVEN_RATIO = 2.0
 _MAX_EVEN_LENGTH = 128
 
@@ -66,15 +66,15 @@ class ColumnsPlan:
     Attributes
     ----------
     launch : PanelLaunch
-        That of a GPU.
+        The launch on a GPU.
     reason : str
-        Why a GPU is launched so.
+        Why this launch is chosen.
     panel : Panel
     stats : RowStats
     reads : str
-        What the product reads of A: CSR, row patterns, or blocks.
+        The arrays of A that the product reads, in words: CSR, row patterns, or blocks.
     on_cpu : bool
-        Whether the product runs on a CPU: the text says so.
+        Whether the product runs on a CPU, which the text then says.
     """
 
     launch: PanelLaunch
@@ -109,7 +109,7 @@ def plan_columns(
     num_patterns: int = 0,
     block: int = 0,
 ) -> ColumnsPlan:
-    """Choose the launch for the product of a matrix with these rows and an X of this layout.
+    """Choose the launch for the product of a matrix with an X of the layout `panel`.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
 def seconds_per_columns(
     model: MachineModel, nbytes: float, num_reads: float, value_bytes: int, threads: int = 1
 ) -> float:
-    """Predict the seconds of a product with 8 columns that depend on what is read of the matrix.
+    """Predict the part of the seconds of a product with 8 columns that depends on the stored arrays of the matrix.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def seconds_per_columns(
 def _shape(
     stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, is_even: bool
 ) -> tuple[int, int]:
-    """Return the number of lanes of a tile, and the loads per lane, if a row of X takes `units` loads."""
+    """Return the number of lanes of a tile, and the loads per lane. A row of X takes `units` loads."""
     is_narrow = not is_even and stats.typical_length >= _NARROW_LENGTH and stats.nnz >= _NARROW_ENTRIES
     widest, narrowest_with_two = (_NARROW_TILE, 8) if is_narrow else (_MAX_TILE_LOADS, 4)
     if from_table:
@@ -219,10 +219,10 @@ def _strided_shape(units: int, most_loads: int) -> tuple[int, int]:
 
 
 def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block: int) -> tuple[int, int]:
-    """Return the number of lanes of a tile, and the loads per lane, for blocks.
+    """Return the number of lanes of a tile, and the loads per lane, if the product reads blocks.
 
-    A lane computes all rows of a block. With two loads it reads each value of A for twice as many columns, but only
-    half the lanes remain.
+    A lane computes all rows of a block. With two loads per lane, half the lanes remain, and each reads a value of A for
+    twice as many columns.
     """
     width = _tile_width(units, _MAX_TILE_LOADS)
     threads = stats.num_rows // block * (width // 2) * -(-units // width)
@@ -231,7 +231,7 @@ def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block
 
 
 def _tile_width(units: int, widest: int) -> int:
-    """Return the number of loads of a tile: a power of two that leaves few lanes without columns."""
+    """Return the number of loads of a tile: a power of two, chosen so that few lanes have no column."""
     width = min(_power_above(units), widest)
     while width > _MIN_TILE_LOADS and -(-units // width) * width > _MAX_IDLE * units:
         width //= 2
@@ -244,7 +244,7 @@ def _power_above(count: int) -> int:
 
 
 def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int, from_table: bool) -> int:
-    """Return the number of lanes that share a row's entries: by its length, or more if few rows leave lanes idle."""
+    """Return the number of lanes that share a row's entries: more for longer rows, and if few rows leave lanes idle."""
     length = stats.typical_length
     filling = min(length, _DEVICE_THREADS / max(stats.num_rows * column_lanes * tiles, 1))
     by_length = 0.0 if from_table else length / _ENTRIES_PER_LANE / column_lanes

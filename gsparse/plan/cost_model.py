@@ -1,6 +1,6 @@
 """The constants of a kind of device that do not depend on the storage format.
 
-Those of a format are in its file in `gsparse.products`, and `gsparse.formats.costs` says how they were measured.
+The constants of a format are in its file in `gsparse.products`; `gsparse.formats.costs` says how they were measured.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ class MachineModel:
     kind : str
         The kind of device, which is the key of `StorageFormat.costs`.
     long_length : int
-        Rows with more entries than this are long rows. They are not stored in slices if slices of all rows would need
-        much padding.
+        Rows with more entries than this are long rows. They are stored outside of slices if slices of all rows would
+        need much padding.
     cache : (float, float)
         Up to the first number of bytes, everything that a product reads stays in the last-level cache until the next
         product. From the second number on, nothing does.
     min_analysis_work : float
-        Expected products multiplied by entries, from which on the plan analyzes the matrix in order to store it in
-        fewer bytes. A small matrix gains little, because the launch takes most of the time of its products.
+        Smallest number of expected products times number of entries with which the plan analyzes the matrix in order to
+        store it in fewer bytes. A small matrix gains little, because the launch takes most of the time of its products.
     column_byte : float
         Seconds per byte of the matrix, in products with several columns. The time for X and Y themselves is left out,
         because it is the same for all formats.
     column_gather : float
-        Seconds per byte of X that positions of the matrix read. On a CPU, threads share this work.
+        Seconds per byte of X, counted each time that it is read. On a CPU, threads share this work.
     """
 
     kind: str

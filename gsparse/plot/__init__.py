@@ -1,6 +1,6 @@
 """Pictures of matrices, solves and benchmark results. Most functions draw into matplotlib Axes and return them.
 
-`density` returns the counts that `sparsity` draws, and `html` what a notebook displays.
+`density` returns the counts that `sparsity` draws, and `html` the HTML for notebooks.
 """
 
 from gsparse.plot.axes import PlotError

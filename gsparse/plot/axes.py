@@ -1,4 +1,4 @@
-"""The Axes and figures to draw into. matplotlib is imported only when a picture is drawn."""
+"""The Axes and figures of pictures. matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gsparse._version import install_command
 from gsparse.errors import GsparseError
 from gsparse.writing import replacing
 
-# Dots per inch of a picture that is written to a file.
+# Dots per inch of pictures in files.
 _DPI = 130
 
 
@@ -20,7 +20,7 @@ class PlotError(GsparseError, ImportError):
 
 
 def axes_of(ax: Any) -> Any:
-    """Return `ax`, or the Axes of a new pyplot figure if `ax` is None. A notebook displays such a figure."""
+    """Return `ax`; if it is None, the Axes of a new pyplot figure, which notebooks display."""
     if ax is not None:
         return ax
     return matplotlib_module("pyplot").subplots(layout="constrained")[1]
@@ -32,7 +32,7 @@ def new_figure(inches: tuple[float, float]) -> Any:
 
 
 def save_picture(path: Path, draw: Callable[[Any], object], inches: tuple[float, float] = (8.0, 5.0)) -> None:
-    """Let `draw` draw into the Axes of a new figure, and write it in the format of the file's suffix."""
+    """Let `draw` draw into the Axes of a new figure, and write the figure in the format of the file's suffix."""
     figure = new_figure(inches)
     draw(figure.subplots())
     with replacing(path) as file:
@@ -40,9 +40,9 @@ def save_picture(path: Path, draw: Callable[[Any], object], inches: tuple[float,
 
 
 def label_log_axis(axis: Any, low: float, high: float) -> None:
-    """Label a logarithmic axis that shows values from `low` to `high` with plain numbers, such as 0.5 or 20."""
+    """Label a logarithmic axis for values from `low` to `high` with plain numbers, such as 0.5 or 20."""
     ticker = matplotlib_module("ticker")
-    # At least three labels are visible, also if the axis spans less than a decade.
+    # At least three labels are visible, even if the axis spans less than a decade.
     multiples = (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)
     linear = ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
     axis.set_major_locator(linear if high < 6 * low else ticker.LogLocator(subs=multiples))

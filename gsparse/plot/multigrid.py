@@ -11,30 +11,29 @@ import numpy.typing as npt
 from gsparse.errors import ShapeError
 from gsparse.plot.axes import axes_of, matplotlib_module
 
-# Colours of aggregates. Their order makes neighbours, which mostly have numbers close to each other, differ.
+# Number of colours, and step between the colours of consecutive aggregates, which are mostly neighbours.
 _NUM_COLORS, _STEP = 20, 7
 
 
 def hierarchy(M: Any, ax: Any = None, *, shape: Any = None, level: int = 0) -> Any:
-    """Draw the aggregates of a grid, or without a shape the number of rows and entries of each level.
+    """Draw the aggregates of a grid. Without `shape`, draw the number of rows and entries of each level.
 
     Parameters
     ----------
     M : MultigridPreconditioner
-        The result of `gsparse.linalg.amg`. Aggregates are known if a matrix was passed to it.
+        The result of `gsparse.linalg.amg`. Aggregates are known if it was made from a matrix.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
     shape : tuple of int, optional
-        The number of nodes along each axis of a rectangular grid, in two or three dimensions; the last axis is that
-        along which numbers of nodes follow each other. In three dimensions, the layer in the middle of the first axis
-        is drawn.
+        The number of nodes along each axis of a rectangular grid, in two or three dimensions. Along the last axis, the
+        nodes have consecutive numbers. In three dimensions, the middle layer of the first axis is drawn.
     level : int, optional
         The level whose aggregates are drawn, as groups of nodes of the finest level.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into.
+        The Axes with the picture.
 
     Raises
     ------
@@ -83,7 +82,7 @@ def _draw_levels(M: Any, ax: Any) -> Any:
 
 
 def _groups(M: Any, level: int) -> npt.NDArray[np.int64]:
-    """Return the number of the aggregate of a level to which each node of the finest level belongs, -1 for none."""
+    """Return the aggregate (of level `level`) of each node of the finest level, -1 for none."""
     aggregates = getattr(M, "aggregates", [])
     if not 0 <= level < len(aggregates):
         raise ValueError(
@@ -118,7 +117,7 @@ def _draw_grid(groups: npt.NDArray[np.int64], shape: Any, ax: Any) -> Any:
 
 
 def _draw_borders(ax: Any, differs: npt.NDArray[np.bool_], axis: int) -> None:
-    """Draw a line between neighbours of different aggregates: columns of the grid (axis 0), or rows (axis 1)."""
+    """Draw lines between neighbouring cells of different aggregates, in the same row (axis 0) or column (1)."""
     rows, columns = np.nonzero(differs)
     if axis == 0:
         lines = np.stack([columns + 0.5, rows - 0.5, columns + 0.5, rows + 0.5], axis=1)

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: the convergence of solves, the speed of products, and the work of ranks."""
+"""Pictures of measurements: the convergence of solves, the speed of products, and the work of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gsparse.plot.axes import axes_of, label_log_axis
 
 
 class SolveResultLike(Protocol):
-    """The attributes of a `gsparse.linalg.SolveResult` that the picture uses."""
+    """The attributes of a `gsparse.linalg.SolveResult` that `convergence` uses."""
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]: ...
@@ -27,31 +27,31 @@ class SolveResultLike(Protocol):
 
 
 def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: Any = None) -> Any:
-    """Draw the residual of each iteration relative to the first one.
+    """Draw the residual of each iteration relative to the first residual.
 
     There is a line for each solve and right-hand side. A line ends with a dot if the solve converged, and with a cross
-    if it did not. A solve that ended with a factorization has no residuals, and is named in the legend alone.
+    if it did not. A solve that ended with a factorization has no residuals, and appears only in the legend.
 
     The residual of a least-squares problem becomes small only if the equations have a solution. A dashed line shows
-    norm(A.H @ r), which goes to zero in any case.
+    norm(A.H @ r), which always goes to zero.
 
     Parameters
     ----------
     results : SolveResult or dict of str to SolveResult
-        The results that solvers of `gsparse.linalg` return with ``full_output=True``. A dict names several of them,
-        which are drawn into the same Axes.
+        The results that solvers of `gsparse.linalg` return with ``full_output=True``. A dict holds several named
+        results, which are drawn into the same Axes.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into. The vertical axis is logarithmic, and the legend says how each solve ended.
+        The Axes with the picture. The vertical axis is logarithmic, and the legend says how each solve ended.
 
     Raises
     ------
     TypeError
-        If a result is something else, such as the pair ``(x, info)``.
+        If a result is not a SolveResult, but for example the pair ``(x, info)``.
     ValueError
         If `results` is empty.
     PlotError
@@ -80,7 +80,7 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
         for residuals, label, style in lines:
             for index, column in enumerate(_relative(residuals).T):
                 last = np.flatnonzero(np.isfinite(column))[-1:].tolist()
-                # A line whose label begins with "_" is not in the legend: only the first right-hand side is.
+                # Lines whose labels begin with "_" are not in the legend, so only the first right-hand side is.
                 whole = "_" if index else prefix + label
                 ax.plot(column, color=f"C{number}", linewidth=1.2, markevery=last, label=whole, **style)
     ax.set_yscale("log")
@@ -110,27 +110,27 @@ def _relative(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(columns > 0, columns, np.nan) / first
 
 
-# Markers of the series, used in turn. With matplotlib's ten colours, seventy series look different.
+# Markers of the series. With matplotlib's ten colours, seventy series look different.
 _MARKS = "osD^vP*"
 
 
 def times_by_format(records: Iterable[Any], ax: Any = None) -> Any:
-    """Draw each format's time relative to the best time of the other libraries. Values below 1 are faster.
+    """Draw each format's time, divided by the best time of the other libraries. Below 1, the format is faster.
 
-    The label of the axis names these libraries: on a GPU those of the vendor if they were measured. A single matrix has
-    a bar for each format. Several matrices are ordered by size, and have a mark for each format.
+    The label of the axis names these libraries: on a GPU only the vendor's if they were measured. A single matrix has a
+    bar for each format. Several matrices are ordered by size, with a mark for each format.
 
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
-        Records without a speed-up, such as those of formats that were left out, are not drawn.
+        The records. Those without a speed-up, such as records of skipped formats, are not drawn.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into.
+        The Axes with the picture.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def times_by_format(records: Iterable[Any], ax: Any = None) -> Any:
     if len(sizes) == 1:
         names = [_name(record) for record in measured]
         times = [1 / record.speedup for record in measured]
-        # Bars begin at 1.
+        # The bars begin at 1.
         bars = ax.barh(range(len(names)), [time - 1 for time in times], left=1.0)
         ax.bar_label(bars, [f"{time:.3g}" for time in times], padding=2, fontsize="xx-small")
         label += f", {next(iter(sizes))}"
@@ -183,7 +183,7 @@ def _name(record: Any) -> str:
 
 @runtime_checkable
 class PartitionedMatrix(Protocol):
-    """The attributes of a `gsparse.distributed.DistributedMatrix` that the picture uses."""
+    """The attributes of a `gsparse.distributed.DistributedMatrix` that `distribution` uses."""
 
     @property
     def nnz_per_worker(self) -> Sequence[int]: ...
@@ -196,16 +196,16 @@ class PartitionedMatrix(Protocol):
 def distribution(A: PartitionedMatrix, ax: Any = None) -> Any:
     """Draw the entries, rows and ghost entries of each worker of a distributed matrix.
 
-    The entries are the work of a product. The ghosts are the values of x that a worker receives from others in each
-    product: if they are many compared with its rows, workers spend more time on communication than on computation.
-    Entries use the left axis; rows, with the ghosts stacked on top, use the right one.
+    The entries are the work of a product. The ghosts are the values of x that a worker receives from other workers in
+    each product. If a worker has many ghosts compared with its rows, it spends more time on communication than on
+    computation. Entries use the left axis. Rows, with the ghosts stacked on top, use the right axis.
 
     Parameters
     ----------
     A : gsparse.distributed.DistributedMatrix
         The matrix, or an object with the same `nnz_per_worker`, `ghosts_per_worker` and `row_bounds`.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Pictures of the sparsity pattern and of the row lengths of a matrix, and what a notebook displays of it."""
+"""Pictures of a matrix's sparsity pattern and row lengths, and the HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import scipy.sparse as sp
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.plot.axes import PlotError, axes_of, label_log_axis, matplotlib_module, new_figure
 
-# Default number of cells per side of a sparsity picture, which is about the resolution of a figure.
+# Default number of cells per side of a sparsity picture: about the resolution of a figure.
 CELLS = 256
 
-# Entries counted at a time, which bounds the memory needed in addition to the matrix.
+# Number of entries that are counted at a time, which limits the memory in addition to the matrix.
 CHUNK_ENTRIES = 10_000_000
 
-# If no row is longer than this, the axis of row lengths is linear with one bar per length. If all lengths lie within
-# about one decade, a logarithmic axis would have room for only one or two labels.
+# If no row is longer than this, the axis of row lengths is linear, with one bar per length. (If all lengths are within
+# a decade, a logarithmic axis has room for only one or two labels.)
 LONGEST_LINEAR = 40
-# On the logarithmic axis, lengths below this have a bar each, and longer rows share bars.
+# On the logarithmic axis, each length below this has its own bar. Bars of longer rows span several lengths.
 LONGEST_ALONE = 16
 
-# Number of labels for which the linear axis of a small picture has room.
+# Number of labels that fit on the linear axis of a small picture.
 MAX_LABELS = 9
 
 
@@ -41,18 +41,18 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
     A : sparse array or matrix, or a dense array
         A matrix of SciPy or a GpuSparseMatrix. A vector is drawn as a row.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
     cells : int
         Largest number of cells per side.
     most : int, optional
-        Approximate number of entries to count, see `density`. All are counted by default.
+        Approximate number of entries that are counted, see `density`. By default, all entries.
     colorbar : bool
-        Whether a colour bar says how many entries a cell has.
+        Whether a colour bar shows the number of entries per cell.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into.
+        The Axes with the picture.
 
     Raises
     ------
@@ -98,8 +98,8 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
     cells : int
         Largest number of cells per side.
     most : int, optional
-        Approximate number of entries to count. Of each row of cells (of each column, if the matrix is CSC) only the
-        first entries are counted, and their counts are scaled up. All are counted by default.
+        Approximate number of entries that are counted. In each row of cells (in each column, if the matrix is CSC),
+        only the first entries are counted, and the counts are scaled up. By default, all entries are counted.
 
     Returns
     -------
@@ -141,20 +141,20 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
 def row_lengths(A: Any, ax: Any = None) -> Any:
     """Draw a histogram of the row lengths of a matrix.
 
-    The vertical axis is logarithmic, and the bar of the empty rows is the leftmost, in gray. The horizontal axis is
-    linear with one bar per length if no row has more than 40 entries, and logarithmic otherwise.
+    The vertical axis is logarithmic. The bar of the empty rows is on the left, in gray. The horizontal axis is linear
+    with one bar per length if no row has more than 40 entries, and logarithmic otherwise.
 
     Parameters
     ----------
     A : sparse array or matrix, or a dense array
         A matrix of SciPy or a GpuSparseMatrix. A vector counts as a row.
     ax : matplotlib Axes, optional
-        Where to draw. A new figure is made by default.
+        The Axes to draw into. By default, those of a new figure.
 
     Returns
     -------
     matplotlib Axes
-        The Axes that were drawn into.
+        The Axes with the picture.
 
     Raises
     ------
@@ -180,8 +180,8 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
         ax.xaxis.set_major_locator(ticker.MaxNLocator(MAX_LABELS, integer=True))
     else:
         ax.set_xscale("log")
-        edges[0] = 0.5  # A logarithmic axis cannot show 0.
-    # The outline keeps bars visible that are narrower than a pixel.
+        edges[0] = 0.5  # a logarithmic axis cannot show 0
+    # With the outline, bars that are narrower than a pixel remain visible.
     ax.bar(
         edges[:-1], counts, width=np.diff(edges), align="edge", color="tab:blue", edgecolor="tab:blue", linewidth=0.8
     )
@@ -198,7 +198,7 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
 
 
 def _edges_of_lengths(longest: int) -> Any:
-    """Return the edges of the bars. The first bar is that of empty rows; bars of long rows have equal widths in log."""
+    """Return the edges of the bars. The first is for empty rows. Bars of long rows look equally wide (log axis)."""
     if longest <= LONGEST_LINEAR:
         return np.arange(longest + 2) - 0.5
     shared = np.geomspace(LONGEST_ALONE, longest + 1, 48).round()
@@ -230,9 +230,9 @@ def _is_by_columns(A: Any) -> bool:
 
 
 def _structure(A: Any) -> tuple[Any, Callable[[int, int], Any]]:
-    """Return the row pointers on the host, and a function that reads a range of column indices.
+    """Return the row pointers on the host, and a function that returns a range of column indices on the host.
 
-    A GpuSparseMatrix is read through its device arrays: access to `A.indices` would lend its host arrays.
+    A GpuSparseMatrix is read through its device arrays, because `A.indices` would lend a host array.
     """
     if hasattr(A, "device_indptr"):
         return A.device.download(A.device_indptr), lambda begin, end: A.device.download(A.device_indices[begin:end])
@@ -242,17 +242,17 @@ def _structure(A: Any) -> tuple[Any, Callable[[int, int], Any]]:
 
 # CSS that places the thumbnail beside the table.
 _SIDE_BY_SIDE = "display: flex; gap: 1em; align-items: flex-start"
-# The thumbnail: inches per side, cells per side, dots per inch, and the most entries that are counted for it.
+# Of the thumbnail: inches per side, cells per side, dots per inch, and the number of entries that are counted.
 _INCHES, _CELLS, _DPI, _MAX_ENTRIES = 1.8, 96, 90, 5_000_000
 
 
 def html(A: Any) -> str:
-    """Return the HTML that a notebook displays for a matrix.
+    """Return the HTML with which a notebook displays a matrix.
 
     Parameters
     ----------
     A : GpuSparseMatrix or a view of one
-        Its plan is made if it has none yet.
+        The matrix. A plan is made if it has none yet.
 
     Returns
     -------
@@ -280,7 +280,7 @@ def html(A: Any) -> str:
     lengths = (
         f"{stats.min_length:,} to {stats.max_length:,}, mean {stats.mean_length:.2f}, {stats.num_empty:,} rows empty"
     )
-    # A transposed view has the plan of the underlying CSR arrays, whose rows are the view's columns.
+    # A transposed view has the plan of the CSR arrays, whose rows are the view's columns.
     rows |= {"entries per column" if A.format == "csc" else "entries per row": lengths}
     rows |= {"format": f"{plan.format}: {plan.reason}"}
     table = _table(type(A).__name__, rows)
@@ -294,7 +294,7 @@ def _table(caption: str, rows: dict[str, str]) -> str:
 
 
 def _thumbnail(A: Any) -> str:
-    """Return the picture of the pattern as an HTML element, or an empty string if matplotlib is not installed."""
+    """Return the picture of the pattern as an HTML element; an empty string without matplotlib."""
     if min(A.shape) == 0:
         return ""
     try:

@@ -2,13 +2,14 @@
 
 Read the files in this order:
 
-1. `multiply`: what happens when a product is called. It checks the arguments (`checks`), and launches the kernel of
-   a `PreparedMatrix`.
-2. `prepared`: the `PreparedMatrix`, which holds the CSR arrays on a device, and makes what products first need:
-   `planning` chooses a format with the user's options, and `building` stores the matrix in it and binds the product.
+1. `multiply`: the steps of a product. It checks the arguments (`checks`), and launches the kernel of a
+   `PreparedMatrix`.
+2. `prepared`: the `PreparedMatrix`, which holds the CSR arrays on a device, and makes what products need: `planning`
+   chooses a format with the user's options, and `building` stores the matrix in it and binds the product.
 3. `storage`: how each format would store the matrix, and the arrays of the chosen format.
 4. `structure`: everything that depends on the row pointers and columns alone. Matrices with other values share it.
-5. One file for each storage format: what it makes of a structure, how it stores a matrix, and what it costs.
+5. One file for each storage format: the arrays that it derives from a structure, how it stores a matrix, and the
+   constants of its predicted time.
 6. `tuning`: the choice by measured times (`tune=`).
 """
 

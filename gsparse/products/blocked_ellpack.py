@@ -1,4 +1,4 @@
-"""Blocked ELLPACK as a storage format: rows are gathered in slices of one warp's rows; long rows are separate."""
+"""Blocked ELLPACK as a storage format: each slice holds the rows of one warp; long rows are stored separately."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class SliceStats(NamedTuple):
     Attributes
     ----------
     num_positions : int
+        Number of positions, padding included.
     nbytes : int
         Bytes of the arrays that say where rows are stored.
     is_in_order : bool
-        Whether the slices hold all rows in natural order, without long rows apart.
+        Whether the slices hold all rows, in their natural order, and no long rows are stored separately.
     """
 
     num_positions: int
@@ -36,7 +37,7 @@ class SliceStats(NamedTuple):
 
 
 class SlicedRows(PaddedColumns):
-    """The slices in which rows are gathered, and the columns at their positions."""
+    """The slices that store the rows, and the column at each position of the slices."""
 
     @releasable
     def slices(self) -> Slices:
@@ -59,13 +60,13 @@ class SlicedRows(PaddedColumns):
         return SliceStats(slices.num_positions, slices.nbytes, slices.rows is None)
 
     def plain_columns(self) -> Array:
-        """Return the columns at the positions of the slices, not encoded."""
+        """Return the columns in the order of the slices' positions, not encoded."""
         indices = self.sparsity.csr.indices
         return self.sparsity.lay_out(indices, self.slices, padding_code(indices.dtype))
 
 
 def cut_slices(sparsity: SparsityPattern, limit: int = NO_LIMIT, sort: bool = False) -> Slices:
-    """Return slices without the rows of more than `limit` entries, sorted by length if `sort`. Synchronizes."""
+    """Cut the rows into slices, sorted by length if `sort`; rows above `limit` are long rows. Synchronizes."""
     device, layout, indptr = sparsity.device, kernels_of(sparsity.device).layout, sparsity.csr.indptr
     rows, offsets, num_positions = layout.cut_slices(device, indptr, sparsity.survey, limit, sort)
     long_rows, end = None, num_positions
@@ -78,7 +79,7 @@ def cut_slices(sparsity: SparsityPattern, limit: int = NO_LIMIT, sort: bool = Fa
 def fits_slices(stats: RowStats) -> bool:
     """Return whether slices can hold a matrix.
 
-    Sorting numbers the rows in int32. Without sorting, only the entries of one row are counted in int32.
+    Sorted slices number the rows in int32. Other slices count only the entries of one row in int32.
     """
     return stats.num_rows <= MAX_INT32 or stats.max_length <= MAX_INT32
 
@@ -104,12 +105,13 @@ def _build(matrix: MatrixPreparation) -> BlockedEllpack:
 
 
 def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, float]:
-    """Count the terms of a product with slices, in which rows with more entries than `limit` are long rows.
+    """Return the counts of the terms `step`, `chunk` and `sorted` of `KernelModel` for a product with slices.
 
     Parameters
     ----------
     stats : RowStats
     limit : float
+        Rows with more entries are long rows.
     lanes : float
         Number of threads that share a row.
     """
@@ -122,7 +124,7 @@ def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, 
 
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms. Long rows are separate if fewer positions are stored than slices of all rows would have."""
+    """Return `slice_terms`. Rows are long only if fewer positions are stored than slices of all rows would have."""
     return slice_terms(stats, long_length if storage.num_stored < stats.blocked_stored else stats.max_length)
 
 

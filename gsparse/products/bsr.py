@@ -1,4 +1,4 @@
-"""BSR as a storage format: the size of the dense blocks of a matrix, where they are stored, and how.
+"""BSR as a storage format: find the size of a matrix's dense blocks, and store the blocks.
 
 `gsparse.formats.bsr` describes the arrays.
 """
@@ -23,18 +23,18 @@ from gsparse.products.blocked_ellpack import SlicedRows, cut_slices, slice_terms
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, SparsityPattern, releasable
 
-# Several GPU lanes share a row if one thread for each row would leave lanes of a device idle. Each of them has at least
-# _ENTRIES_PER_LANE entries on average.
+# On a GPU, several lanes share a row if fewer rows than _DEVICE_THREADS would leave threads idle. Each lane then has at
+# least _ENTRIES_PER_LANE entries on average, and a row has at most _MAX_ROW_LANES lanes.
 _DEVICE_THREADS = 2**18
 _ENTRIES_PER_LANE = 6.0
 _MAX_ROW_LANES = 8
-# Several lanes share a block row only if slices of parts have at most this number of positions for each block. A matrix
-# with long rows would need more. Its long rows are cut into chunks instead.
+# Largest number of positions divided by the number of blocks with which several lanes share a block row. Matrices with
+# long rows would need more. Their long rows are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0
-# The dtypes of block columns relative to a base, and the most elements of a block that has such a column. Of larger
-# blocks, columns are a small part of what is read, and adding the base takes longer. Times in µs with and without a
-# base (H100, `asv_bench/measure_blocks.py --tune`): 6 x 6 in float32 53 and 45, in float64 76 and 76; 3 x 3 in float64
-# 49.8 and 50.7.
+# Block columns are stored in one of the dtypes _NARROW, relative to a base, if a block has at most _NARROW_ELEMENTS
+# elements. For larger blocks, columns are a small part of what is read, and adding the base takes longer. Times in µs
+# with and without a base (H100, `asv_bench/measure_blocks.py --tune`): 6 x 6 in float32 53 and 45, in float64 76 and
+# 76; 3 x 3 in float64 49.8 and 50.7.
 _NARROW, _NARROW_ELEMENTS = (np.dtype(np.uint16),), 16
 
 
@@ -57,7 +57,7 @@ def lanes_for_rows(stats: RowStats) -> int:
 
 
 class BlockStats(NamedTuple):
-    """Sizes of `BlockRows`, which remain known after these have been freed.
+    """Sizes of the arrays of `BlockRows`, which remain known after the arrays have been freed.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class BlockStats(NamedTuple):
     num_positions : int
         Number of positions of blocks, padding included.
     nbytes : int
-        Bytes of the arrays that say where blocks are stored.
+        Bytes of the slices, without block columns and values.
     column_dtype : dtype
         The dtype of the block columns.
     """
@@ -77,7 +77,7 @@ class BlockStats(NamedTuple):
 
 
 class DenseBlocks(Part):
-    """The size of the dense blocks of a matrix, and where they are stored."""
+    """The size of the dense blocks of a matrix, and the arrays that say where each block is stored."""
 
     @cached_property
     def blocksize(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class DenseBlocks(Part):
 
     @cached_property
     def stats(self) -> BlockStats:
-        """Sizes of the block rows. They remain known after these have been freed. Synchronizes."""
+        """Sizes of `block_rows`. They remain known after the arrays have been freed. Synchronizes."""
         blocks = self.block_rows
         slices = blocks.slices
         return BlockStats(blocks.blocksize, slices.num_positions, slices.nbytes, blocks.columns.dtype)
@@ -122,7 +122,7 @@ class DenseBlocks(Part):
         return BlockRows(self.blocksize, lanes, parts.csr.indptr, slices, columns)
 
     def _slices_of_parts(self, parts: SparsityPattern, lanes: int) -> Slices:
-        """Return slices in which the parts of a block row follow one another.
+        """Return slices in which the parts of a block row are consecutive.
 
         Block rows are sorted by length if their natural order needs much padding.
         """
@@ -143,21 +143,21 @@ class DenseBlocks(Part):
         return Slices(parts.csr.num_rows, device.lanes, scope, offsets, places, None, NO_LIMIT, positions, positions)
 
     def _divided(self, lanes: int) -> SparsityPattern:
-        """Return a sparsity pattern whose rows are parts of block rows, and whose entries are blocks."""
+        """Return a pattern whose rows are the parts of block rows (`lanes` for each), and whose entries are blocks."""
         device, csr, (rows, columns) = self.sparsity.device, self.sparsity.csr, self.blocksize
         indptr, indices = kernels_of(device).blocks.block_parts(device, csr, self.blocksize, lanes)
         shape = csr.num_rows // rows * lanes, csr.num_cols // columns
         return SparsityPattern(device, Csr(shape, indptr, indices, csr.data))
 
     def plain_columns(self) -> Array:
-        """Return the block columns at the positions of the blocks, not encoded."""
+        """Return the block columns in the order of the blocks' positions, not encoded."""
         blocks = self.block_rows
         if blocks.columns.bases is None:
             return blocks.columns.codes
         return _columns_at(self._divided(blocks.row_lanes), blocks.slices)
 
     def lay_out(self, items: Array) -> Array:
-        """Arrange items from CSR's order at the positions of the elements of blocks; padding receives zeros."""
+        """Arrange items from CSR's order in the order of the blocks' elements; padding receives zeros."""
         return kernels_of(self.sparsity.device).blocks.lay_out_blocks(self.sparsity.device, self.block_rows, items)
 
 
@@ -167,9 +167,10 @@ def _columns_at(parts: SparsityPattern, slices: Slices) -> Array:
 
 
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
-    """Describe the blocks. They are a candidate if they are larger than one entry, or if no other format is allowed.
+    """Describe the blocks, or return None if they are not a candidate.
 
-    If their size is known, they are a candidate also for a matrix that is not analyzed.
+    They are a candidate if a block has more than one entry, or if the user wants only this format. The blocks of a
+    matrix that is not analyzed are described only if their size is known already.
     """
     sparsity, dense = matrix.sparsity, matrix.structure.part(DenseBlocks)
     may_look = level is not AnalysisLevel.NONE or sparsity.known_blocksize is not None
@@ -193,9 +194,10 @@ def _build(matrix: MatrixPreparation) -> Bsr:
 
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms.
+    """Return the counts of the terms of a product with blocks.
 
-    A row with more entries than `long_length` blocks can have is long: it has more than `long_length` blocks.
+    Rows of more than `long_length` blocks are long. `slice_terms` counts entries, of which a block has up to
+    `MAX_BLOCK` in each row.
     """
     return slice_terms(stats, long_length * MAX_BLOCK, lanes_for_rows(stats))
 

@@ -1,11 +1,11 @@
-"""The products of a matrix: what they read (a stored format, or CSR), and the kernel that is bound to it.
+"""The products of a matrix: the arrays that they read (a stored format, or CSR), with a bound kernel.
 
 Everything that a function of this module needs is an argument, and it stores nothing. `gsparse.products.prepared` keeps
 the results in a `FormatCache`.
 
 Products with several columns read CSR, row patterns that share values, or dense blocks. Blocks may be stored for these
-products alone, beside the format that products with a vector read. They then take about as much memory as the values
-of CSR once more.
+products alone, beside the format that products with a vector read. They then take about as much memory as the values in
+CSR.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gsparse.products.tuning import (
 )
 from gsparse.profiling import recording
 
-# Bytes of a block's column, at most.
+# Largest number of bytes of a block's column.
 _COLUMN_BYTES = 4
 
 _Result = TypeVar("_Result")
@@ -55,16 +55,16 @@ Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The bound kernel for vectors of one dtype, or for several dense columns, with the arrays that it reads.
+    """A kernel bound to the arrays that it reads, for a vector or for several dense columns of one dtype.
 
     Attributes
     ----------
     multiply : callable
         ``multiply(x, y, alpha, beta, conjugate)``, as `gsparse.kernels.contract` describes it.
     format : str
-        The name of the format, as `gsparse.FORMATS` lists it; without a schedule for several columns.
+        The name of the format, as in `gsparse.FORMATS`. For several columns it has no schedule: "csr".
     stored : StoredMatrix or Csr
-        Its arrays.
+        The arrays that the kernel reads.
     scalars : (scalar, scalar)
         One and zero in the compute dtype: alpha and beta of ``A @ x``.
     """
@@ -76,21 +76,21 @@ class Product:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which every product reads."""
+        """Bytes of the stored arrays. Every product reads all of them."""
         return int(self.stored.nbytes)
 
 
 @dataclass(eq=False)
 class FormatCache:
-    """What was made of a matrix for products. Each item is complete when it is stored.
+    """The plans and products of a matrix. Each item is stored only when it is complete.
 
     Attributes
     ----------
     device : Device
     lock : reentrant lock
-        Is held by the thread that makes an item.
+        The thread that makes an item holds it.
     plans, preparations, products, columns : dict
-        Items by dtypes. A preparation is kept until the product with a vector is built.
+        Items by (storage dtype, compute dtype). A preparation is kept until the product with a vector is built.
     """
 
     device: Device
@@ -101,7 +101,9 @@ class FormatCache:
     columns: dict[Types, Product] = field(default_factory=dict)
 
     def find_or_make(self, items: dict[Types, _Result], types: Types, make: Callable[[], _Result]) -> _Result:
-        """Return the item for these dtypes out of one of the dictionaries. If there is none, only one thread makes it.
+        """Return the item for these dtypes from one of the dictionaries.
+
+        If it is missing, one thread makes it with `make`.
 
         The device is the current one while `make` runs.
         """
@@ -114,14 +116,14 @@ class FormatCache:
         return item
 
     def _recorded(self, items: dict[Types, _Result], make: Callable[[], _Result]) -> Callable[[], _Result]:
-        """Return the call that makes an item, recorded if a profile is open."""
+        """Return `make`, which an open profile records as set-up."""
         if recording.recorder is None:
             return make
         is_plan: bool = items is self.plans
         return recording.timed(make, "set-up", "choose a format" if is_plan else "store a format", self.device)
 
     def forget_plans(self) -> None:
-        """Drop what has not become a product yet."""
+        """Drop the plans and preparations, but keep the products."""
         self.plans.clear()
         self.preparations.clear()
 
@@ -154,7 +156,7 @@ def _build_candidate(preparation: MatrixPreparation, candidate: Candidate) -> Pr
 def build_planned(
     planner: Planner, plan: Plan, preparation: MatrixPreparation, adopt: Callable[[Plan, Product | None], None]
 ) -> Product:
-    """Build the product that a plan chooses, or that times decide on: stored ones, or those of a measurement.
+    """Build the product that a plan chooses, or that measured times choose (`tune=`).
 
     Parameters
     ----------
@@ -196,17 +198,17 @@ def build_planned(
 
 
 def may_read_other_formats(structure: Structure) -> bool:
-    """Return whether a plan may find something else than CSR for products with several columns. Synchronizes.
+    """Return whether a plan may choose another format than CSR for products with several columns. Synchronizes.
 
-    At most, it searches for blocks, which takes less time than two products. A plan takes longer, so the caller makes
-    one only if this function returns True.
+    The check takes at most the time of two products. A plan takes longer, so the caller makes one only if this function
+    returns True.
     """
     formats = kernels_of(structure.sparsity.device).spmm.FORMATS
     return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)
 
 
 def _square_blocks(structure: Structure) -> int:
-    """Return the number of rows of square blocks, or 1 if there are none that are larger."""
+    """Return the number of rows of the square blocks that the matrix consists of; 1 if it has none."""
     rows, columns = structure.part(DenseBlocks).blocksize
     return rows if rows == columns else 1
 
@@ -235,7 +237,7 @@ def blocks_for_columns(
     csr : Csr
         The arrays, with the values that the products are to read.
     other : Csr or RowPattern
-        What the products read without blocks.
+        The arrays that the products read if no blocks are stored.
     compute : dtype
 
     Returns
@@ -265,7 +267,7 @@ def blocks_for_columns(
 def build_columns(
     sparsity: SparsityPattern, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], transpose: Csr | None
 ) -> Product:
-    """Bind the product with several columns. `transpose` has the transposed arrays, if there are any."""
+    """Bind the product with several columns. `transpose` has the transposed arrays, or is None."""
     device = sparsity.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
     choose = partial(launch_for, sparsity.rows, **_panel_options(device, stored, compute))
@@ -277,7 +279,7 @@ def build_columns(
 def plan_of_columns(
     sparsity: SparsityPattern, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], panel: Panel
 ) -> ColumnsPlan:
-    """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
+    """Choose the GPU launch of a product whose X has the layout `panel`. Synchronizes the first time."""
     plan = plan_columns(sparsity.rows, panel, **_panel_options(sparsity.device, stored, compute))
     return replace(plan, on_cpu=sparsity.device.is_host)
 
@@ -293,5 +295,5 @@ def _panel_options(device: Device, stored: Csr | RowPattern | Bsr, compute: np.d
 
 
 def one_and_zero(compute: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the alpha and beta of a plain product."""
+    """Return 1 and 0 in the compute dtype: alpha and beta of ``A @ x``."""
     return compute.type(1), compute.type(0)

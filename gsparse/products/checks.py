@@ -1,6 +1,6 @@
-"""The checks of what comes from outside: CSR arrays, once where they enter, and the arguments of a product.
+"""Checks of CSR arrays, made once when they enter the package, and of the arguments of each product.
 
-Each error names the requirement, what came, and the remedy.
+Each error names the requirement, the value received, and the remedy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gsparse.kernels.backends import kernels_of
 
 
 def refuse_arrays(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
-    """Raise the error for arrays that do not describe a matrix, after finding the reason step by step. Synchronizes."""
+    """Find out why arrays do not describe a matrix, and raise the error that says so. Synchronizes."""
     used = max(int(indptr[-1]), 0) if indptr.ndim == 1 and indptr.size else 0  # synchronizes
     check_structure(device, with_values(Csr(shape, indptr, indices[:used], data[:used]), data))
     raise AssertionError("the survey refused arrays that describe a matrix")
@@ -29,8 +29,7 @@ def refuse_arrays(device: Device, shape: tuple[int, int], indptr: Array, indices
 def with_values(csr: Csr, data: Array) -> Csr:
     """Return a structure with these values.
 
-    SciPy's arrays may be longer than the last row pointer says, so surplus values at the end are cut off. A caller
-    whose values must fit exactly checks their number before.
+    SciPy allows more values than the last row pointer says, so surplus values are cut off.
     """
     if csr.indices.ndim != 1 or data.ndim != 1 or data.size < csr.nnz:
         raise StructureError(
@@ -50,7 +49,7 @@ def common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
 
 
 def check_structure(device: Device, csr: Csr) -> None:
-    """Raise a StructureError if the arrays are no valid CSR matrix. Synchronizes."""
+    """Raise a StructureError if the arrays do not form a valid CSR matrix. Synchronizes."""
     indptr, indices = csr.indptr, csr.indices
     if indptr.shape != (csr.num_rows + 1,):
         raise StructureError(f"indptr must have num_rows + 1 = {csr.num_rows + 1} elements, got shape {indptr.shape}")
@@ -77,7 +76,7 @@ def check_device(device: Device, x: DenseInput) -> None:
 
 
 def check_matrix(A: Any) -> None:
-    """Refuse what is not a matrix of two dimensions on a device."""
+    """Raise an error unless A is a gsparse matrix, or a view of one, with two dimensions."""
     if not hasattr(A, "_prepared"):
         raise TypeError(f"A must be a GpuSparseMatrix or a view of one, got {type(A).__name__}: use GpuSparseMatrix(A)")
     if len(A.shape) != 2:
@@ -85,7 +84,7 @@ def check_matrix(A: Any) -> None:
 
 
 def check_x(A: Any, x: Array, transposed: bool, ndim: int | None) -> None:
-    """Refuse a vector or columns of the wrong shape; `ndim` is the only number of dimensions allowed, if given."""
+    """Raise an error unless the vector or columns fit A. `ndim` is the required dimension, None for 1 or 2."""
     size = A.shape[0] if transposed else A.shape[1]
     if x.ndim not in ((1, 2) if ndim is None else (ndim,)) or x.shape[0] != size:
         shape = {1: f"({size},)", 2: f"({size}, k)", None: f"({size},) or ({size}, k)"}[ndim]
@@ -95,7 +94,7 @@ def check_x(A: Any, x: Array, transposed: bool, ndim: int | None) -> None:
 def check_out(
     device: Device, x: Array, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: Any
 ) -> None:
-    """Refuse an `out` that a product of this shape and dtype cannot be written to."""
+    """Raise an error unless a product of this shape and dtype can be written to `out`."""
     if out is None:
         if not is_zero(beta):
             raise ShapeError("beta scales the contents of out: pass out=, or leave beta at 0")

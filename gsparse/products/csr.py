@@ -19,7 +19,7 @@ from gsparse.plan.choice import threads_per_row
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, releasable
 
-# The most rows, and the most entries, of a matrix that is multiplied a few times without a look at its rows.
+# Up to this number of rows and of entries, the rows of a new matrix are not examined before its first products.
 _FEW = 8192
 
 
@@ -56,27 +56,27 @@ class CsrRows(Part):
         return known[limit]
 
     def as_they_are(self, csr: Csr, threads_per_row: int) -> CsrEntries:
-        """Return what `csr_vector` reads of a matrix with this structure, not encoded.
+        """Return the arrays that `csr_vector` reads, neither encoded nor copied.
 
-        A small matrix is not examined for long rows: a warp multiplies the longest that it can have soon enough.
+        A small new matrix is not examined for long rows, because one warp multiplies even its longest row fast enough.
         """
         long_rows = None if self._is_small_and_new else self.long_rows(self._limit(threads_per_row))
         return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
 
     @property
     def _is_small_and_new(self) -> bool:
-        """Whether the rows have not been examined, nothing is known about their lengths, and they are few and short."""
+        """Whether the matrix is small, and nothing is known about its row lengths yet."""
         sparsity, csr = self.sparsity, self.sparsity.csr
         return not sparsity.known_survey and csr.longest is None and max(csr.num_rows, csr.nnz) <= _FEW
 
     @property
     def scalar_length(self) -> int:
-        """Rows with more entries than this are long rows of `csr_scalar`."""
+        """The number of entries above which a row is a long row of `csr_scalar`."""
         return int(kernels_of(self.sparsity.device).layout.SCALAR_LENGTH)
 
     @property
     def vector_length(self) -> int:
-        """Rows with more entries than this are long rows of `csr_vector`."""
+        """The number of entries above which a row is a long row of `csr_vector`."""
         return self._limit(self.threads_per_row)
 
     def _limit(self, threads_per_row: int) -> int:
@@ -84,7 +84,7 @@ class CsrRows(Part):
 
     @property
     def threads_per_row(self) -> int:
-        """The number of threads that share a row in `csr_vector`; 1 on a CPU, which has no use for it."""
+        """The number of threads that share a row in `csr_vector`. It is 1 on a CPU, which ignores it."""
         sparsity = self.sparsity
         if self.scalar_length == NO_LIMIT:
             return 1
@@ -103,7 +103,7 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage:
 
 
 def _build(limit_of: Callable[[CsrRows], int]) -> Callable[[MatrixPreparation], CsrEntries]:
-    """Return the function that builds CSR. Rows with more than ``limit_of(rows)`` entries are long rows."""
+    """Return the function that builds CSR. ``limit_of(rows)`` returns the length above which rows are long."""
 
     def build(matrix: MatrixPreparation) -> CsrEntries:
         csr, rows = matrix.sparsity.csr, matrix.structure.part(CsrRows)
@@ -114,7 +114,7 @@ def _build(limit_of: Callable[[CsrRows], int]) -> Callable[[MatrixPreparation], 
 
 
 def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel in which `threads` threads share a row, and rows above `limit` are cut in chunks."""
+    """Count the terms of a kernel with `threads` threads per row, which cuts rows above `limit` into chunks."""
     rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
     chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}

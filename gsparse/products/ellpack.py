@@ -16,20 +16,20 @@ from gsparse.products.blocked_ellpack import SlicedRows, fits_slices
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import PaddedColumns
 
-# Up to this number of positions, columns are encoded even if there is much padding.
+# With at most this number of positions, columns are encoded even if there is much padding.
 _MAX_ANALYZED_POSITIONS = 2**16
 
 
 class PaddedRows(PaddedColumns):
-    """Columns at the positions of ELLPACK."""
+    """The columns in the order of ELLPACK's positions."""
 
     def plain_columns(self) -> Array:
-        """Return the columns at the positions of ELLPACK, not encoded."""
+        """Return the columns in the order of ELLPACK's positions, not encoded."""
         indices = self.sparsity.csr.indices
         return self.lay_out(indices, padding_code(indices.dtype))
 
     def lay_out(self, items: Array, padding: Any) -> Array:
-        """Arrange items from CSR's order at the positions of ELLPACK, with `padding` at positions without an entry."""
+        """Arrange items from CSR's order in ELLPACK's order, with `padding` at positions without an entry."""
         sparsity, width = self.sparsity, self.sparsity.rows.max_length
         return kernels_of(sparsity.device).layout.lay_out_ellpack(
             sparsity.device, sparsity.csr.indptr, items, width, sparsity.pitch, padding
@@ -44,10 +44,10 @@ def _encodes_columns(matrix: MatrixPreparation) -> bool:
 
 
 def _column_dtype(matrix: MatrixPreparation, level: AnalysisLevel) -> np.dtype[Any]:
-    """Return the dtype of the columns.
+    """Return the dtype of the columns, which is an estimate if several formats are compared.
 
-    When several formats are compared, columns are not laid out for ELLPACK. If blocked ELLPACK has all rows in natural
-    order, the dtype of its columns, which is needed anyway, is then the estimate. Otherwise, that of CSR is.
+    In that case no columns are arranged for ELLPACK. The estimate is the dtype of blocked ELLPACK's columns, if that
+    format keeps the order of all rows. Otherwise it is the dtype of CSR's columns.
     """
     structure = matrix.structure
     if level is AnalysisLevel.FULL and _encodes_columns(matrix):

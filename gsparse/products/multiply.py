@@ -27,7 +27,7 @@ from gsparse.profiling.recording import span
 
 
 class MultipliableMatrix(Protocol):
-    """What a product needs to know about a matrix."""
+    """The attributes and methods of a matrix that products use."""
 
     shape: tuple[int, ...]
     device: Device
@@ -43,11 +43,11 @@ class MultipliableMatrix(Protocol):
     def _factor(
         self, storage: np.dtype[Any], *, transpose: bool, adjoint: bool
     ) -> tuple[PreparedMatrix | ByColumns, bool]:
-        """Return what one product reads as values of dtype `storage`, and whether it must conjugate them."""
+        """Return the object that one product with values of dtype `storage` uses, and whether to conjugate."""
         ...
 
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
-        """Multiply with SciPy, for result dtypes in which no kernel computes."""
+        """Multiply with SciPy, for result dtypes that no kernel supports."""
         ...
 
 
@@ -60,15 +60,15 @@ def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N,)
         An array of NumPy, or of CuPy on A's GPU. An array of PyTorch, JAX or Numba is read in place, and the result is
-        an array of the same library. A vector that is not contiguous is copied first, as is one whose dtype is not that
-        in which kernels compute: the floating-point dtype of the result, or int64 for integers and booleans.
+        an array of the same library. A vector is copied first if it is not contiguous, or if its dtype is not the
+        compute dtype: the result's dtype, or int64 for integers and booleans.
     alpha, beta : scalar, optional
-        A beta that is not 0 needs `out`, whose contents are read. If beta is 0, they are not, so a NaN in them has no
+        If beta is not 0, `out` is required. If beta is 0, the contents of `out` are not read, so a NaN in them has no
         effect.
     out : array, shape (M,), optional
-        A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. If the
-        arrays are on the device, `x` needs no copy and kernels compute in the result dtype (floating and complex ones,
-        int64), nothing is allocated.
+        A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. Nothing is
+        allocated if both arrays are on the device, `x` needs no copy, and the result dtype is int64, floating or
+        complex.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def spmm(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
     alpha, beta : scalar, optional
         As for `spmv`.
     out : array, shape (M, k), optional
-        An array of the result's dtype, with any strides, whose elements share no memory with each other or with `x`.
+        An array of the result's dtype, with any strides, whose elements overlap neither each other nor `x`.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def spmm(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Ar
 
 @dataclass(frozen=True)
 class _Types:
-    """The dtypes of one product: of the result, of the computation (None on the host), and of the matrix values."""
+    """The dtypes of one product: of its result, of the computation (None: SciPy computes), and of the values read."""
 
     result: np.dtype[Any]
     compute: np.dtype[Any] | None
@@ -193,28 +193,27 @@ def multiply(
 def multiply_quickly(
     prepared: PreparedMatrix, x: Array, out: Array | None, conjugate: bool, stats: Stats
 ) -> Array | None:
-    """Compute A·x on the shortest path, if the product is bound and x can be read as it is.
+    """Compute A·x without checks and conversions, or return None if they are necessary.
 
-    That is the case for contiguous vectors of its device and dtype, from the second product of a matrix on, or from the
-    first one if the matrix is new (`PreparedMatrix.is_new`).
+    They are not for a contiguous vector on the matrix's device and in its dtype, from the second product of a matrix
+    on. For a new matrix (`PreparedMatrix.is_new`) they are not for the first product either.
 
     Parameters
     ----------
     prepared : PreparedMatrix
-        Of the matrix as it is now.
+        The current state of the matrix.
     x : array
     out : array or None
         The array for the result. If it is None, a new one is allocated.
     conjugate : bool
-        Whether the values stand for their conjugates.
+        Whether to multiply by the conjugates of the values.
     stats : Stats
-        Counts the product.
+        The product is counted here.
 
     Returns
     -------
     array or None
-        The result, which is `out` if it was passed. None, and `out` is unchanged, if `multiply` has to check and
-        convert the arguments.
+        The result, which is `out` if it was passed. None if the caller has to use `multiply`; `out` is then unchanged.
     """
     product = prepared.plain_product
     if product is None and not prepared.is_new:
@@ -242,12 +241,12 @@ def multiply_quickly(
 
 
 def multiply_columns_quickly(prepared: PreparedMatrix, X: Array, conjugate: bool, stats: Stats) -> Array | None:
-    """Compute A·X with dense columns on the shortest path, like `multiply_quickly`.
+    """Compute A·X with dense columns without checks and conversions, or return None if they are necessary.
 
     Returns
     -------
     array or None
-        None if `multiply` has to check and convert the arguments.
+        The result. None if the caller has to use `multiply`.
     """
     device, csr, product = prepared.device, prepared.csr, prepared.plain_columns
     shape, dtype = csr.shape, csr.data.dtype
@@ -281,14 +280,14 @@ def _run(
     out: Array | None,
     stats: Stats,
 ) -> Array:
-    """Bring x to the device, launch the kernel, and deliver the result.
+    """Copy x to the device if necessary, launch the kernel, and return the result where the caller wants it.
 
     Parameters
     ----------
     scalars : (scalar, scalar) or None
-        alpha and beta; None for the plain product, whose scalars are ready in the dtype of the kernels.
+        alpha and beta; None for 1 and 0.
     stats : Stats
-        Of the matrix; a profile shows its name.
+        The counters of the matrix, with the name that a profile shows.
     """
     device, compute = prepared.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
@@ -308,7 +307,7 @@ def _run(
     if y is out:
         return out
     if compute != types.result:
-        y = y.astype(types.result)  # As NumPy casts: to bool, all but 0 is True; narrower integers wrap around.
+        y = y.astype(types.result)  # As NumPy casts: numbers other than 0 become True; narrower integers wrap around.
     return _copy_to_out(device.download_vector(y) if on_host else y, out)
 
 
@@ -360,7 +359,10 @@ def _kernel_scalar(scalar: Any, types: _Types) -> Any:
 
 
 def _compute_array(device: Device, x: Array, compute: np.dtype[Any]) -> Array:
-    """Return x on the device in the compute dtype. Vectors become contiguous; columns keep their order."""
+    """Return x on the device in the compute dtype.
+
+    Vectors become contiguous; the columns' memory order does not change.
+    """
     if device.owns(x):
         x = x if x.dtype == compute else x.astype(compute)
         return device.xp.ascontiguousarray(x) if x.ndim == 1 else x

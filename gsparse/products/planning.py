@@ -1,6 +1,6 @@
 """The plan of a matrix: the user's options, which formats are candidates, and the reason for the choice.
 
-A planner changes nothing. The same planner makes the same plan from the same preparation.
+A planner has no state: the same planner makes the same plan from the same preparation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
-# Number of expected products from which on analyzing the matrix, or timing candidates, can pay.
+# Analyzing the matrix, or timing candidates, can pay from this number of expected products on.
 MIN_ANALYSIS_PRODUCTS = 50
-# The valid values of the options that have only a few.
+# The options that have only a few valid values, and these values.
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "compress": (False, True, "columns", "values"),
     "tune": (False, True, "lazy"),
@@ -42,8 +42,8 @@ class MatrixOptions:
     threads_per_block, expected_products, compress, tune, symmetric
         As in `gsparse.GpuSparseMatrix`.
     block_shape : (int, int) or None
-        The size of the blocks of the BSR matrix from which the matrix, or an operand of the operation that made it, was
-        made, in the order of the CSR arrays. It is a hint: an operation may have removed or transposed the blocks.
+        The block size (rows, columns of the CSR arrays) of the BSR matrix from which this matrix, or an operand of the
+        operation that returned it, was made. It is a hint: the operation may have removed or transposed the blocks.
 
     Raises
     ------
@@ -61,16 +61,16 @@ class MatrixOptions:
 
     @property
     def encoding(self) -> Encoding:
-        """What `compress` allows."""
+        """The parts of the matrix that `compress` allows to store in fewer bytes."""
         return Encoding(columns=self.compress in (True, "columns"), values=self.compress in (True, "values"))
 
     @property
     def may_be_planned_later(self) -> bool:
-        """Whether the first products may use a format without set-up."""
+        """Whether the first products may use a format that needs no set-up, so that the choice is made later."""
         return self.format == "auto" and not self.tune and self.expected_products >= MIN_ANALYSIS_PRODUCTS
 
     def transposed(self) -> MatrixOptions:
-        """Return the options of a matrix that has the transposed CSR arrays."""
+        """Return the options for the transposed CSR arrays."""
         return self if self.block_shape is None else replace(self, block_shape=self.block_shape[::-1])
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Planner:
     is_new : bool
         Whether the matrix has not been multiplied often, and its first products use a format without set-up.
     on_loan : bool
-        Whether somebody may write to an array of the matrix before the next product.
+        Whether the user may write to an array of the matrix before the next product.
     has_memory : bool
         Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
     """
@@ -111,13 +111,13 @@ class Planner:
 
     @property
     def request(self) -> str:
-        """The format for the next products. The first products of a new matrix use one without set-up."""
+        """The requested format for the next products: one without set-up if the matrix is new."""
         device = self.structure.sparsity.device
         return str(kernels_of(device).spmv.FIRST_FORMAT) if self.is_new else self.format
 
     @property
     def expected_products(self) -> int:
-        """Number of products that counts for the choice: 1 for a new matrix or a loan, else what the user expects."""
+        """The number of products that share the set-up time: 1 for a new or lent matrix, else the user's option."""
         return 1 if self.is_new or self.on_loan else self.options.expected_products
 
     @property
@@ -127,12 +127,12 @@ class Planner:
 
     @property
     def is_to_be_timed(self) -> bool:
-        """Whether candidates are timed, unless their times are stored."""
+        """Whether candidates are timed if no stored times are found."""
         return bool(self.options.tune) and self.leaves_choice and self.expected_products >= MIN_ANALYSIS_PRODUCTS
 
     @property
     def is_worth_analyzing(self) -> bool:
-        """Whether the matrix is analyzed in order to store it in fewer bytes."""
+        """Whether analyzing the matrix, in order to store it in fewer bytes, can pay."""
         work = self.expected_products * self.structure.sparsity.csr.nnz
         is_enough = work >= MACHINE_MODELS[self.structure.sparsity.device.kind].min_analysis_work
         return self.has_memory and self.expected_products >= MIN_ANALYSIS_PRODUCTS and is_enough
@@ -160,7 +160,7 @@ class Planner:
         return replace(plan, reason=self._explained(plan.reason))
 
     def _explained(self, reason: str) -> str:
-        """Add to the reason of a plan what restricted the choice, and what will change it later."""
+        """Add to a plan's reason what restricted the choice, and when it will be made again."""
         if not self.has_memory:
             reason = f"{reason}; memory did not suffice for other formats"
         if self.is_new:

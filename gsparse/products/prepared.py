@@ -1,4 +1,4 @@
-"""A matrix that is prepared for products: checked CSR arrays on a device, and what was made of them for products.
+"""A matrix that is prepared for products: checked CSR arrays on a device, and the products that were made from them.
 
     PreparedMatrix --+--> Planner         chooses a format (planning.py)
                      +--> build_...       store the matrix in the format, and bind the product (building.py)
@@ -6,7 +6,7 @@
                      +--> Structure       everything that depends on row pointers and columns only (structure.py)
 
 The arrays of a `PreparedMatrix` never change. A matrix whose arrays have changed gets a new `PreparedMatrix`. If only
-the values have changed, the new one shares the `Structure` of the old one: statistics, slices, encoded columns.
+the values have changed, the new object shares the `Structure` of the old one: statistics, slices, encoded columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gsparse.products.transposing import MAX_BY_COLUMNS, ByColumns, find_symmetr
 from gsparse.products.tuning import FirstProducts, call_if_alive
 
 _Result = TypeVar("_Result")
-# Is held while a matrix gets its first product, and while it stops being new.
+# A thread holds it while a new matrix gets its first product, and while a matrix stops being new.
 _first = make_lock()
 
 
@@ -75,11 +75,11 @@ class PreparedMatrix:
         Whether the user holds an array of the matrix and may write to it before the next product. Then a conversion to
         another format would serve one product only.
     is_new : bool, optional
-        Whether the matrix is the result of an operation, or was made on a CPU, and has not been multiplied often. Until
-        then, products use a format without set-up.
+        Whether the first products use a format without set-up, because few products may follow: the matrix is the
+        result of an operation, or was made on a CPU.
     is_result : bool, optional
-        Whether it is the result of an operation, or got other values. If not, the first products end as soon as
-        somebody asks for the plan.
+        Whether it is the result of an operation, or got other values. If not, it stops being new when its plan is asked
+        for.
     transpose : Csr, optional
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
@@ -99,17 +99,18 @@ class PreparedMatrix:
     transpose: Csr | None = None
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: Product | None = field(default=None, repr=False)
-    # The transposed matrix, None for this one (no reference cycle), and whether its values are to be conjugated.
+    # The transposed matrix (None: this one, which avoids a reference cycle), and whether products conjugate its values.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     _num_by_columns: int = field(default=0, repr=False)
-    # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
+    # The transposed arrays, if a conversion needed them before the first transposed product. `transposed` then uses
+    # them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
     # False after memory did not suffice for a format: then only formats that read CSR's own arrays are candidates.
     _has_memory: bool = field(default=True, repr=False)
 
     @made_once
     def _formats(self) -> FormatCache:
-        """Make the cache of plans and products. Most results of operations are never multiplied, and need none."""
+        """The plans and products. They are made late because most results of operations are never multiplied."""
         return FormatCache(self.device)
 
     @classmethod
@@ -121,17 +122,17 @@ class PreparedMatrix:
         structure: Structure | None = None,
         source: tuple[Array, Array, Array] | None = None,
     ) -> PreparedMatrix:
-        """Prepare the result of an operation, which is often multiplied only a few times, if at all.
+        """Prepare the result of an operation, which is often multiplied only a few times or never.
 
         Nothing is examined before the first product. The first products use a format without set-up, unless the options
-        name a format, ask for measurements, or expect few products anyway.
+        name a format, ask for measurements (`tune=`), or expect few products.
         """
         structure = structure or Structure(SparsityPattern(device, csr))
         source = source or (csr.indptr, csr.indices, csr.data)
         return cls(device, csr, options, structure, source, is_new=options.may_be_planned_later, is_result=True)
 
     def with_data(self, data: Array, options: MatrixOptions, *, on_loan: bool = False) -> PreparedMatrix:
-        """Return a prepared matrix that shares the structure and has other values and options."""
+        """Return a prepared matrix with the same structure, and with other values and options."""
         csr, source = with_values(self.csr, data), (*self.source[:2], data)
         if on_loan:
             return PreparedMatrix(self.device, csr, options, self.structure, source, on_loan)
@@ -139,7 +140,7 @@ class PreparedMatrix:
 
     @property
     def stats(self) -> RowStats:
-        """Statistics of the rows."""
+        """Statistics of the row lengths."""
         return self.structure.sparsity.rows
 
     @property
@@ -173,11 +174,11 @@ class PreparedMatrix:
 
     @property
     def _planner(self) -> Planner:
-        """The object that chooses the format, with what is known about the products to come. May synchronize."""
+        """A planner for the current state of this matrix. May synchronize."""
         return Planner(self.structure, self.options, self._format, self.is_new, self.on_loan, self._has_memory)
 
     def plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
-        """Return the plan for values read as `storage` by products in `compute`. Synchronizes the first time."""
+        """Return the plan to read values as `storage` and compute in `compute`. Synchronizes the first time."""
         make = partial(self._retry_with_csr, partial(self._make_plan, storage, compute))
         return self._formats.find_or_make(self._formats.plans, (storage, compute), make)
 
@@ -185,7 +186,7 @@ class PreparedMatrix:
         return self._planner.plan(self._preparation(storage, compute), compute)
 
     def plan_for_many_products(self) -> None:
-        """Let the next product of a new matrix choose its format, now for many products."""
+        """Stop treating the matrix as new, so that the next product chooses a format for many products."""
         if not self.is_new:
             return
         with self._formats.lock, _first:
@@ -194,7 +195,7 @@ class PreparedMatrix:
                 self._forget()
 
     def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
-        """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
+        """Choose the GPU launch of a product whose X has the layout `panel`. Synchronizes the first time."""
         return plan_of_columns(self.structure.sparsity, self.columns(storage, compute).stored, compute, panel)
 
     # ---------------------------------------------------------------------------------------------------- the products
@@ -213,7 +214,7 @@ class PreparedMatrix:
         return product
 
     def own_product(self) -> Product | None:
-        """Return the product with vectors of the matrix's own dtype, or None if it would take a set-up to bind it."""
+        """Return the product with vectors of the matrix's dtype, or None if it is not built and needs a set-up."""
         dtype = self.csr.dtype
         if self.plain_product is None and self.is_new and dtype in COMPUTE_DTYPES:
             with self.device.memory_guard():
@@ -237,7 +238,7 @@ class PreparedMatrix:
         return product
 
     def _build_first(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        """Bind a product that reads CSR as it is, and asks for a plan after some calls. Other formats' arrays stay."""
+        """Bind a product that reads CSR as it is, and asks for a plan after some calls."""
         kernels, rows = kernels_of(self.device).spmv, self.structure.part(CsrRows)
         launch = Launch(self.options.threads_per_block, rows.threads_per_row)
         stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
@@ -245,11 +246,11 @@ class PreparedMatrix:
         return Product(self._counted(multiply), kernels.FIRST_FORMAT, stored, one_and_zero(compute))
 
     def _counted(self, multiply: Callable[..., None]) -> FirstProducts:
-        """Return a product of a new matrix that asks for a plan after some calls."""
+        """Return `multiply` with a counter, which asks for a plan after some calls."""
         return FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, ref(self))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
-        """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""
+        """Store a plan that measured times have chosen, and its product if it is not None."""
         self._formats.plans[types] = plan
         if product is not None:
             self._set_product(product, types)
@@ -272,9 +273,10 @@ class PreparedMatrix:
         return product
 
     def by_columns(self, storage: np.dtype[Any]) -> ByColumns | None:
-        """Return what the next product with the transpose reads, or None if it is to read transposed arrays.
+        """Return a product with the transpose that reads this matrix by columns, or None.
 
-        These pay off after some products. `storage` is the dtype in which values are read.
+        None means that the caller shall transpose the arrays, which pays off after some products. `storage` is the
+        dtype in which values are read.
         """
         options = self.options
         has_arrays = self._transposed is not None or self.structure.known_transposition is not None
@@ -292,10 +294,11 @@ class PreparedMatrix:
         return replace(product, multiply=self._counted(product.multiply)) if self.is_new else product
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
-        """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.
+        """Return the arrays that products with several columns read. Synchronizes.
 
-        Row patterns are the arrays that products with a vector read, and so are blocks if those products read blocks.
-        Otherwise blocks are stored for products with several columns alone.
+        They are CSR, row patterns with shared values, or blocks. The first two are shared with products with a vector.
+        Blocks are shared if those products read blocks; otherwise they are stored for products with several columns
+        alone.
         """
         kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
@@ -310,7 +313,7 @@ class PreparedMatrix:
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
-        # `is_worth_analyzing` may have changed, if memory did not suffice for the patterns.
+        # Ask again: if memory did not suffice for the patterns, the answer has changed.
         is_worth_analyzing = self._planner.is_worth_analyzing
         if reads_less and is_worth_analyzing and stored is None:
             csr = csr.with_data(halve_precision(self.device, csr.data))
@@ -329,7 +332,7 @@ class PreparedMatrix:
     # ------------------------------------------------------------------------------------------------------- the cache
 
     def _retry_with_csr(self, make: Callable[[], _Result]) -> _Result:
-        """Call a function that may try every format. If memory does not suffice, call it again with CSR alone."""
+        """Call `make`, which may try every format. If memory does not suffice, call it again with CSR alone."""
         try:
             with self.device.memory_guard():
                 return make()
@@ -348,7 +351,7 @@ class PreparedMatrix:
         self.plain_product = self.plain_columns = None
 
     def release(self) -> None:
-        """Free everything that was built from the CSR arrays. It is made again when it is next needed."""
+        """Free everything that was built from the CSR arrays. The next product builds it again."""
         with self._formats.lock:
             self._forget()
             self._transposed = self._transposed_csr = None
@@ -384,7 +387,7 @@ class PreparedMatrix:
     def transposed_csr(self) -> tuple[Csr, bool]:
         """Return the transposed arrays, which are kept, and whether their values are still to be conjugated.
 
-        For conversions: whether the matrix is symmetric, which only products benefit from, is not found out.
+        For conversions. They do not test the matrix for symmetry, which pays only for products.
         """
         if self._transposed is None and self.options.symmetric is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():

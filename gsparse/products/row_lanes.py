@@ -1,6 +1,6 @@
-"""Row lanes as a storage format: whether a matrix has hubs, which columns are frequent, and where entries are stored.
+"""Row lanes as a storage format: find out whether a matrix has hubs, and store its entries.
 
-`gsparse.formats.row_lanes` describes the arrays.
+`gsparse.formats.row_lanes` describes the arrays and defines hubs, frequent and rare columns.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, releasable, scratch
 
-# Largest number of columns that uint16 numbers. Its largest value marks padding and rare columns.
+# Largest number of columns that get numbers in uint16. Its largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
 _RARE = padding_code(np.uint16)
-# On a GPU, a lane has on average at most this number of entries of a row: (entries that are always allowed, number of
-# lanes among which all entries of a matrix are divided), so that all lanes have work until the end. Without hubs, an
-# H200 runs 2**17 lanes at once; among 28 matrices, 60,000, 90,000 and 135,000 lanes take 1.05, 1.02 and 1.07 times as
-# long as the best of them for each matrix, and 8 always allowed entries less than 16, 32 or 48.
+# Without and with hubs: the number of entries that a lane may always have, and the number of lanes among which a GPU
+# divides the entries of a matrix, so that all lanes have work until the end. The larger of both is the largest average
+# number of entries of a lane. Without hubs, an H200 runs 2**17 lanes at once; among 28 matrices, 60,000, 90,000 and
+# 135,000 lanes take 1.05, 1.02 and 1.07 times as long as the best of them for each matrix, and 8 always allowed entries
+# less than 16, 32 or 48.
 _WITH_HUBS, _WITHOUT_HUBS = (16, 2**18), (8, 90_000)
 # Positions that a lane reads at once, in matrices without hubs on a GPU.
 _GROUP = 4
@@ -37,15 +38,16 @@ _EVEN = 0.25
 # Only matrices with at least these numbers of entries and columns are examined for hubs: smaller ones gain less than
 # the additional launch takes, and their x stays in the first-level cache.
 _MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
-# The sample of the entries that decides whether a matrix has hubs. Many of its columns must occur in it more than once,
-# beyond what is expected if all columns have as many entries (R-MAT graphs: 0.4 to 0.5), and these columns must be more
-# than the first-level cache holds. If an entry is often within 32 bytes of x of the entry before it, gathers are fast.
+# Constants of the sample of entries that decides whether a matrix has hubs. The share of sampled entries in columns
+# that occur more than once must exceed what equally long columns would give by _MIN_SHARE (R-MAT graphs: 0.4 to 0.5),
+# and there must be at least _MIN_HUBS such columns, more than the first-level cache holds. If more than _MAX_NEIGHBOURS
+# of the entries are within 32 bytes of x of the entry before them, gathers are fast without hubs.
 _SAMPLE, _MIN_SHARE, _MIN_HUBS = 2**16, 0.25, 4096
 _MAX_NEIGHBOURS, _SECTOR = 0.25, 4
 
 
 class LaneStats(NamedTuple):
-    """Sizes of `LaneSlices`, which remain known after these have been freed."""
+    """Sizes of the arrays of `LaneSlices`, which remain known after the arrays have been freed."""
 
     num_frequent_positions: int
     num_rare_positions: int
@@ -53,7 +55,7 @@ class LaneStats(NamedTuple):
 
 
 class LanedRows(Part):
-    """Whether the matrix has hubs, which columns are frequent, and where entries are stored."""
+    """Whether the matrix has hubs, and the arrays that say which columns are frequent and where entries are stored."""
 
     @cached_property
     def has_hubs(self) -> bool:
@@ -78,7 +80,7 @@ class LanedRows(Part):
 
     @property
     def most_steps(self) -> int:
-        """The number of entries of a row that its lanes may have on average; longer rows have several lanes."""
+        """The largest average number of entries of a lane; a longer row is shared by several lanes."""
         if _sums_whole_rows(self.sparsity.device):
             return NO_LIMIT
         fewest, num_lanes = _WITH_HUBS if self.has_hubs else _WITHOUT_HUBS
@@ -106,7 +108,7 @@ class LanedRows(Part):
         rows, places = xp.full(num_slices * width, -1, np.int32), xp.empty(num_rows, np.int64)
         rows[places_in_order] = order
         places[order] = places_in_order
-        # The row with which a slice begins, or of which it is a part.
+        # For each slice, the row to which its first lane belongs.
         first_rows = xp.searchsorted(places_in_order, xp.arange(num_slices) * width, side="right") - 1
         lanes_of_slices = sorted_lanes[first_rows]
         offsets = []
@@ -137,7 +139,7 @@ class LanedRows(Part):
 
     @releasable
     def placed_columns(self) -> tuple[Array, Array]:
-        """The numbers of the frequent columns, and the rare columns, at their positions."""
+        """The numbers of the frequent columns at the frequent positions, and the rare columns at the rare ones."""
         xp, slices, csr = self.sparsity.device.xp, self.slices, self.sparsity.csr
         if slices.numbers is None:
             dtype = np.dtype(np.uint16 if csr.num_cols <= MAX_FREQUENT else np.int32)
@@ -147,14 +149,14 @@ class LanedRows(Part):
         return codes[: slices.num_frequent_positions].copy(), self.rare_columns(np.dtype(np.int32))
 
     def rare_columns(self, dtype: np.dtype[Any]) -> Array:
-        """Return the rare columns at their positions."""
+        """Return the columns at the rare positions."""
         columns = self.sparsity.device.xp.full(self.slices.num_positions, padding_code(dtype), dtype)
         columns[self._positions] = self.sparsity.csr.indices
         end = self.slices.num_frequent_positions
         return columns[end:].copy() if end else columns
 
     def lay_out(self, items: Array) -> Array:
-        """Arrange items from CSR's order at their positions; padding receives zeros."""
+        """Arrange items from CSR's order in the order of positions; padding receives zeros."""
         placed = self.sparsity.device.xp.zeros(self.slices.num_positions, items.dtype)
         placed[self._positions] = items
         return placed
@@ -167,7 +169,7 @@ class LanedRows(Part):
 
 
 def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
-    """Return the frequent columns, and the number of each of them. Synchronizes."""
+    """Return the frequent columns in the order of their numbers, and the number of each column. Synchronizes."""
     xp = device.xp
     counts = kernels_of(device).sparse_rows.count_numbers(device, csr.indices, csr.num_cols)
     num_frequent = min(
@@ -185,10 +187,11 @@ def _sums_whole_rows(device: Device) -> bool:
 
 
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
-    """Return the first lane of each row, counted over all slices, the number of slices, and that of long rows' slices.
+    """Return the first lane of each row, the number of slices, and the number of slices of long rows. Synchronizes.
 
-    The first row with another number of lanes than the row before it begins a new slice. Rows with more lanes than a
-    slice has fill whole slices, which are those of long rows. `sorted_lanes` is in falling order. Synchronizes.
+    Lanes are counted over all slices. A row with another number of lanes than the row before it begins a new slice. A
+    row with more lanes than a slice has is long, and fills whole slices. `sorted_lanes` has the rows' numbers of lanes,
+    in falling order.
     """
     xp, width = device.xp, device.lanes
     lanes, counts = _count_groups(device, sorted_lanes)  # synchronizes
@@ -206,7 +209,7 @@ def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
 
 
 def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
-    """Return the numbers of lanes up to those of a slice, falling, and how many rows have each. Synchronizes."""
+    """Return the powers of two up to a slice's lanes, falling, and the number of rows of each. Synchronizes."""
     lanes = 2 ** np.arange(device.lanes.bit_length(), dtype=np.int64)[::-1]
     bounds = device.xp.asarray(-np.append(lanes, 0))
     first = device.download(device.xp.searchsorted(-sorted_lanes, bounds))  # synchronizes
@@ -214,9 +217,9 @@ def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
 
 
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
-    """Describe the format. Its sizes are estimated unless only this format is wanted, or the matrix has hubs.
+    """Describe the format, with estimated sizes unless only this format is wanted or the matrix has hubs.
 
-    Return None for several formats without an analysis, and on a CPU for a matrix without hubs.
+    Return None if the matrix is not analyzed, and on a CPU for a matrix without hubs.
     """
     laned = matrix.structure.part(LanedRows)
     if level is AnalysisLevel.NONE:
@@ -240,9 +243,10 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None
 
 
 def _estimate(laned: LanedRows) -> LaneStats:
-    """Estimate the sizes of slices without hubs, from the numbers of rows and entries.
+    """Estimate the sizes of the slices of a matrix without hubs from its numbers of rows and entries.
 
-    A lane wastes half a step, because the entries of a row are dealt to several lanes, and half of a group.
+    A lane has about two positions of padding: half a step, because the entries of a row are dealt to several lanes, and
+    half of a group.
     """
     stats, lanes = laned.sparsity.rows, laned.sparsity.device.lanes
     num_lanes = max(stats.num_rows - stats.num_empty, 1.4 * stats.nnz / laned.most_steps)
@@ -251,7 +255,7 @@ def _estimate(laned: LanedRows) -> LaneStats:
 
 
 def _column_dtype(matrix: MatrixPreparation) -> np.dtype[Any]:
-    """Return the dtype of rare columns: uint16 if it can number all columns, and columns may be compressed."""
+    """Return the dtype of rare columns: uint16 if it can number all columns and `encoding` allows that, else int32."""
     is_short = matrix.sparsity.rows.num_cols <= MAX_FREQUENT and not matrix.structure.part(LanedRows).has_hubs
     return np.dtype(np.uint16 if is_short and matrix.encoding.columns else np.int32)
 
@@ -273,9 +277,9 @@ ROW_LANES = StorageFormat(
     describe=_describe,
     build=_build,
     parts=(LanedRows,),
-    # The constants of row lanes on a GPU let the choices lose least time among 74 matrices of all kinds (H200): 65 of
-    # the choices are within 5 % of the best format. None of the constants counts the gathers from x, which take longest
-    # in matrices with hubs. On a CPU they were measured with the other formats.
+    # The constants of row lanes on a GPU are those with which the choices for 74 matrices of all kinds lose least time
+    # (H200): 65 of the choices are within 5 % of the best format. None of the constants counts the gathers from x,
+    # which take longest in matrices with hubs. On a CPU they were measured with the other formats.
     costs={
         "gpu": KernelModel(
             fixed=2.51 * MICROSECOND,

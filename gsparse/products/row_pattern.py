@@ -71,16 +71,16 @@ class Patterns:
         return int(self.representatives.size)
 
     def nbytes(self, itemsize: int = 0) -> int:
-        """Return the bytes of the codes, row pointers and offsets, and of values of `itemsize` bytes each."""
+        """Return the bytes of the codes, row pointers, offsets and values. `itemsize` is 0 without values."""
         return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.table_bytes(itemsize)
 
     def table_bytes(self, itemsize: int) -> int:
-        """Return the bytes of the offsets, and of values of this size, of all patterns."""
+        """Return the bytes of the offsets and values of all patterns. `itemsize` is 0 without values."""
         return self.num_entries * (4 + itemsize)
 
 
 class PatternStats(NamedTuple):
-    """Sizes of `Patterns` without values, which remain known after the patterns have been freed."""
+    """Sizes of the arrays of `Patterns`, without values. They remain known after the arrays have been freed."""
 
     num_patterns: int
     nbytes: int
@@ -88,11 +88,11 @@ class PatternStats(NamedTuple):
 
 
 class RepeatedRows(Part):
-    """The distinct rows of a matrix by their offsets."""
+    """The distinct rows of a matrix. Rows are equal if they have the same offsets (column minus row)."""
 
     @scratch
     def _hashes(self) -> Dictionary | None:
-        """The distinct rows by hashes of their offsets, or None if there are too many. Synchronizes."""
+        """The distinct hashes of the rows' offsets, or None if there are too many. Synchronizes."""
         return find_row_dictionary(self.sparsity.device, self.sparsity.csr, values=False)
 
     @cached_property
@@ -105,7 +105,7 @@ class RepeatedRows(Part):
 
     @releasable
     def patterns(self) -> Patterns | None:
-        """The distinct rows by their offsets, or None if there are too many or hashes collide. Synchronizes."""
+        """The distinct rows, or None if there are too many or hashes collide. Synchronizes."""
         return find_patterns(self.sparsity.device, self.sparsity.csr, self._hashes, values=False)
 
     @cached_property
@@ -116,12 +116,12 @@ class RepeatedRows(Part):
 
     @releasable
     def natural_slices(self) -> Slices:
-        """Slices of all rows in their order, however much padding that needs. Synchronizes."""
+        """Slices of all rows in natural order, however much padding that needs. Synchronizes."""
         return cut_slices(self.sparsity)
 
 
 def _natural_slices(structure: Structure) -> Slices:
-    """Return slices of all rows in their order: those of blocked ELLPACK, if they have been made and are in order."""
+    """Return slices of all rows in natural order. Blocked ELLPACK's are used if they are in natural order."""
     repeated, made = structure.part(RepeatedRows), vars(structure.part(SlicedRows)).get("slices")
     if made is None or made.rows is not None:
         return repeated.natural_slices
@@ -147,13 +147,13 @@ def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values
     device : Device
     csr : Csr
     hashes : Dictionary or None
-        The result of `find_row_dictionary` for the same arrays and the same `values`.
+        The result of `find_row_dictionary` for `csr` and `values`.
     values : bool
         Whether rows with the same offsets and different values are distinct.
     """
     if hashes is None:
         return None
-    # Different rows can have the same hash. So each row is compared with the representative of its code.
+    # Different rows can have the same hash, so each row is compared with the representative of its code.
     representatives = device.upload(hashes.places)
     lengths = kernels_of(device).encode.rows_follow(device, csr, hashes.codes, representatives, values)
     if lengths is None:
@@ -166,15 +166,16 @@ def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values
 
 
 def _runs(codes: Any, lengths: Any) -> tuple[int, int]:
-    """Return the number of groups of consecutive rows with the same pattern, and the entries of their first rows."""
+    """Return the number of runs of equal consecutive rows, and the total number of entries of their first rows."""
     run_codes = np.concatenate([codes[:1], codes[1:][codes[1:] != codes[:-1]]])
     return run_codes.size, int(lengths[run_codes].sum())
 
 
 def _shared_patterns(matrix: MatrixPreparation) -> Patterns | None:
-    """Return the distinct rows by offsets and values. Synchronizes.
+    """Return the distinct rows by offsets and values, or None. Synchronizes.
 
-    None if there are too many, if `encoding` leaves the values plain, or if values of each row's own take less.
+    None if there are too many, if `encoding` leaves the values plain, or if storing the values of each row takes fewer
+    bytes.
     """
     return matrix.made("patterns", lambda: _find_shared_patterns(matrix)) if matrix.encoding.values else None
 
@@ -191,13 +192,13 @@ def _find_shared_patterns(matrix: MatrixPreparation) -> Patterns | None:
     if patterns is None:
         return None
     size = patterns.nbytes(itemsize)
-    # Values of each row's own take at least a byte for each entry. Only if that could be less than `size`, they are
-    # analyzed, which takes time.
+    # Values that rows do not share take at least a byte for each entry. Only if that could be less than `size`, they
+    # are analyzed, which takes time.
     return patterns if size <= csr.nnz or size <= _bytes_with_own_values(matrix, stats) else None
 
 
 def _bytes_with_own_values(matrix: MatrixPreparation, stats: PatternStats) -> int:
-    """Return the bytes of row patterns of offsets, and of values at the positions of slices."""
+    """Return the bytes of row patterns whose rows share their offsets, but not their values."""
     sparsity = matrix.sparsity
     slices = 8 * (sparsity.pitch // sparsity.device.lanes + 1)
     return stats.nbytes + slices + matrix.values.nbytes_at(sparsity.rows.blocked_stored)
@@ -252,7 +253,7 @@ def _most_common(device: Device, patterns: Patterns, offsets: Array, values: Arr
     """Return the most common pattern in a sample of the rows. Synchronizes."""
     if not patterns.codes.size:
         return CommonPattern(0, device.empty(0, np.uint32), device.empty(0, np.uint8), np.zeros(0, np.int64), 0)
-    # Multiples of the golden ratio are spread evenly over the rows, and over the points of any line of a grid.
+    # Multiples of the golden ratio are spread evenly over all rows, and over every line of a grid.
     places = np.arange(_SAMPLE) * _GOLDEN_RATIO % 1 * patterns.codes.size
     sample = device.xp.take(patterns.codes, device.upload(places.astype(np.int64)))
     sample, indptr, offsets, values = (device.download(v) for v in (sample, patterns.indptr, offsets, values))
@@ -267,7 +268,7 @@ def _most_common(device: Device, patterns: Patterns, offsets: Array, values: Arr
 
 
 def _parts_of(entries: slice, indptr: Any, offsets: Any, values: Any) -> Any:
-    """Return the mask of each pattern with respect to one whose offsets rise, and whether it differs from that one."""
+    """Compare each pattern with the one at `entries`. Return the arrays `masks` and `differs` of `CommonPattern`."""
     common = offsets[entries]
     places = np.minimum(np.searchsorted(common, offsets), common.size - 1)
     rises = np.ones(offsets.size, bool)

@@ -1,7 +1,7 @@
 """From CSR to the arrays that products read: the encoding of the values, and the storage in each format.
 
-`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. The functions of each format, in a file of
-its own, describe and build the format from both. Each array is made on the device when it is first needed, and is kept.
+`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. Each format has a file with functions that
+describe and build it from both. Each array is made on the device when it is first needed, and is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(eq=False)
 class MatrixPreparation:
-    """A structure with values: everything that a prepared matrix stores for the products of one dtype.
+    """The structure and the values of a matrix, with everything that the products of one dtype need.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ class MatrixPreparation:
     csr: Csr
     compute: np.dtype[Any]
     encoding: Encoding = COMPRESSED
-    # What has been made, by name. The same matrix with other encodings shares it (`encoded`).
+    # The results of `made`, by name. Copies for other encodings share this dictionary (`encoded`).
     _made: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def encoded(self, encoding: Encoding) -> MatrixPreparation:
-        """Return the same matrix for another encoding. Both share what either has made."""
+        """Return the same matrix with another encoding. Both share the results of `made`."""
         return self if encoding == self.encoding else replace(self, encoding=encoding)
 
     @property
@@ -59,7 +59,7 @@ class MatrixPreparation:
         return self.structure.sparsity
 
     def made(self, name: str, make: Callable[[], _Value]) -> _Value:
-        """Return what a format makes of the values, and keep it for other encodings and formats."""
+        """Return the result of `make()`. Later calls with the same name return the stored result."""
         if name not in self._made:
             self._made[name] = make()
         value: _Value = self._made[name]
@@ -83,9 +83,9 @@ class MatrixPreparation:
         Parameters
         ----------
         analyzed : collection of str
-            Names of the formats for which the matrix is analyzed (`AnalysisLevel`). The other formats are described
-            from the row statistics, and from blocks that are known already. If there are several, each is described
-            with all encodings that `encoding` allows, so that the plan can choose among them.
+            Names of the formats for which the matrix is analyzed (`AnalysisLevel`). If there are several, each is
+            described with all encodings that `encoding` allows, so that the plan can choose. Formats without analysis
+            are described from the row statistics, and from blocks that are known already.
         """
         storages = {}
         level = AnalysisLevel.FULL if len(analyzed) == 1 else AnalysisLevel.SHARED
@@ -101,7 +101,7 @@ class MatrixPreparation:
     def _describe(
         self, format: StorageFormat, level: AnalysisLevel, encodings: Sequence[Encoding]
     ) -> tuple[Storage, ...]:
-        """Describe a format with each of these encodings, but only once where two of them store the same."""
+        """Describe a format with each of these encodings. Encodings that store the same are described once."""
         described: dict[tuple[str, str], Storage] = {}
         for encoding in encodings:
             storage = format.describe(self.encoded(encoding), level)
@@ -122,13 +122,13 @@ class MatrixPreparation:
 
 
 def code_dtype(size: int) -> np.dtype[Any]:
-    """Return the dtype of the codes for a table of this size."""
+    """Return the dtype of indices into a table of `size` elements."""
     return np.dtype(np.uint8 if size <= 256 else np.uint16)
 
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """The distinct keys among many, in a table. The code of a key is its index in the table.
+    """The distinct keys of an array in a table, and the code of each key, which is its index in the table.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Dictionary:
     table : array of the keys' dtype on the device
         The distinct keys, in increasing order.
     places : ndarray of int64
-        For each key of the table, an index at which it stands in `keys`; on the host.
+        For each key of the table, its index in `keys`, or one of them; on the host.
     """
 
     device: Device
@@ -161,7 +161,7 @@ class Dictionary:
 
 
 def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | None:
-    """Return the dictionary of some keys, or None if more than `limit` of them are distinct. Synchronizes.
+    """Return the distinct keys of an array, or None if there are more than `limit`. Synchronizes.
 
     Parameters
     ----------
@@ -223,6 +223,6 @@ def _encode_by_table(device: Device, data: Array, compute: np.dtype[Any]) -> Val
 
 
 def _hash_words(data: Array) -> Array:
-    """Hash the two 64-bit words of each value to one."""
+    """Return a 64-bit hash of each 128-bit value."""
     words = data.view(np.uint64).reshape(-1, 2)
     return words[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ (words[:, 1] + (words[:, 1] >> np.uint64(29)))

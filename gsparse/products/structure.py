@@ -1,12 +1,12 @@
-"""What depends on row pointers and columns alone: their statistics, and the arrays that a storage format makes of them.
+"""Everything that depends on row pointers and columns alone: statistics, and arrays that storage formats derive.
 
 Matrices that differ in their values only share a `Structure`::
 
     Structure --+--> SparsityPattern <--+    row pointers and columns, with statistics
-                +--> Part --------------+    what one storage format makes of them, in the file of the format
+                +--> Part --------------+    arrays that one storage format derives, in the file of the format
 
 A part refers to the sparsity pattern, which refers to no part. So there is no reference cycle, and arrays on a GPU are
-freed as soon as nobody refers to the structure.
+freed as soon as no object refers to the structure.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SparsityPattern:
     known_survey : Survey, optional
         The result of `survey`, after it has been computed.
     known_blocksize : (int, int), optional
-        The size of the full dense blocks of which the matrix consists, if the code that made the arrays knows it. They
-        are then not searched for.
+        The size of the full dense blocks of which the matrix consists. None if it is not known, and must be searched
+        for.
     """
 
     device: Device
@@ -95,30 +95,32 @@ class SparsityPattern:
 
     @property
     def typical_length(self) -> float:
-        """`RowStats.typical_length`, or the mean length if the rows have not been examined, but a bound is known."""
+        """`RowStats.typical_length`. If only an upper bound of the lengths is known, the mean length."""
         csr = self.csr
         return self.rows.typical_length if csr.longest is None or self.known_survey else csr.nnz / max(csr.num_rows, 1)
 
     @property
     def pitch(self) -> int:
-        """Number of rows, rounded up to a multiple of the lanes of a warp."""
+        """The number of rows, rounded up to a multiple of a warp's lanes."""
         return -(-self.csr.num_rows // self.device.lanes) * self.device.lanes
 
     def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array:
-        """Arrange items from CSR's order at the positions of slices, with `padding` at positions without an entry."""
+        """Arrange items in CSR order by their positions in the slices, with `padding` at empty positions."""
         return kernels_of(self.device).layout.lay_out(self.device, self.csr.indptr, items, slices, padding)
 
     def narrowest(
         self, columns: Array, candidates: tuple[np.dtype[Any], ...] = _NARROW, span: int | None = None
     ) -> np.dtype[Any]:
-        """Return the narrowest dtype for columns relative to the base of their run. Synchronizes without `span`.
+        """Return the narrowest dtype in which columns fit relative to the base of their run.
+
+        Synchronizes without `span`.
 
         Parameters
         ----------
         columns : array
-            At the positions of a format.
+            The column at each position of a format.
         candidates : tuple of dtype
-            The narrowest first. If none of them suffices, the result is the dtype of `columns`.
+            Dtypes to try, the narrowest first. If no dtype suffices, the result is the dtype of `columns`.
         span : int, optional
             The largest distance between two columns of a run, if it is known.
         """
@@ -130,13 +132,13 @@ class SparsityPattern:
         return next((dtype for dtype in candidates if span < padding_code(dtype)), plain)
 
     def encoded(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
-        """Return columns at the positions of a format in the dtype that `narrowest` returned for them."""
+        """Return the columns, one for each position of a format, in the dtype that `narrowest` returned for them."""
         if dtype == columns.dtype:
             return Columns(columns)
         return kernels_of(self.device).encode.encode_columns(self.device, columns, dtype)
 
     def narrowed(self, columns: Array, candidates: tuple[np.dtype[Any], ...] = _NARROW) -> Columns:
-        """Return columns at the positions of a format in the narrowest of some dtypes. Synchronizes."""
+        """Return the columns, one for each position of a format, in the narrowest of some dtypes. Synchronizes."""
         return self.encoded(columns, self.narrowest(columns, candidates))
 
 
@@ -145,33 +147,33 @@ class releasable(cached_property[_Value]):  # noqa: N801  (a decorator, like `ca
 
 
 class scratch(releasable[_Value]):  # noqa: N801
-    """One that only the choice and the building of a format use. It is freed as soon as a matrix has been built."""
+    """A `releasable` property that only the choice and the building of a format use. It is freed after the building."""
 
 
 class Part:
-    """What one storage format makes of a sparsity pattern. Matrices with other values share it.
+    """The arrays that one storage format derives from a sparsity pattern. Matrices with other values share them.
 
     Arrays are properties with the decorator `releasable` or `scratch`. Statistics are a `cached_property`, and remain
-    known after the arrays have been freed. Another thread may free arrays at any time, so what a method needs several
-    times, it keeps in a variable.
+    known after the arrays have been freed. Another thread may free arrays at any time, so a method that needs an array
+    several times keeps it in a variable.
     """
 
     def __init__(self, sparsity: SparsityPattern) -> None:
         self.sparsity = sparsity
 
     def release(self, kind: type[releasable[Any]] = releasable) -> None:
-        """Free all arrays that can be made again, or those of one kind."""
+        """Free all arrays that can be computed again, or only those that are properties of type `kind`."""
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), kind):
                 vars(self).pop(name, None)
 
 
 class PaddedColumns(Part, ABC):
-    """The columns at the positions of a padded format."""
+    """The columns in the order of a padded format's positions."""
 
     @cached_property
     def column_dtype(self) -> np.dtype[Any]:
-        """The dtype of `columns`. It remains known after these have been freed. Synchronizes."""
+        """The dtype of `columns`, which remains known after they have been freed. Synchronizes."""
         return self.columns.dtype
 
     @releasable
@@ -192,25 +194,25 @@ class Structure(Part):
         self._parts: dict[type[Part], Part] = {}
 
     def part(self, kind: type[_Part]) -> _Part:
-        """Return the one part of this class. It is made when it is first asked for."""
+        """Return the part of this class. There is only one, made by the first call."""
         part = self._parts.get(kind)
         if part is None:
             part = self._parts.setdefault(kind, kind(self.sparsity))  # All threads get the same one.
         return cast("_Part", part)
 
     def release_parts_except(self, used: Collection[type[Part]]) -> None:
-        """Free the arrays of all parts but those of the format in use (`StorageFormat.parts`), and scratch arrays."""
+        """Free the arrays of unused parts, and scratch arrays of the parts in `used` (`StorageFormat.parts`)."""
         for kind, part in list(self._parts.items()):
             part.release(scratch if kind in used else releasable)
 
     def release(self, kind: type[releasable[Any]] = releasable) -> None:
-        """Free all arrays that can be made again."""
+        """Free all arrays that can be computed again."""
         super().release(kind)
         self.release_parts_except(())
 
     @releasable
     def transposition(self) -> tuple[Structure, Array]:
-        """The structure of the transpose, and for each of its entries the position in CSR's order. May synchronize.
+        """The structure of the transpose, and the position in this matrix of each of its entries. May synchronize.
 
         The positions have the dtype of `indices`. They save time if several matrices of this structure are transposed.
         """

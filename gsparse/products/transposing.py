@@ -1,4 +1,4 @@
-"""The transpose of a matrix: its arrays, whether they are those of the matrix itself, and products without them."""
+"""The transpose: its arrays, the test for symmetry, and products with the transpose without its arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gsparse.products.building import Product, one_and_zero
 from gsparse.products.csr import CSR_SCALAR
 from gsparse.products.structure import SparsityPattern, Structure
 
-# Products with the transpose that are computed before it is made. On two cores, making it takes as long as six to ten.
+# Number of products with the transpose before its arrays are made. On two cores, making them takes as long as six to
+# ten products.
 MAX_BY_COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class ByColumns:
-    """The transpose of a matrix, for the first products: they read the matrix's own arrays by columns.
+    """The transpose of a matrix for the first products, which read the matrix's own arrays by columns.
 
     Attributes
     ----------
@@ -39,7 +40,7 @@ class ByColumns:
 
     @property
     def csr(self) -> Csr:
-        """The same arrays, with the shape of the transpose."""
+        """The arrays of the matrix, with the shape of the transpose."""
         return replace(self.transpose, shape=self.transpose.shape[::-1])
 
     def product(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
@@ -59,7 +60,8 @@ def find_symmetry(device: Device, csr: Csr) -> bool | Literal["hermitian"]:
 def transpose_arrays(structure: Structure, csr: Csr, transposed: Csr | None) -> tuple[Csr, Structure]:
     """Return the arrays of the transpose, and their structure.
 
-    `transposed` has these arrays if they have been made, and `structure` may know where each value goes.
+    `transposed` has these arrays if they have been made, else None. A transposition that `structure` knows is used
+    again.
     """
     device, known = structure.sparsity.device, structure.known_transposition
     if transposed is None and known is not None:

@@ -31,8 +31,8 @@ from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
-# Largest number of candidates that are timed. A candidate is timed if its predicted time is at most _MAX_RATIO times
-# that of the best one.
+# A candidate is timed if its predicted time is at most _MAX_RATIO times the shortest one, but at most MAX_CANDIDATES
+# are.
 MAX_CANDIDATES = 4
 _MAX_RATIO = 2.5
 
@@ -75,7 +75,10 @@ class Timing:
 
 
 def measure(device: Device, calls: Mapping[str, Callable[[], None]]) -> dict[str, Timing]:
-    """Return the time of each call. Those that are not steady are timed again, several times at most. Synchronizes."""
+    """Return the time of each call.
+
+    Times that are not steady are measured again, up to `MAX_REPEATS` times. Synchronizes.
+    """
     timings = {name: device.timings_of(call) for name, call in calls.items()}
     for _ in range(MAX_REPEATS):
         for name in _unsteady(timings):
@@ -158,7 +161,7 @@ def recall(key: str, formats: Collection[str]) -> dict[str, Timing] | None:
 
 
 def _parse_times(text: Any) -> dict[str, Timing]:
-    """Return times by format, or an empty dictionary if `remember` cannot have written `text`."""
+    """Return times by format, or an empty dictionary if `text` was not written by `remember`."""
     try:
         times = {name: Timing(float(seconds), float(spread)) for name, (seconds, spread) in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -194,13 +197,15 @@ def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
 
 
 class FirstProducts:
-    """A product of a new matrix that counts its calls, one for each column, and lets it choose a format after many.
+    """A product of a new matrix that counts its calls, and lets the matrix choose a format after many of them.
+
+    A product with several columns counts as one call for each column.
 
     Parameters
     ----------
     multiply : callable
     count : int
-        Number of products before `matrix.plan_for_many_products` is called, which makes the matrix replace this object.
+        Number of calls before `matrix.plan_for_many_products`, after which the matrix uses another product.
     matrix : weakref.ref
         The prepared matrix, which is freed as soon as nobody else refers to it.
     """
@@ -218,8 +223,8 @@ class FirstProducts:
 class LazyTuner:
     """A product that times its candidates: each call uses the next one, until all have been timed several times.
 
-    It never waits for the device, so a call may find that the times are not known yet. Candidates whose times are not
-    steady are timed again, several times at most.
+    It never waits for the device, so times may become known only in a later call. Candidates whose times are not steady
+    are timed again, up to `MAX_REPEATS` times.
 
     Parameters
     ----------
@@ -275,5 +280,5 @@ class LazyTuner:
                 self._remaining = unsteady * ROUNDS
                 self._expected += len(self._remaining)
                 return
-            self._expected = self._expected + 1  # More times than there will ever be: no later call decides again.
+            self._expected = self._expected + 1  # This exceeds every number of times, so no later call decides again.
         self._decide({name: Timing.of(seconds) for name, seconds in times.items()})

@@ -1,4 +1,4 @@
-"""What a profile calls an operation, and the line of the user's code that called it."""
+"""The names of operations in a profile, and the line of the user's code that called an operation."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-# The file and the line.
+# A file and a line number.
 Place = tuple[str, int]
 
-# Frames that are searched. A call from deeper inside of libraries is attributed to the first frame outside of gsparse.
+# Largest number of frames that are searched. For a call from deeper inside libraries, the first frame outside gsparse
+# is taken.
 _MAX_FRAMES = 100
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _STANDARD_LIBRARY = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
-# The folders into which pip and the distributions of Linux install packages, for all users or for one.
+# The folders into which pip and Linux distributions install packages, for all users or for one user.
 _FOLDERS_OF_LIBRARIES = {"site-packages", "dist-packages"}
 
-# Whether a file belongs to gsparse, to another library, or to the user.
+# The owner of a file: gsparse, another library, or the user.
 _OURS, _OF_LIBRARY, _OF_USER = range(3)
 _owners: dict[str, int] = {}
 
 
 def place_of_caller(frame: FrameType | None) -> Place | None:
-    """Return the file and line of the innermost frame of user code, beginning with a frame of gsparse."""
+    """Return the file and line of the innermost frame of user code around `frame`, which is a frame of gsparse."""
     outside: FrameType | None = None
     for _ in range(_MAX_FRAMES):
         if frame is None:
@@ -49,14 +50,14 @@ def _owner_of(filename: str) -> int:
 
 
 def text_of_place(place: Place | None) -> str:
-    """Return how tables show a place: ``name.py:31``."""
+    """Return a place as tables show it: ``name.py:31``."""
     return "" if place is None else f"{Path(place[0]).name}:{place[1]}"
 
 
-# A matrix is prepared again for products, because the program holds one of its host arrays.
+# The name of the operation that prepares a matrix again for a product because the program holds one of its host arrays.
 ON_LOAN = "prepare again, because a host array is held"
 
-# The kind of the operations in a module of gsparse. The longest name that matches decides.
+# The kinds of operations, by the module of gsparse that contains them. The longest matching name is taken.
 _KINDS = {
     "gsparse.products": "set-up",
     "gsparse.products.multiply": "product",
@@ -72,12 +73,12 @@ _KINDS = {
     "gsparse.linalg.operators": "product",
 }
 
-# The names of operations, by the last part of the module and the function. Others are named by these two.
+# The names of operations, by the last part of the module and the function. Other operations are named by these two.
 _NAMES = {
     "multiply.multiply": "arguments and results of products",
     "operators._product": "product of an operator",
     "arrays.prepare_matrix": "check a matrix and count its rows",
-    "prepared._retry_with_csr": "",  # The cache of formats records the choice and the storing one by one.
+    "prepared._retry_with_csr": "",  # Not recorded, because the cache of formats records its parts separately.
     "prepared.transposed": "transposed copy for products",
     "prepared.transposed_csr": "transpose",
     "prepared.refusal": "check a requested format",
@@ -98,12 +99,15 @@ _NAMES = {
     "conversions._dense_on_device": "dense array",
 }
 
-# The kinds and names that were found, by file and function.
+# The kinds and names that were found so far, by file and function.
 _known: dict[tuple[str, str], tuple[str, str]] = {}
 
 
 def name_of_block(frame: FrameType) -> tuple[str, str]:
-    """Return the kind and the name of the operation whose function has this frame. One without a name has no row."""
+    """Return the kind and the name of the operation whose function has this frame.
+
+    It is not recorded if the name is "".
+    """
     code = frame.f_code
     key = code.co_filename, code.co_name
     names = _known.get(key)

@@ -1,4 +1,4 @@
-"""`gsparse.profile()`: which operations of a program take how long, as a table by operation, matrix and line."""
+"""`gsparse.profile()`: the time of a program's operations, as a table by operation, matrix and line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gsparse.profiling.rows import OUTSIDE, Row, Totals, make_rows
 from gsparse.writing import replacing
 
 _HEADS = ("operation", "calls", "waiting s", "share", "with inner", "device s", "GB", "GB/s", "copy %")
-# What the rows of these kinds move passes through the memory of the device, so they can be compared with a copy there.
+# Operations of these kinds move their bytes through the device's memory, so they are compared with a copy there.
 _IN_MEMORY = ("product", "step", "preconditioner")
 _WIDEST = 72
 
 
 def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths: dict[str, float]) -> str:
-    """Return the table with a head, the rows of the profile's own thread, their sum, and those of other threads."""
+    """Return the table: a head, the rows of the profile's own thread, their sum, and the rows of other threads."""
     own = _shortened([row for row in rows if not row.is_other_thread], most)
     others = _shortened([row for row in rows if row.is_other_thread], most)
     lines = [_HEADS, *(_cells(row, seconds, bandwidths) for row in own)]
@@ -37,7 +37,7 @@ def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table as text: the first cell of a line is aligned to the left, the others to the right."""
+    """Return the lines of a table as text. The first cells are aligned to the left, all other cells to the right."""
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -48,7 +48,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return the first rows, one that adds up the others, and always the one for the time outside of gsparse."""
+    """Return the first `most` rows, a row that adds up the others, and always the row for time outside gsparse."""
     first, rest = list(rows[:most]), list(rows[most:])
     outside = [row for row in rest if row.kind == OUTSIDE]
     rest = [row for row in rest if row.kind != OUTSIDE]
@@ -68,7 +68,7 @@ def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def _cells(row: Row, seconds: float, bandwidths: dict[str, float]) -> tuple[str, ...]:
-    """Return the cells of a row. What is not known is empty."""
+    """Return the cells of a row. Cells are empty if their values are not known."""
     is_operation = row.kind != OUTSIDE
     bandwidth = row.bandwidth
     copy = bandwidths.get(row.device) if row.kind in _IN_MEMORY else None
@@ -91,7 +91,7 @@ def _title(row: Row) -> str:
     return title if len(title) <= _WIDEST else f"{title[: _WIDEST - 1]}…"
 
 
-# Closed spans that are kept as they are. When there are more, they are added up to totals.
+# Number of closed spans after which the spans are added up to totals.
 _MAX_SPANS = 200_000
 
 
@@ -99,13 +99,13 @@ class Profile:
     """Records where the time of a program goes, while it is open: ``with gsparse.profile() as p``.
 
     All threads of the process are recorded. The rows of the thread that opened the profile add up to its wall-clock
-    time. Other threads work at the same time, and have rows of their own. Profiles can be nested: each records what
-    begins and ends while it is open.
+    time. Other threads work at the same time, and have separate rows. Profiles can be nested: each records the
+    operations that begin and end while it is open.
 
     Attributes
     ----------
     begin : float
-        When it was opened, as `time.perf_counter` tells it.
+        The time of `time.perf_counter` when the profile was opened.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class Profile:
         self._thread = 0
         self._spans: list[Span] = []
         self._totals = Totals()
-        # Reentrant, because a finalizer may close a span on a thread that holds them.
+        # Reentrant, because a finalizer may close a span on a thread that holds these locks.
         self._spans_lock, self._totals_lock = threading.RLock(), threading.RLock()
 
     def __enter__(self) -> Self:
@@ -140,12 +140,12 @@ class Profile:
         RECORDER.remove(self)
 
     def receive(self, span: Span) -> None:
-        """Take a closed span. The recorder calls this.
+        """Receive a closed span. Called by the recorder.
 
         Parameters
         ----------
         span : Span
-            It has ended, but its events have not been read.
+            A span that has ended, whose events have not been read.
         """
         with self._spans_lock:
             self._spans.append(span)
@@ -154,7 +154,7 @@ class Profile:
             self._add_up()
 
     def _add_up(self) -> None:
-        """Add all spans that were received to the totals. Synchronizes with the devices."""
+        """Add all received spans to the totals. Synchronizes with the devices."""
         with self._totals_lock:
             with self._spans_lock:
                 spans, self._spans = self._spans, []
@@ -165,28 +165,29 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds from the begin to the end, or until now; 0 if the profile has not been opened."""
+        """Wall-clock seconds from begin to end, or until now if the profile is open; 0 if it was never opened."""
         if not self.begin:
             return 0.0
         return (perf_counter() if self._end is None else self._end) - self.begin
 
     def rows(self, by: str = "operation") -> list[Row]:
-        """Return what was recorded, the largest row first. Synchronizes with the devices.
+        """Return the recorded operations, the largest row first. Synchronizes with the devices.
 
         Parameters
         ----------
         by : {"operation", "matrix", "line"}
-            Whether rows are operations, or operations with each matrix, or operations at each line of the program.
+            Whether there is a row for each operation, for each operation and matrix, or for each operation and line of
+            the program.
 
         Returns
         -------
         list of Row
-            Each row is an operation, except one with the kind "outside gsparse".
+            The rows. All are operations, except the row of the kind "outside gsparse".
 
         Raises
         ------
         ValueError
-            If `by` is something else.
+            If `by` is none of these.
         """
         if by not in ("operation", "matrix", "line"):
             raise ValueError(f"by must be 'operation', 'matrix' or 'line', got {by!r}")
@@ -202,13 +203,13 @@ class Profile:
         by : {"operation", "matrix", "line"}
             As for `rows`.
         most : int
-            Number of rows that are shown. One more row adds up the others, and the time outside of gsparse always has
-            its own.
+            Number of rows that are shown. Another row adds up the remaining rows, and the time outside of gsparse
+            always has a row.
 
         Returns
         -------
         str
-            A line for each row.
+            The table, with a line for each row.
         """
         rows, seconds = self.rows(by), self.seconds
         return as_text(rows, seconds, by, most, self._totals.bandwidths())
@@ -217,20 +218,20 @@ class Profile:
         return self.table()
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
-        """Return the rows, by operation, matrix and line, as JSON, and write it to a file if there is a path.
+        """Return the rows by operation, by matrix and by line as JSON, and write them to a file if `path` is not None.
 
         Synchronizes with the devices.
 
         Parameters
         ----------
         path : path-like, optional
-            It replaces an existing file.
+            The file to write. An existing file is replaced.
 
         Returns
         -------
         str
-            An object with the keys "seconds", "copy_bandwidths", "by_operation", "by_matrix" and "by_line". Times are
-            in seconds, and bandwidths in bytes per second.
+            A JSON object with the keys "seconds", "copy_bandwidths", "by_operation", "by_matrix" and "by_line". Times
+            are in seconds, and bandwidths in bytes per second.
         """
         tables = {f"by_{by}": [asdict(row) for row in self.rows(by)] for by in ("operation", "matrix", "line")}
         figures = {"seconds": self.seconds, "copy_bandwidths": self._totals.bandwidths()}
@@ -244,9 +245,9 @@ class Profile:
 def profile() -> Profile:
     """Return a profile, which records the operations of gsparse while it is open.
 
-    It costs a few microseconds for each operation, and some ten nanoseconds while no profile is open. Operations are
-    recorded with the line of the program that called them. On a GPU, events measure the time, and the device is waited
-    for only after every 200,000 operations and when the profile is evaluated.
+    An open profile costs a few microseconds per operation. While no profile is open, the cost is some ten nanoseconds.
+    Operations are recorded with the line of the program that called them. On a GPU, events measure the time, and the
+    device is waited for only after every 200,000 operations and when the profile is evaluated.
 
     Returns
     -------

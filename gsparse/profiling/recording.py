@@ -1,4 +1,4 @@
-"""The hook of the profile: what other subpackages call or decorate, in order to have an operation recorded."""
+"""The hook of the profile: functions and decorators with which other subpackages have operations recorded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_CONTEXT = nullcontext()
 
-# What identifies the matrix of a span: its name or None, shape, number of entries, dtype and format.
+# The identity of a span's matrix: its name or None, shape, number of entries, dtype and format.
 MatrixLabel = tuple[Any, ...]
 
 
 class TimedDevice(Protocol):
-    """What a span needs of a device."""
+    """The attributes and methods of a device that spans use."""
 
     name: str
     has_events: bool
@@ -39,7 +39,7 @@ class TimedDevice(Protocol):
 
 
 class SpanReceiver(Protocol):
-    """What receives closed spans: a profile."""
+    """An object that receives closed spans, such as a profile."""
 
     begin: float
 
@@ -47,7 +47,7 @@ class SpanReceiver(Protocol):
 
 
 class _ThreadState(threading.local):
-    """The open spans of a thread, and how often its recording is paused."""
+    """The open spans of a thread, and the number of open `paused` blocks."""
 
     def __init__(self) -> None:
         self.stack: list[Span] = []
@@ -59,14 +59,14 @@ _STATE = _ThreadState()
 
 
 class Span:
-    """One operation of one thread, from its begin to its end; a context manager.
+    """One operation on one thread, from its begin to its end; a context manager.
 
     Parameters
     ----------
     kind, name : str
         The row of the table to which the operation belongs.
     device : TimedDevice, optional
-        The device that works meanwhile; None if the host does.
+        The device that works during the span; None if only the host works.
     matrix : MatrixLabel, optional
     nbytes : int
         Bytes that the device reads and writes, or that are copied; 0 if this is not known.
@@ -74,13 +74,13 @@ class Span:
     Attributes
     ----------
     parent : Span or None
-        The span inside which this one was opened.
+        The span inside which this span was opened.
     place : Place or None
-        The line of the user's code that called, the same for all spans inside of one call.
+        The calling line of the user's code, which is the same for all spans inside one call.
     begin, end : float
         Times of `time.perf_counter`.
     inner_seconds : float
-        Seconds of the spans that were opened inside of this one.
+        Seconds of the spans that were opened inside this span.
     device_seconds : float or None
         Seconds on the device from the first to the last work of the span; None until it is known.
     iteration : Span or None
@@ -88,12 +88,12 @@ class Span:
     repeats : int
         For the launch of a CUDA graph: the number of iterations in the graph.
     iterations : int
-        For a solver: the iterations that it needed.
+        For a solver: its number of iterations.
     children : list of Span or None
         The spans inside of an iteration that is timed alone.
     """
 
-    # Defaults as attributes of the class: most spans change few of them, so a span is made quickly.
+    # Defaults are attributes of the class, because most spans change few of them. So a span is made quickly.
     parent: Span | None = None
     place: Place | None = None
     inner_seconds = 0.0
@@ -140,7 +140,7 @@ class Span:
         if _pop_range is not None:
             _pop_range()
         stack = _STATE.stack
-        while stack and stack.pop() is not self:  # A span inside was left open, by an error that nobody caught there.
+        while stack and stack.pop() is not self:  # An inner span was left open by an error.
             pass
         parent = self.parent
         if parent is not None:
@@ -153,38 +153,38 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the begin to the end, for which the caller waited."""
+        """Seconds from begin to end, for which the caller waited."""
         return self.end - self.begin
 
     @property
     def own_seconds(self) -> float:
-        """Seconds for which the caller waited, without the spans inside of this one."""
+        """Seconds for which the caller waited, without the spans inside this span."""
         return self.end - self.begin - self.inner_seconds
 
 
 class Recorder:
-    """Hands closed spans to all open profiles. There is one in each process."""
+    """Passes closed spans on to all open profiles. Each process has one recorder."""
 
     def __init__(self) -> None:
         self._receivers: tuple[SpanReceiver, ...] = ()
         self._lock = threading.Lock()
 
     def add(self, receiver: SpanReceiver) -> None:
-        """Begin to record for one more profile."""
+        """Begin to record for another profile."""
         with self._lock:
             self._receivers = (*self._receivers, receiver)
             _find_nvtx()
             _set_recorder(self)
 
     def remove(self, receiver: SpanReceiver) -> None:
-        """Stop to record for a profile."""
+        """Stop recording for a profile."""
         with self._lock:
             self._receivers = tuple(other for other in self._receivers if other is not receiver)
             if not self._receivers:
                 _set_recorder(None)
 
     def distribute(self, closed: Span) -> None:
-        """Hand a closed span to the profiles that have been open since it began."""
+        """Pass a closed span on to the profiles that were open when it began."""
         for receiver in self._receivers:
             if closed.begin >= receiver.begin:
                 receiver.receive(closed)
@@ -201,7 +201,7 @@ def _set_recorder(current: Recorder | None) -> None:
     recorder = current
 
 
-# The functions that open and close an NVTX range, which NVIDIA's tools show; None if the package nvtx is not installed.
+# The functions that open and close an NVTX range, which NVIDIA's tools show; None without the package nvtx.
 _push_range: Callable[[str], Any] | None = None
 _pop_range: Callable[[], Any] | None = None
 
@@ -223,15 +223,15 @@ def span(
     matrix: MatrixLabel | None = None,
     nbytes: int = 0,
 ) -> Any:
-    """Return a context manager that records its block, or does nothing while the thread's recording is paused.
+    """Return a context manager that records its block. If the thread's recording is paused, it does nothing.
 
-    The parameters are those of `Span`. Call it while a profile is open.
+    The parameters are those of `Span`. Call this only while a profile is open.
     """
     return _NO_CONTEXT if _STATE.num_pauses else Span(kind, name, device, matrix, nbytes)
 
 
 class _Guarded:
-    """A span around another context manager."""
+    """A context manager that enters a span and, inside it, another context manager."""
 
     __slots__ = ("_guard", "_span")
 
@@ -250,20 +250,20 @@ class _Guarded:
 
 
 def block(device: TimedDevice, guard: Any) -> Any:
-    """Record a block that works on a device, under the name of the function that contains it.
+    """Return a context manager that enters `guard` and records the block under the name of the containing function.
 
     Parameters
     ----------
     device : TimedDevice
     guard : context manager
-        It is entered inside of the span.
+        The context manager that is entered inside the span.
     """
     kind, name = name_of_block(sys._getframe(2))
     return _Guarded(span(kind, name, device), guard) if name else guard
 
 
 def timed(call: Function, kind: str, name: str, *details: Any) -> Function:
-    """Return a call that is recorded each time, as `span` does, for as long as a profile is open."""
+    """Return a function that makes `call`, and records it as `span` does if a profile is open."""
 
     def recorded_each_time(*args: Any) -> Any:
         if recorder is None:
@@ -275,13 +275,13 @@ def timed(call: Function, kind: str, name: str, *details: Any) -> Function:
 
 
 def timed_graph(launch: Callable[[], None], iteration: Span, repeats: int) -> Callable[[], None]:
-    """Return the launch of a CUDA graph of several iterations, recorded each time.
+    """Return a function that launches a CUDA graph of several iterations, and records the launch.
 
     Parameters
     ----------
     launch : callable
     iteration : Span
-        One iteration, whose steps were recorded when it ran without a graph.
+        An iteration that ran without a graph, so that its steps were recorded.
     repeats : int
         The number of iterations in the graph.
     """
@@ -299,7 +299,7 @@ def timed_graph(launch: Callable[[], None], iteration: Span, repeats: int) -> Ca
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Record nothing on this thread within the block, because its calls are captured in a CUDA graph."""
+    """Record nothing on this thread within the block, because the block's calls are captured in a CUDA graph."""
     _STATE.num_pauses += 1
     try:
         yield
@@ -321,7 +321,7 @@ def end(kind: str) -> None:
 
 
 def note_solve(iterations: int) -> None:
-    """Enter how a solve went into the innermost open span of a solver."""
+    """Add iterations to the innermost open span of a solver."""
     solver = next((each for each in reversed(_STATE.stack) if each.kind == "solver"), None)
     if solver is not None:
         solver.iterations += iterations
@@ -346,7 +346,7 @@ def recorded_copy(name: str) -> Callable[[Function], Function]:
 def recorded_call(kind: str, name: str) -> Callable[[Function], Function]:
     """Return a decorator for functions of the host, such as operations that SciPy computes.
 
-    Fields of `name`, such as ``{0}``, are replaced by positional arguments of the call.
+    Fields in `name`, such as ``{0}``, are replaced by positional arguments of the call.
     """
 
     def decorate(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""The rows of a profile: what its spans add up to, by operation, by matrix or by line of the program."""
+"""The rows of a profile: sums of its spans, by operation, by matrix or by line of the program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gsparse.profiling.names import text_of_place
 from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
 
-# The kind of the row for the time in which nothing was recorded.
+# The kind of the row for the time in which no operation was recorded.
 OUTSIDE = "outside gsparse"
 
 # Kind, name, matrix, place, thread.
@@ -27,26 +27,26 @@ class Row:
     matrix : str
         The name of the matrix, or its shape, entries, dtype and format; empty if the row is not about one matrix.
     place : str
-        The file and line of the program that called, such as "heat.py:31"; empty if rows are not by line.
+        The calling file and line of the program, such as "heat.py:31"; empty if rows are not by line.
     is_other_thread : bool
-        Whether another thread than the one that opened the profile worked.
+        Whether the operation ran on another thread than the thread that opened the profile.
     calls : int
     seconds : float
-        Seconds for which the caller waited, without the operations that ran inside of this one and have rows of their
-        own. The rows of the thread that opened the profile add up to its wall-clock time.
+        Seconds for which the caller waited, without inner operations, which have their own rows. The rows of the thread
+        that opened the profile add up to its wall-clock time.
     inclusive_seconds : float
-        Seconds for which the caller waited, with all that ran inside.
+        Seconds for which the caller waited, including inner operations.
     device_seconds : float
-        Seconds on the device, from the first to the last work of the operation, without the operations inside.
+        Seconds on the device, from the first to the last work of the operation, without inner operations.
     nbytes : int
         Bytes that were read and written or copied; 0 if this is not known.
     device : str
-        The name of the device that worked; empty for the host alone.
+        The name of the device; empty if only the host worked.
     iterations : int
         Iterations of solvers.
     is_estimated : bool
-        Whether the steps were in CUDA graphs. The time of the graphs is then divided as that of one iteration, which
-        was timed alone.
+        Whether the operation was part of CUDA graphs. Its time is then the share that it had in an iteration that was
+        timed without a graph.
     """
 
     kind: str
@@ -65,13 +65,13 @@ class Row:
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes per second of the device's time, or None if they are not known."""
+        """Bytes divided by the device's seconds, or None if either is not known."""
         return self.nbytes / self.device_seconds if self.nbytes and self.device_seconds > 0 else None
 
 
 @dataclass
 class _Total:
-    """What the spans with one key add up to. The attributes are those of `Row`."""
+    """The sum of all spans with one key. `Row` describes the attributes."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -84,7 +84,7 @@ class _Total:
 
 @dataclass
 class _Graphs:
-    """The launches of CUDA graphs whose steps are those of one iteration that was timed alone."""
+    """The launches of CUDA graphs with the same iteration, whose steps were timed without a graph."""
 
     iteration: Span
     iterations: int = 0
@@ -94,7 +94,7 @@ class _Graphs:
 
 @dataclass
 class Totals:
-    """What spans add up to, by what they are, which matrix they work with, who called, and the thread."""
+    """Sums of spans, by kind, name, matrix, calling line and thread."""
 
     by_key: dict[_Key, _Total] = field(default_factory=dict)
     graphs: dict[tuple[_Key, int], _Graphs] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Totals:
         Parameters
         ----------
         begin : float
-            When the profile began. Spans that were opened before it are none of its own.
+            The time when the profile began. Spans that were opened earlier do not belong to it.
         """
         key = _key_of(span)
         total = self.by_key.setdefault(key, _Total())
@@ -115,7 +115,7 @@ class Totals:
         total.nbytes += span.nbytes
         total.iterations += span.iterations
         around = list(_spans_around(span, begin))
-        # The seconds of a span that has the same row contain those of this one already.
+        # If an outer span belongs to the same row, its seconds already contain this span's seconds.
         if not any((other.kind, other.name) == (span.kind, span.name) for other in around):
             total.inclusive_seconds += span.seconds
         if span.device is not None:
@@ -123,7 +123,7 @@ class Totals:
             self.devices[span.device.name] = span.device
         seconds = self._resolve(span)
         total.device_seconds += seconds
-        # The seconds on the device of the next span around that events measured there contain those of this span.
+        # The device seconds of the next outer span that was measured by events contain this span's device seconds.
         measured = [other for other in around if other.events is not None and other.device is span.device]
         if measured:
             self.by_key.setdefault(_key_of(measured[0]), _Total()).device_seconds -= seconds
@@ -134,7 +134,7 @@ class Totals:
             graphs.device_seconds += seconds
 
     def _resolve(self, span: Span) -> float:
-        """Return the seconds on the device. Synchronizes with a GPU the first time."""
+        """Return the span's seconds on the device. Synchronizes with a GPU the first time."""
         if span.device_seconds is not None:
             return span.device_seconds
         seconds, device = 0.0, span.device
@@ -144,7 +144,7 @@ class Totals:
                 seconds = device.seconds_between(first, last)
                 device.release_event(first)
                 device.release_event(last)
-            elif not device.has_events:  # It works while the caller waits.
+            elif not device.has_events:  # the device works while the caller waits
                 seconds = span.own_seconds
         span.device_seconds = seconds
         return seconds
@@ -155,7 +155,7 @@ class Totals:
         for name, device in self.devices.items():
             try:
                 bandwidths[name] = float(device.copy_bandwidth)
-            except MemoryError:  # The program has filled the device: there is no room to measure it.
+            except MemoryError:  # the program has filled the device, which leaves no room for the measurement
                 continue
         return bandwidths
 
@@ -165,7 +165,7 @@ def _key_of(span: Span) -> _Key:
 
 
 def _spans_around(span: Span, begin: float) -> Iterator[Span]:
-    """Yield the spans inside of which a span was opened, the innermost first, if they began at `begin` or later."""
+    """Yield the outer spans of a span that began at `begin` or later, the innermost first."""
     parent = span.parent
     while parent is not None and parent.begin >= begin:
         yield parent
@@ -173,7 +173,7 @@ def _spans_around(span: Span, begin: float) -> Iterator[Span]:
 
 
 def _text_of_matrix(label: MatrixLabel | None) -> str:
-    """Return how tables show a matrix: its name, or its shape, entries and dtype, and the format."""
+    """Return a matrix as tables show it: its name, or its shape, entries and dtype; then the format."""
     if label is None:
         return ""
     name, shape, entries, dtype, format = label
@@ -191,7 +191,7 @@ def make_rows(totals: Totals, by: str, thread: int, wall_seconds: float) -> list
     thread : int
         The thread that opened the profile.
     wall_seconds : float
-        Its wall-clock time.
+        The wall-clock seconds of the profile.
     """
     rows: dict[Hashable, Row] = {}
     for key, total in totals.by_key.items():
@@ -218,7 +218,7 @@ def _row_of(key: _Key, total: _Total, by: str, thread: int) -> Row:
 
 
 def _enter(rows: dict[Hashable, Row], row: Row) -> None:
-    """Add a row to the one for the same operation."""
+    """Add a row to the row of the same operation."""
     key = row.kind, row.name, row.matrix, row.place, row.is_other_thread
     old = rows.get(key)
     if old is not None:
@@ -234,12 +234,12 @@ def _enter(rows: dict[Hashable, Row], row: Row) -> None:
 
 
 def _divided(graphs: _Graphs, graph_row: Row, by: str, thread: int) -> list[Row]:
-    """Divide the time of CUDA graphs among the steps in proportion to the iteration that was timed alone.
+    """Divide the time of CUDA graphs among the steps, in proportion to their times in `graphs.iteration`.
 
     Returns
     -------
     list of Row
-        A row for each step, and what has to be added to the row of the graphs, which keeps the number of launches.
+        A row for each step, and a row of negative times. Added to the graphs' row, it leaves only their launches there.
     """
     steps = [span for span in graphs.iteration.children or [] if span.device_seconds]
     total = sum(span.device_seconds or 0.0 for span in steps)

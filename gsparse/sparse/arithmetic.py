@@ -1,4 +1,4 @@
-"""Results that are sparse from two matrices, or from one and factors: products, sums, comparisons, scaling."""
+"""Sparse results of two matrices, or of a matrix and dense factors: products, sums, comparisons, scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gsparse.sparse.reshaping import dense_of
 
 
 def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
-    """Return the value of each entry times the element of a dense array that belongs to it.
+    """Return the product of each entry and the factor at its place.
 
     Parameters
     ----------
@@ -30,13 +30,12 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
         The device of the arrays. It must be the active one.
     csr : Csr
     factors : array
-        On the device, of shape (num_rows, num_cols), (1, num_cols) for factors of columns, (num_rows, 1) for factors
-        of rows, or (1, 1) for one factor of all entries.
+        On the device, of shape (num_rows, num_cols), (1, num_cols), (num_rows, 1) or (1, 1). It is broadcast.
 
     Returns
     -------
     array, shape (nnz,)
-        Of the dtype that NumPy gives the product.
+        The new values, in NumPy's common dtype.
     """
     if factors.size == 1:
         return csr.data * factors.reshape(())
@@ -65,19 +64,19 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
     device : Device
         The device of the arrays. It must be the active one.
     a, b : Csr
-        Of shapes (M, K) and (K, N), in any order within rows, with duplicates.
+        Of shapes (M, K) and (K, N). Rows may be unsorted and have duplicates.
 
     Returns
     -------
     Csr
-        Of shape (M, N) and the dtype that NumPy gives the product of the two dtypes. Synchronizes.
+        Of shape (M, N), in NumPy's common dtype. Synchronizes.
     """
     result, a, b = _factors(device, a, b)
     return _product_of_entries(device, a, b, result)
 
 
 def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
-    """Return the dtype of a product, and its factors as kernels take them. Synchronizes."""
+    """Return the dtype of a product, and its factors, converted for the kernels. Synchronizes."""
     result = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
     device.compile_ahead("A @ A", result, a.indices.dtype)
     a, b = in_common(computed(a, result), canonical(device, computed(b, result)))
@@ -85,7 +84,7 @@ def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
 
 
 def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -> Csr:
-    """Return A·B for factors as kernels take them, in parts if memory does not suffice for the whole. Synchronizes."""
+    """Return A·B for converted factors; in parts if memory does not suffice for the whole. Synchronizes."""
     try:
         with device.memory_guard():
             c = kernels_of(device).sparse_products.spgemm(device, a, b)
@@ -107,13 +106,13 @@ def product_of_blocks(
     a, b : Csr
         As for `product`.
     of_a, of_b : (int, int)
-        The sizes of the blocks.
+        The sizes of the blocks of A and B.
 
     Returns
     -------
     (Csr, (int, int) or None)
-        The second is None if the product was computed by entries, or if zeros among its values were dropped.
-        Synchronizes.
+        The product and the size of its blocks. The size is None if the product was computed by entries, or if zeros
+        were dropped. Synchronizes.
     """
     result, a, b = _factors(device, a, b)
     try:
@@ -133,18 +132,18 @@ def product_of_blocks(
 def _product_of_blocks(
     device: Device, a: Csr, b: Csr, of_a: tuple[int, int], of_b: tuple[int, int]
 ) -> tuple[Csr, tuple[int, int]] | None:
-    """Return A·B, zeros included, and the size of its blocks; None if it is faster to compute by entries."""
+    """Return A·B, zeros included, and the size of its blocks; None if computing by entries is faster."""
     patterns = block_patterns(device, a, b, of_a, of_b)
     known = None if patterns is None else BlockProduct.of(device, *patterns, a.dtype)
     return None if known is None else (known.product(a.data, b.data), known.pattern.blocksize)
 
 
 def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
-    """Return A·B without zeros in little more memory than the result takes, in twice the time. Synchronizes.
+    """Return A·B without zeros, with little more memory than the result, in twice the time. Synchronizes.
 
-    The rows of A are divided into parts. Each part is multiplied twice: to count the entries of its rows, and, after
-    the arrays of the result have been allocated, to write them there. If memory does not suffice for a part, it is
-    halved.
+    The rows of A are divided into parts. Each part is multiplied twice: first to count the entries of its rows, and
+    then, when the arrays of the result have been allocated, to write the entries there. If memory does not suffice for
+    a part, the part is halved.
 
     Parameters
     ----------
@@ -183,7 +182,10 @@ def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
 
 
 def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_last_try: bool) -> Csr | None:
-    """Return rows of the product; None if memory does not suffice, unless this is the last try. Synchronizes."""
+    """Return the product of some rows of A with B; None if memory does not suffice. Synchronizes.
+
+    If `is_last_try`, MemoryError is raised instead.
+    """
     try:
         with device.memory_guard():
             kernels = kernels_of(device)
@@ -197,7 +199,7 @@ def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_la
 
 
 def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
-    """Return ``operation(A, B)`` entry by entry as SciPy does: in canonical form, without zeros.
+    """Apply an operation to the elements of two matrices, as SciPy does. The result is canonical, without zeros.
 
     Parameters
     ----------
@@ -206,16 +208,17 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
     operation : str
         One of `gsparse.kernels.algebra.UNION`, or "times".
     a, b : Csr
-        Of one shape, in any order within rows, with duplicates.
+        Of the same shape. Rows may be unsorted and have duplicates.
 
     Returns
     -------
     Csr
-        bool for comparisons, else of the dtype that NumPy gives the two dtypes. It shares the row pointers and columns
-        of A if B and the result have the same ones. Synchronizes.
+        Boolean for comparisons, else in NumPy's common dtype. It shares the row pointers and columns of A if those of B
+        and of the result are equal to them. Synchronizes.
     """
     common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
-    # Comparisons and extremes need the sums that the common dtype holds: their integers wrap, and booleans stay true.
+    # For comparisons and extremes, duplicates are added up in the common dtype, in which integers wrap and booleans
+    # stay True.
     a, b = (canonical(device, part.with_data(part.data.astype(common, copy=False))) for part in (a, b))
     a, b = in_common(computed(a, common), computed(b, common))
     c = kernels_of(device).sparse_pairs.combine_rows(device, operation, a, b, common == np.uint64)
@@ -223,7 +226,7 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
 
 
 def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
-    """Return the products of the entries of two matrices, one of which has a single row, column or element.
+    """Return the elementwise product of two matrices, one of which has a single row, column or element.
 
     Parameters
     ----------
@@ -255,25 +258,25 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
 
 
 def _narrowed(csr: Csr, dtype: np.dtype[Any]) -> Csr:
-    """Return a canonical result in its own dtype; integers wrap, as they do in SciPy's loops."""
+    """Return a canonical matrix with values cast to `dtype`. Integers wrap, as in SciPy's loops."""
     if csr.is_canonical and csr.dtype == dtype:
         return csr
     return replace(csr, data=csr.data.astype(dtype, copy=False), is_canonical=True)
 
 
 def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
-    """Return a canonical result without zeros in its own dtype, and drop integers that wrap to 0. May synchronize."""
+    """Cast a canonical matrix to `dtype`, and drop integers that wrap to 0. May synchronize."""
     csr = _narrowed(csr, dtype)
     is_wrapped = dtype.kind in "iu" and dtype.itemsize < 8
     return replace(kernels_of(device).sparse_rows.drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
 
 
 class CsrProduct:
-    """A product of two sparse matrices that can be made again for other values.
+    """A product of two sparse matrices that can be updated for other values.
 
-    The structure of the result is found once. `update` then only multiplies and adds. On a GPU, the first `update` also
-    finds the places at which the products of short rows are added, and keeps them if they take no more memory than the
-    result. So a product that is never updated keeps little.
+    The structure of the result is computed once. `update` then only multiplies and adds. On a GPU, the first `update`
+    also stores to which entry each product of a short row is added, if that takes no more memory than the result. So a
+    product that is never updated takes little memory.
 
     Parameters
     ----------
@@ -282,7 +285,8 @@ class CsrProduct:
     a, b : Csr
         Of shapes (M, K) and (K, N); B in canonical form.
     patterns : (BlockPattern, BlockPattern), optional
-        Those of A and B if both consist of full dense blocks. The product is then made by blocks where that is faster.
+        The block patterns of A and B, if both consist of full dense blocks. The product is then computed by blocks if
+        that is faster.
 
     Raises
     ------
@@ -310,18 +314,18 @@ class CsrProduct:
 
     @property
     def pattern(self) -> BlockPattern | None:
-        """The blocks of the result if it was made by blocks, else None."""
+        """The blocks of the result if it was computed by blocks, else None."""
         return None if self._blocks is None else self._blocks.pattern
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the result and of what is kept to make it again."""
+        """Bytes of the result and of the arrays that are kept for updates."""
         kept = self._known.order if self._blocks is None else self._blocks
         return self._known.result.nbytes + int(getattr(kept, "nbytes", 0))
 
     @property
     def result(self) -> Csr:
-        """A·B in canonical form, with an entry wherever a product contributes: also where they add up to 0."""
+        """A·B in canonical form, with an entry wherever two entries are multiplied, even if the sum is 0."""
         return _narrowed(self._known.result, self._dtype)
 
     def forget_values(self) -> None:

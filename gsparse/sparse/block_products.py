@@ -24,10 +24,10 @@ from gsparse.sparse.canonical import in_common
 Size = tuple[int, int]
 
 # A thread finds its place in B once for each block of A, and then multiplies all elements of that block. So blocks of A
-# must have at least _FEWEST_ELEMENTS elements. The pattern of the blocks is worth its time if a pair of blocks has at
-# least _FEWEST_PRODUCTS products of elements.
+# must have at least _FEWEST_ELEMENTS elements. Finding the pattern of the blocks pays if a pair of blocks has at least
+# _FEWEST_PRODUCTS products of elements.
 _FEWEST_ELEMENTS, _FEWEST_PRODUCTS = 2, 8
-# Entries of both matrices from which on it pays to look whether they consist of blocks.
+# Smallest number of entries of both matrices together for which searching for blocks pays.
 _WORTH_A_LOOK = 100_000
 
 
@@ -37,16 +37,13 @@ def may_pay(a: Csr, b: Csr) -> bool:
 
 
 def are_worth(rows: int, inner: int, columns: int) -> bool:
-    """Return whether a product is faster by blocks of rows x inner and inner x columns than by entries."""
+    """Return whether a product by blocks of rows x inner and inner x columns is faster than a product by entries."""
     elements = rows * inner
     return rows <= MAX_BLOCK and elements >= _FEWEST_ELEMENTS and elements * columns >= _FEWEST_PRODUCTS
 
 
 def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
-    """Return the pattern of a matrix that is known to consist of full blocks of a size.
-
-    All rows of a block row list the same columns in the same order.
-    """
+    """Return the block pattern of a matrix that consists of full blocks of this size."""
     indptr, indices = csr.indptr, csr.indices
     if blocksize != (1, 1):
         indptr, indices = kernels_of(device).blocks.block_parts(device, csr, blocksize, 1)
@@ -64,8 +61,8 @@ def block_patterns(device: Device, a: Csr, b: Csr, of_a: Size, of_b: Size) -> tu
     a, b : Csr
         B in canonical form.
     of_a, of_b : (int, int)
-        The sizes of the full blocks of which they consist. The columns of A's blocks and the rows of B's are divided if
-        they differ.
+        The sizes of the full blocks of A and B. If A's blocks do not have as many columns as B's have rows, the blocks
+        are divided.
     """
     inner = gcd(of_a[1], of_b[0])
     if not are_worth(of_a[0], inner, of_b[1]):
@@ -79,12 +76,12 @@ class BlockProduct:
     Parameters
     ----------
     patterns : (BlockPattern, BlockPattern, BlockPattern)
-        Those of A, B and C.
+        The block patterns of A, B and their product C.
 
     Attributes
     ----------
     pattern : BlockPattern
-        That of C.
+        The block pattern of C.
     """
 
     def __init__(self, device: Device, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]) -> None:
@@ -95,15 +92,14 @@ class BlockProduct:
 
     @classmethod
     def of(cls, device: Device, a: BlockPattern, b: BlockPattern, dtype: np.dtype[Any]) -> BlockProduct | None:
-        """Find the structure; None if another method is faster. Synchronizes.
+        """Compute the structure; return None if another method is faster. Synchronizes.
 
         Parameters
         ----------
         device : Device
             The device of the arrays. It must be the active one.
         a, b : BlockPattern
-            With as many columns in A's blocks as there are rows in B's, and at most `MAX_BLOCK` rows in A's blocks. B
-            is sorted.
+            A's blocks have as many columns as B's have rows, and at most `MAX_BLOCK` rows. B is sorted.
         dtype : dtype
             The compute dtype of the values of A and B.
         """

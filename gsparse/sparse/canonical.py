@@ -1,4 +1,4 @@
-"""Matrices made of coordinates or blocks, and the canonical form: increasing columns, no place twice."""
+"""Functions that make matrices from coordinates or blocks, or bring them to canonical form: sorted, no duplicates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gsparse.kernels.backends import kernels_of
 
 
 def canonical(device: Device, csr: Csr) -> Csr:
-    """Return the matrix in canonical form: itself if it is, else sorted, with duplicates added up in their order.
+    """Return the matrix in canonical form: sorted, with duplicates added up in their order; itself if it is canonical.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ def canonical(device: Device, csr: Csr) -> Csr:
     Returns
     -------
     Csr
-        Shares the arrays of `csr` where nothing had to change. Its values have the same dtype, so that sums of integers
-        wrap, and True + True is True. Synchronizes.
+        It shares those arrays of `csr` that need not change. The dtype of the values stays, so sums of integers wrap,
+        and True + True is True. Synchronizes.
     """
     if csr.is_canonical:
         return csr
@@ -47,9 +47,9 @@ def canonical(device: Device, csr: Csr) -> Csr:
 
 
 def sorted_rows(device: Device, csr: Csr) -> Csr:
-    """Return the matrix with sorted rows, in which entries of one column keep their order. Synchronizes.
+    """Return the matrix with sorted rows. Entries of one column keep their order. Synchronizes.
 
-    The matrix is transposed twice, because the rows of a transpose are sorted.
+    The matrix is transposed twice, because the rows of a transpose are always sorted.
     """
     kernels = kernels_of(device)
     return kernels.transpose.csr_transpose(device, kernels.transpose.csr_transpose(device, csr))
@@ -64,7 +64,7 @@ def first_of_each_place(device: Device, csr: Csr) -> Array:
 
 
 def computed(csr: Csr, dtype: Any) -> Csr:
-    """Return the matrix with values of the dtype in which results of `dtype` are computed.
+    """Return the matrix with values in the compute dtype of results of dtype `dtype`.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def computed(csr: Csr, dtype: Any) -> Csr:
 
 
 def in_common(*matrices: Csr) -> tuple[Csr, ...]:
-    """Return the matrices with index arrays of one dtype: int64 if any has it."""
+    """Return the matrices with index arrays of the same dtype: int64 if one of them has int64."""
     dtype = matrices[0].indices.dtype
     if all(part.indices.dtype == dtype for part in matrices):
         return matrices
@@ -128,16 +128,17 @@ def kronecker(device: Device, a: Csr, b: Csr) -> Csr:
 def from_blocks(
     device: Device, shape: tuple[int, int], blocks: Sequence[tuple[int, int, Csr]], dtype: np.dtype[Any]
 ) -> Csr:
-    """Return the matrix that holds each block with its first entry at a row and a column. Synchronizes.
+    """Return the matrix of some blocks, each at a given place. Synchronizes.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     shape : (int, int)
-        Of the result.
+        The shape of the result.
     blocks : sequence of (row, column, Csr)
-        Blocks do not overlap, and those of the same rows come from left to right.
+        The first row and column of each block, and the block. Blocks do not overlap, and blocks in the same rows come
+        from left to right.
     dtype : dtype
         Of the result.
     """

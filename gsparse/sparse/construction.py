@@ -1,4 +1,4 @@
-"""Parse what a matrix is made from into CSR arrays, and refuse what is no matrix."""
+"""Parse the argument of a matrix's constructor into CSR arrays, and refuse arguments that do not describe a matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gsparse.kernels.backends import kernels_of
 
 
 def check_source(source: Any) -> None:
-    """Refuse what users pass in place of a matrix by mistake: a file name, None, a sparse tensor."""
+    """Refuse arguments that users pass by mistake instead of a matrix: a file name, None, a sparse tensor."""
     if isinstance(source, str | PathLike):
         raise StructureError(
             f"a matrix is not made from a string or path: to read a file, use "
@@ -58,20 +58,22 @@ def device_of_source(source: Any) -> Device | None:
 
 
 def is_spmatrix(source: Any) -> bool:
-    """Return whether ``*`` is the matrix product for a source, as for `spmatrix` and CuPy's sparse matrices."""
+    """Return whether ``*`` is the matrix product for an object, as for `spmatrix` and CuPy's sparse matrices."""
     return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 
 def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:
-    """Return shape, indptr, indices and data of a source on the device, without a copy on the host. May synchronize.
+    """Return shape, indptr, indices and data of a source on the device. May synchronize.
+
+    Nothing is copied to the host.
 
     Parameters
     ----------
     source : CuPy sparse matrix, CuPy dense array, (data, (row, col)) or (data, indices, indptr)
     shape : (int, int) or None
-        None stands for the shape of `source`, or for the smallest one that its indices fit.
+        None means the shape of `source`, or the smallest shape into which its indices fit.
     dtype : dtype or None
-        Of the values; None stands for that of `source`.
+        The dtype of the values; None means the dtype of `source`.
     copy : bool
         Whether the result must not share memory with `source`.
 
@@ -118,7 +120,7 @@ def _from_dense(device: Device, dense: Array, shape: Any) -> tuple[Array, Array,
 def _from_coordinates(
     device: Device, data: Array, coordinates: Any, shape: Any
 ) -> tuple[Any, tuple[Array, Array, Array]]:
-    """Sort coordinates by row, in a stable way; repeated entries remain and add up in products. Synchronizes."""
+    """Sort coordinates by row, in a stable way. Repeated entries remain. Synchronizes."""
     xp, kernels = device.xp, kernels_of(device)
     row, column = (xp.asarray(part) for part in coordinates)
     data = xp.asarray(data)
@@ -154,19 +156,19 @@ def _narrow(indices: Array, bound: int) -> Array:
 def parse_host_source(
     scipy_class: Any, source: Any, shape: Any, dtype: Any, copy: bool
 ) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
-    """Parse what lives on the host as SciPy does.
+    """Parse a source on the host, as SciPy does.
 
     Parameters
     ----------
     scipy_class : {csr_array, csc_array, csr_matrix, csc_matrix}
     source, shape, dtype, copy
-        As the constructor of `scipy_class` takes them.
+        The arguments of the constructor of `scipy_class`.
 
     Returns
     -------
     dict, [ndarray, ndarray, ndarray]
-        The attributes that SciPy's constructor sets, and indptr, indices and data. Nothing that this function made
-        still refers to the arrays.
+        The attributes that SciPy's constructor sets, and indptr, indices and data. No object of this function still
+        refers to the arrays.
     """
     check_index_kinds(source)
     try:
@@ -182,7 +184,7 @@ def parse_host_source(
 
 
 def _uneven_rows(source: Any) -> str:
-    """Return what is wrong with a list whose rows differ in length, or an empty string for anything else."""
+    """Return an error message if the source is a list of rows that differ in length, else an empty string."""
     if not isinstance(source, list) or not all(isinstance(row, Sized) and not isinstance(row, str) for row in source):
         return ""
     lengths = {len(row) for row in source}
@@ -204,7 +206,7 @@ def downloaded(source: Any) -> Any:  # on GPUs only
 
 
 def check_index_kinds(source: Any) -> None:
-    """Refuse indices that are not integers. SciPy would cast them, or take them as they are."""
+    """Refuse indices that are not integers. SciPy would accept them, with or without a cast."""
     parts: Any = ()
     if sp.issparse(source):
         parts = [vars(source).get(name, ()) for name in ("indptr", "indices")]
@@ -217,7 +219,7 @@ def check_index_kinds(source: Any) -> None:
 
 
 def parse_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype that a constructor's argument names, checked; None for None."""
+    """Return the dtype that a constructor's argument names, after a check; None for None."""
     if dtype is None:
         return None
     try:

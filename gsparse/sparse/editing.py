@@ -1,4 +1,4 @@
-"""Writes to entries of a CSR matrix, to places with and without a stored entry, and changes of its shape."""
+"""Write values to a CSR matrix, at existing and at new entries, and change its shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_INT64 = np.iinfo(np.int64).max
 
 
 def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *, distinct: bool) -> Array:
-    """Return the values of a matrix after others were written to the positions of entries.
+    """Return a copy of a matrix's values in which values have been written to some positions.
 
     Synchronizes if positions are not distinct.
 
@@ -27,9 +27,9 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
     csr : Csr
         Values of any dtype.
     positions : array of int64
-        Negative ones are left out.
+        Positions of entries in `csr`. Negative positions are skipped.
     values : array
-        Of the dtype of the matrix: one for each position, or one for all of them.
+        In the dtype of the matrix: one value for each position, or one for all.
     distinct : bool
         Whether no position occurs twice. Otherwise the last value of each position counts.
     """
@@ -52,7 +52,7 @@ def with_new_entries(
     ordered: bool,
     is_sorted: bool,
 ) -> Csr:
-    """Return a matrix with further entries, at places where it has none. Synchronizes if places are not distinct.
+    """Return a matrix with new entries, at places without entry. Synchronizes if places are not distinct.
 
     Parameters
     ----------
@@ -61,16 +61,16 @@ def with_new_entries(
     csr : Csr
         Values of any dtype.
     rows, columns : array of int64
-        In any order.
+        The places, in any order.
     values : array
-        Of the dtype of the matrix: one for each place, or one for all of them.
+        In the dtype of the matrix: one value for each place, or one for all.
     distinct : bool
         Whether no place occurs twice. Otherwise the last value of each place counts.
     ordered : bool
         Whether `rows` is known to be strictly increasing, so that no row has more than one new entry.
     is_sorted : bool
-        Whether columns increase within each row of the matrix; then they also do in the result. Otherwise each row
-        begins with its new entries, as in SciPy.
+        Whether columns increase within each row of the matrix. If so, they also do in the result. If not, each row of
+        the result begins with its new entries, as in SciPy.
     """
     xp = device.xp
     if rows.size > 1 and not ordered:
@@ -85,14 +85,17 @@ def with_new_entries(
 def _order_of_places(
     device: Device, csr: Csr, rows: Array, columns: Array, *, distinct: bool, by_columns: bool
 ) -> Array:
-    """Return the indices that sort places by row, and with `by_columns` by column; of equal places only the last."""
+    """Return indices that sort places by row, and by column if `by_columns`.
+
+    Of equal places, only the last is kept.
+    """
     xp, kernels = device.xp, kernels_of(device)
     if distinct and not by_columns:
         return kernels.transpose.stable_order(device, rows, csr.num_rows)
     bound = csr.num_rows * csr.num_cols
     if bound <= _MAX_INT64:
         places = rows * csr.num_cols + columns
-    else:  # The numbers of all places overflow int64: number only those that occur.
+    else:  # Numbers of all places would overflow int64, so number only the places that occur.
         order = xp.lexsort(xp.stack([columns, rows]))
         sorted_rows, sorted_columns = rows[order], columns[order]
         is_next = xp.zeros(rows.size, np.int64)
@@ -108,7 +111,10 @@ def _order_of_places(
 
 
 def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
-    """Return the index of the last occurrence of each number, by rising number; all are below `bound`. Synchronizes."""
+    """Return where each distinct number occurs last, in increasing order of the numbers. Synchronizes.
+
+    All numbers are below `bound`.
+    """
     xp, order = device.xp, kernels_of(device).transpose.stable_order(device, numbers, bound)
     ordered = numbers[order]
     is_last = xp.ones(numbers.size, np.bool_)
@@ -117,9 +123,9 @@ def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
 
 
 def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return the matrix with another shape, without entries outside of it. Synchronizes if it cuts rows or columns.
+    """Return the matrix with another shape, without entries outside of it. May share arrays with `csr`.
 
-    The result may share arrays with `csr`.
+    Synchronizes if rows or columns are cut off.
     """
     xp, (num_rows, num_cols) = device.xp, shape
     indptr, indices, data = csr.indptr, csr.indices, csr.data
@@ -138,7 +144,7 @@ def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
 
 
 def missing_entries(device: Device, csr: Csr) -> Csr:
-    """Return the boolean matrix with an entry, True, wherever a sorted matrix has none. Synchronizes."""
+    """Return the boolean matrix that is True where a matrix with sorted rows has no entry. Synchronizes."""
     xp, (num_rows, num_cols) = device.xp, csr.shape
     is_missing = xp.ones(csr.shape, np.bool_)
     is_missing[kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz), csr.indices] = False

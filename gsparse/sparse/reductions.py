@@ -1,7 +1,7 @@
 """Sums and extremes of the rows, the columns and the whole of a matrix, as SciPy defines them.
 
-Arrays stay on the device. `longest` is the number of entries of the longest row; kernels cut rows that are much longer
-than the others.
+Arrays stay on the device. The parameter `longest` is the length of the longest row, from which kernels decide whether
+to cut long rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of a compute dtype, in any order within rows, with duplicates.
+        Values of a compute dtype. Rows may be unsorted and have duplicates.
     longest : int
         Number of entries of the longest row.
     terms : str
-        What is added up.
+        What is added up for each entry, for example its square.
 
     Returns
     -------
@@ -41,15 +41,15 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
 
 
 def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
-    """Return the sum of the terms of all values, of which there is at least one, in an array of shape (1,)."""
+    """Return the sum of the terms of all values in an array of shape (1,). There must be at least one value."""
     return kernels_of(device).reductions.sum_entries(device, None, data, terms, int(data.size))
 
 
 def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
-    """Return the squares of the norms of vectors of floating-point numbers, on the host. Synchronizes once.
+    """Return the squared norms of floating-point vectors, on the host. Synchronizes once.
 
-    They are added up in double precision, because the squares of float32 values overflow from 2e19 on, and are zero
-    below 2e-23.
+    Squares are added up in double precision, because squares of float32 values overflow above 2e19, and are zero below
+    2e-23.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
 
 
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
-    """Return the sum of the terms of each column, from arrays on the host, without a transposed matrix.
+    """Return the sum of the terms of each column, from arrays on the host. No transposed matrix is made.
 
-    A GPU would need atomic operations for that, whose order differs from run to run.
+    On a GPU this would need atomic operations, whose order differs from run to run.
     """
     with uninterrupted():
         from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
@@ -90,7 +90,7 @@ def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
 
 
 def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
-    """Return the extreme of each row (`gsparse.kernels.algebra.EXTREMES`). May synchronize.
+    """Return the greatest or least element of each row (`gsparse.kernels.algebra.EXTREMES`). May synchronize.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explic
     longest : int
         Number of entries of the longest row.
     extreme : str
-        What is looked for.
+        A key of `EXTREMES`, such as "maximum".
     explicit : bool
         Whether only stored entries count, and not the zeros that are not stored.
     unsigned : bool
-        Whether the values, of int64, have the bits of uint64 numbers.
+        Whether the int64 values are to be read as uint64.
 
     Returns
     -------
@@ -117,9 +117,9 @@ def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explic
 
 
 def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
-    """Return the column of the first extreme of each row, 0 for a row without entries. May synchronize.
+    """Return the column of the first greatest or least element of each row. May synchronize.
 
-    The parameters are those of `extreme_of_rows`.
+    The parameters are those of `extreme_of_rows`. The result is 0 for a row without entries.
 
     Returns
     -------
@@ -135,18 +135,18 @@ def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, expl
 
 
 def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> Any:
-    """Return the index of the first extreme in the matrix, flattened row by row. Synchronizes.
+    """Return the index of the first greatest or least element of the flattened matrix (row by row). Synchronizes.
 
     The index is an int or an np.int64, as in SciPy.
 
     Parameters
     ----------
     csr : Csr
-        Of at least one entry; values of a compute dtype, in canonical form.
+        A matrix in canonical form with at least one entry and values of a compute dtype.
     explicit : bool
         Whether only stored entries count. The result is then, as in SciPy, an index into the stored entries.
     dtype : dtype
-        Of the matrix, whose values `csr` has in a compute dtype.
+        The dtype of the matrix before the conversion to the compute dtype.
     """
     kernels, unsigned = kernels_of(device), dtype == np.uint64
     found = kernels.reductions.extreme_positions(device, None, csr.data, extreme, csr.nnz, unsigned)
@@ -165,7 +165,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
 
 
 def _first_missing(device: Device, csr: Csr) -> int:
-    """Return the first place without an entry. Synchronizes."""
+    """Return the index, in the flattened matrix, of the first element without an entry. Synchronizes."""
     xp, first_where = device.xp, kernels_of(device).reductions.first_where
     row = first_where(device, csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols, "not zero") or 0  # synchronizes
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])  # synchronizes

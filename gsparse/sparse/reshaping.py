@@ -1,4 +1,4 @@
-"""The entries of a matrix in another shape: selected, transposed, reshaped, repeated, dense."""
+"""Change the shape or arrangement of a matrix's entries: select, transpose, reshape, repeat, convert to dense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gsparse.sparse.canonical import from_coordinates, without_zeros
 
 
 def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
-    """Return the rows of the given numbers, in the given order, with repetitions.
+    """Return the rows with the given numbers, in the given order. Rows may be repeated.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
     csr : Csr
         Values of any dtype.
     rows : array of integers, shape (m,), or range
-        On the device, each from 0 to ``num_rows - 1``.
+        Numbers from 0 to ``num_rows - 1``; an array is on the device.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
 
 
 def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
-    """Return the columns of the given numbers, in the given order, with repetitions.
+    """Return the columns with the given numbers, in the given order. Columns may be repeated.
 
     Parameters
     ----------
@@ -47,13 +47,13 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
     csr : Csr
         Values of any dtype.
     columns : array of integers, shape (n,), or range
-        On the device, each from 0 to ``num_cols - 1``.
+        Numbers from 0 to ``num_cols - 1``; an array is on the device.
 
     Returns
     -------
     Csr
-        Of shape (num_rows, n). Entries keep their order within each row, as in SciPy: they are sorted if `columns`
-        rise and the entries of `csr` are sorted. Synchronizes.
+        Of shape (num_rows, n). Entries keep their order within each row, as in SciPy. So they are sorted if `columns`
+        and the rows of `csr` are. Synchronizes.
     """
     numbers = _as_array(device, columns)
     places = kernels_of(device).sparse_rows.places_of(device, numbers, csr.num_cols, csr.indices.dtype)  # synchronizes
@@ -65,10 +65,10 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
 
 
 def _repeat_columns(device: Device, csr: Csr, columns: Array) -> Csr:
-    """Return the selected columns, of which some are selected several times. Synchronizes.
+    """Return the selected columns, some of which are selected several times. Synchronizes.
 
-    `order` lists the places of `columns` by column; those of column c are ``order[first[c]:first[c + 1]]``. An entry in
-    column c becomes as many entries as c has places, one in each.
+    `order` lists the indices into `columns`, sorted by column number: column c is selected at ``order[first[c]:first[c
+    + 1]]``. Each entry in column c is copied once for each of these indices.
     """
     xp, index = device.xp, csr.indices.dtype
     counts = kernels_of(device).sparse_rows.count_numbers(device, columns, csr.num_cols)
@@ -97,10 +97,10 @@ def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
 
 
 class CsrTranspose:
-    """The transposes of matrices that differ in their values only.
+    """Transpose several matrices that differ in their values only.
 
-    The second call finds the order in which the values are read, an integer for each entry, and keeps it. So a matrix
-    that is transposed only once takes no more memory than its transpose.
+    The second call computes where each value of the transpose is read, and stores one integer per entry. So a matrix
+    that is transposed only once takes no memory for this.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class CsrTranspose:
         self._order: Array | None = None
 
     def __call__(self, csr: Csr) -> Csr:
-        """Return the transpose. The structure must be the same each time. The first two calls may synchronize."""
+        """Return the transpose. The structure must be the same in each call. The first two calls may synchronize."""
         device = self._device
         if self._structure is None:
             result = kernels_of(device).transpose.csr_transpose(device, csr)
@@ -127,16 +127,16 @@ class CsrTranspose:
 
 
 def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return a matrix of another shape with the same elements in the order of the rows. May synchronize.
+    """Return a matrix of another shape with the same elements, in the order of the rows. May synchronize.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype, in any order within rows, with duplicates.
+        Values of any dtype. Rows may be unsorted and have duplicates.
     shape : (int, int)
-        With as many elements.
+        The new shape, with the same number of elements.
     """
     if shape == csr.shape:
         return csr
@@ -155,15 +155,14 @@ def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
 
 
 def dense_of(device: Device, csr: Csr) -> Array:
-    """Return a matrix as a dense array in C order. Synchronizes on a GPU unless it is known to be canonical."""
+    """Return a matrix as a dense array in C order. Synchronizes on a GPU unless `csr.is_canonical`."""
     return added_to(device, csr, device.xp.zeros(csr.shape, csr.dtype))
 
 
 def added_to(device: Device, csr: Csr, dense: Array) -> Array:
-    """Add a matrix to a dense array of its dtype in C order, in place, and return that.
+    """Add a matrix to a dense array of the same dtype in C order, in place, and return the array.
 
-    Several entries of one place are added up in their order. Synchronizes on a GPU unless the matrix is known to be
-    canonical.
+    Several entries at one place are added in their order. Synchronizes on a GPU unless `csr.is_canonical`.
     """
     kernels = kernels_of(device)
     if not (csr.is_canonical or device.is_host):  # A GPU adds faster if no place has several entries.
@@ -174,7 +173,7 @@ def added_to(device: Device, csr: Csr, dense: Array) -> Array:
 
 
 def full(device: Device, dense: Array) -> Csr:
-    """Return a dense array of two dimensions as a matrix with an entry for each of its elements, zeros included."""
+    """Return a dense two-dimensional array as a matrix that stores all elements, zeros included."""
     xp, (num_rows, num_cols) = device.xp, dense.shape
     index = np.int32 if max(*dense.shape, dense.size) <= MAX_INT32 else np.int64
     indptr = xp.arange(num_rows + 1, dtype=index) * index(num_cols)
@@ -183,12 +182,12 @@ def full(device: Device, dense: Array) -> Csr:
 
 
 def from_dense(device: Device, dense: Array) -> Csr:
-    """Return a dense array of two dimensions as a matrix of its elements that are not 0. Synchronizes."""
+    """Return a dense two-dimensional array as a matrix that stores the elements that are not 0. Synchronizes."""
     return without_zeros(device, full(device, dense))
 
 
 def repeated(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return a matrix whose only row, or only column, is repeated as often as a shape asks for. May synchronize."""
+    """Return a matrix of this shape in which the only row, or only column, is repeated. May synchronize."""
     if csr.num_rows == 1 != shape[0]:
         csr = select_rows(device, csr, device.xp.zeros(shape[0], np.int64))
     if csr.num_cols == 1 != shape[1]:

@@ -1,8 +1,8 @@
-"""Sparse products and solves that PyTorch differentiates: in vectors, and in the values of the matrix.
+"""Sparse products and solves that PyTorch can differentiate by vectors and by the values of the matrix.
 
-The structure of the matrix is fixed, and its values are a tensor, as any other parameter of a model. Gradients exist at
-the stored entries only. Tensors on the device of the matrix are not copied. On a GPU, work is queued on CuPy's current
-stream; it and PyTorch's current stream wait for each other. Needs PyTorch 2.4 or later.
+The structure of the matrix is fixed. Its values are a tensor, like any other parameter of a model. Gradients exist only
+at the stored entries. Tensors on the device of the matrix are not copied. On a GPU, work is queued on CuPy's current
+stream, and this stream and PyTorch's current stream wait for each other. Needs PyTorch 2.4 or later.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def matmul(A: Any, x: Any, values: Any = None) -> Any:
     Parameters
     ----------
     A : GpuSparseMatrix, shape (M, N)
-        The matrix, or a transposed view of one. With `values`, only its structure matters, for which what products need
-        is prepared once and kept.
+        The matrix, or a transposed view of one. With `values`, only its structure is used, and is prepared for products
+        only once.
     x : Tensor, shape (N,) or (N, k)
-        Dense, of a real or complex dtype that `A` can have.
+        A dense tensor, of a real or complex dtype that `A` can have.
     values : Tensor, shape (nnz,), optional
-        The values of the matrix, in the order of ``A.data``; by default those of `A`, which are constants. The dtype to
-        which PyTorch promotes `values` and `x` must be float32, float64, complex64 or complex128.
+        The values of the matrix, in the order of ``A.data``; by default those of `A`, which are constants. PyTorch's
+        common dtype of `values` and `x` must be float32, float64, complex64 or complex128.
 
     Returns
     -------
     Tensor, shape (M,) or (M, k)
-        On the device of `x`, with the dtype to which PyTorch promotes those of both tensors, or without `values`, NumPy
-        those of `A` and `x`.
+        On the device of `x`, in PyTorch's common dtype of both tensors. Without `values`, in NumPy's common dtype of
+        `A` and `x`.
 
     Raises
     ------
@@ -92,12 +92,12 @@ def solve(
         `gsparse.linalg.solve`, which chooses a method.
     rtol : float, optional
         The solve has converged when ``norm(b - A @ x) <= rtol * norm(b)``. The solve for the gradient has the same
-        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 if `b`, after its promotion with
-        `values`, is in single precision.
+        tolerance, relative to its own right-hand side. By default 1e-8, or 1e-5 if the common dtype of `b` and `values`
+        is in single precision.
     **options
-        Further arguments of the solver, such as ``M=`` for a preconditioner of `A`. Gradients use its adjoint, and for
-        `cg` and `minres`, which need a Hermitian one, `M` itself. A preconditioner that was made for other values may
-        be good enough; ``M.update(A.with_data(values.detach()))`` makes it fit. Gradients do not use ``x0=``.
+        Further arguments of the solver, such as ``M=`` for a preconditioner of `A`. Gradients use the adjoint of `M`,
+        except with `cg` and `minres`, for which `M` must be Hermitian. A preconditioner that was made for other values
+        may be good enough; ``M.update(A.with_data(values.detach()))`` updates it. Gradients do not use ``x0=``.
 
     Returns
     -------

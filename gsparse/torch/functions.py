@@ -1,7 +1,7 @@
-"""The functions of `gsparse.linalg.gradients` as functions of PyTorch, each differentiable by means of the others.
+"""The functions of `gsparse.linalg.gradients` as functions of PyTorch, whose gradients are again such functions.
 
-Nothing is computed here. While a gradient is computed that is to be differentiated itself (``create_graph=True``), the
-functions call each other through PyTorch, which records them.
+This module computes nothing itself. If a gradient is to be differentiated again (``create_graph=True``), the functions
+call each other through PyTorch, which records the calls.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.autograd import Function
 
 from gsparse.linalg import gradients
 
-# The default of rtol, and that for right-hand sides of these dtypes. `gsparse.linalg.solve` has the same two numbers,
-# but regards the dtype of A as well.
+# The default of rtol, and the default for right-hand sides of single precision. `gsparse.linalg.solve` has the same two
+# numbers, but also considers the dtype of A.
 _RTOL, _SINGLE_RTOL = 1e-8, 1e-5
 _SINGLE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
 
 def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
-    """Multiply; see `gsparse.torch.matmul`."""
+    """Multiply; `gsparse.torch.matmul` describes the arguments."""
     matrix = gradients.parse_matrix(A)
     return DifferentiableProduct.apply(matrix, *_of_one_dtype(values, x), False)
 
@@ -36,7 +36,7 @@ def solve(
     rtol: float | None = None,
     **options: Any,
 ) -> Tensor:
-    """Solve; see `gsparse.torch.solve`."""
+    """Solve; `gsparse.torch.solve` describes the arguments."""
     matrix = gradients.parse_matrix(A)
     gradients.check_square_solver(solver)
     values, b = _of_one_dtype(values, b)
@@ -45,7 +45,7 @@ def solve(
 
 
 def _of_one_dtype(values: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Return both tensors in the dtype to which PyTorch promotes them; x unchanged if `values` is None."""
+    """Return both tensors in their common dtype by PyTorch's rules; x unchanged if `values` is None."""
     for name, tensor in (("x or b", x), ("values", x if values is None else values)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a PyTorch tensor, got {type(tensor).__name__}: use torch.as_tensor")
@@ -56,7 +56,7 @@ def _of_one_dtype(values: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tens
 
 
 def _as(gradient: Tensor, like: Tensor) -> Tensor:
-    """Return a gradient in the dtype of the tensor `like`. The gradient of a real tensor is the real part."""
+    """Return a gradient in the dtype of the tensor `like`. If `like` is real, take the real part."""
     gradient = gradient.real if gradient.is_complex() and not like.is_complex() else gradient
     return gradient.to(like.dtype)
 

@@ -25,12 +25,12 @@ _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
 # code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
 _CLOSE_TIMEOUT = 20.0
-# The most workers on the CPU for each CPU. A worker is a process, which takes a second of processor time to start.
+# Largest number of CPU workers per CPU. A worker is a process, which takes a second of processor time to start.
 _MOST_PER_CPU = 8
 
 
 class _WorkerEnvironment:
-    """Environment variables that this process has only while worker processes start, because these inherit them.
+    """Sets environment variables of this process only while worker processes start, which inherit them.
 
     Dask's nanny sets variables such as ``OMP_NUM_THREADS=1`` in its own process and leaves them there. Without this
     class, every program that a user starts after a cluster would run on one thread.
@@ -43,7 +43,7 @@ class _WorkerEnvironment:
 
     @contextmanager
     def restored(self, names: Iterable[str]) -> Iterator[None]:
-        """Restore these variables when this block, and all others that overlap with it, have ended."""
+        """Restore these variables at the end of the block; if several blocks overlap, at the end of the last one."""
         with self._lock:
             self._num_starting += 1
             for name in names:
@@ -65,7 +65,7 @@ _worker_environment = _WorkerEnvironment()
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """Dask's nanny, which restores the environment of its process and waits longer for its worker to end."""
+    """Dask's nanny, except that it restores its process's environment and waits longer for its worker to end."""
 
     async def instantiate(self) -> Any:
         with _worker_environment.restored(self.pre_spawn_env):
@@ -76,15 +76,15 @@ class _Nanny(distributed.Nanny):  # type: ignore[misc]
 
 
 class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
-    """A cluster that makes each new worker with the options of its number, also when it is scaled up later.
+    """A cluster in which each new worker gets the options for its number, also when the cluster is scaled up.
 
     Parameters
     ----------
     n_workers : int
     describe : callable
-        Takes the number of a worker, and returns dask's description of it.
+        ``describe(number)`` returns dask's description of the worker with this number.
     max_workers : int
-        Largest number of workers to which `scale` and `adapt` may go.
+        Largest number of workers that `scale` and `adapt` allow.
     **options
         Options of `distributed.SpecCluster`.
     """
@@ -123,8 +123,8 @@ def LocalGpuCluster(
     device : {"auto", "cpu", "gpu"}, optional
         Device of the workers. "auto", the default, uses the GPUs if there are any, else the CPU.
     security : distributed.Security, optional
-        Settings of TLS, which the connections between ranks use as well. Without TLS, the cluster can be reached from
-        this machine only, but by everyone who has an account on it.
+        Settings of TLS, which the connections between ranks use as well. Without TLS, the cluster can be reached only
+        from this machine, but by all of its users.
     **options
         Options of `distributed.SpecCluster`.
 
@@ -162,8 +162,8 @@ def LocalGpuCluster(
     def describe(number: int) -> dict[str, Any]:
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
         if num_gpus:  # on GPUs only
-            # Each worker sees all GPUs, its own one first: two GPUs can copy to each other directly only in a process
-            # that sees both. HIP also reads this variable, unless its own one is set.
+            # Each worker sees all GPUs, its own GPU first: two GPUs can copy to each other directly only in a process
+            # that sees both. HIP also reads this variable, unless HIP_VISIBLE_DEVICES is set.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
         limits = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // n_workers}
         options_of_worker = {**common, **limits, "env": env, "silence_logs": logging.WARNING}
@@ -180,7 +180,7 @@ def LocalGpuCluster(
 
 
 def current_client(client: distributed.Client | None) -> distributed.Client:
-    """Return the given client, or dask's current one if it is None; raise an error if it is not a client."""
+    """Return the given client, or dask's current client if it is None. Raise an error if it is not a client."""
     if client is None:
         try:
             client = distributed.get_client()
@@ -194,7 +194,7 @@ def current_client(client: distributed.Client | None) -> distributed.Client:
 
 
 def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | None) -> list[str]:
-    """Return the addresses of workers: of those in the list, of this number of them, or of all if `workers` is None."""
+    """Return the addresses of the listed workers, of `workers` workers if it is a number, or of all if it is None."""
     known = sorted(known_workers(client))
     if isinstance(workers, Integral):
         if not 0 < int(workers) <= len(known):
@@ -226,13 +226,13 @@ def _num_gpus(device: str) -> int:
 def living_workers(client: distributed.Client, choose: Callable[[], list[str]], timeout: float) -> list[str]:
     """Return chosen workers that answer.
 
-    If one of them is lost, they are chosen again, because the scheduler learns of a loss a moment later.
+    If a worker is lost, workers are chosen again, because the scheduler notices a loss a moment later.
 
     Parameters
     ----------
     client : distributed.Client
     choose : callable
-        Returns dask's addresses of workers that the scheduler knows.
+        ``choose()`` returns the addresses of workers that the scheduler knows.
     timeout : float
         Seconds within which all workers must answer.
 

@@ -1,4 +1,4 @@
-"""Functions that make a distributed matrix, from a matrix of this process, from files, from a function or from dask."""
+"""Functions that make a distributed matrix from a matrix of this process, from files, from a function or from dask."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def distribute(
     client : distributed.Client, optional
         The client of the cluster; by default dask's current client.
     partition : {"nnz", "rows", "metis"} or sequence of int, optional
-        "nnz", the default, gives each worker about the same number of entries, and "rows" the same number of rows.
-        With both, the rows of a block of a block sparse matrix (BSR) stay together.
-        "metis" calls METIS for few ghosts: it needs a square matrix and the package pymetis, and permutes rows and
-        columns. A sequence of integers holds the row bounds themselves.
+        "nnz", the default, gives each worker about the same number of entries, and "rows" the same number of rows. With
+        both, the rows of a block of a block sparse matrix (BSR) stay together. "metis" calls METIS, which reduces the
+        number of ghosts. It needs a square matrix and the package pymetis, and permutes rows and columns. A sequence of
+        integers holds the row bounds themselves.
     reorder : {"rcm"}, optional
         "rcm" first permutes rows and columns by reverse Cuthill–McKee, which reduces ghosts without METIS.
     workers : sequence of str, or int, optional
@@ -88,7 +88,7 @@ def distribute(
     if not isinstance(S, RowSource) and np.ndim(S) != 2:
         got = f"{type(S).__name__} of {np.ndim(S)} dimensions"
         raise ShapeError(f"S must be a 2-D sparse array, got {got}; files are read by from_loaders([path], (M, N))")
-    # A GpuSparseMatrix is copied: its host arrays would stay on loan otherwise, and every product would upload them.
+    # Copy a GpuSparseMatrix: otherwise its host arrays would stay on loan, and every product would upload them.
     if not isinstance(S, RowSource):
         rows, columns = blocks_of(S)
         block_size = rows if rows == columns else 1
@@ -105,8 +105,8 @@ def from_loaders(
     ----------
     sources : list of path, or of one callable
         Files that all workers can read, in SciPy's ``.npz`` or in the Matrix Market format. Their rows are stacked in
-        this order. Or one ``callable(lo, hi)`` that returns rows lo to hi, with all N columns, as anything that SciPy
-        converts to a sparse array.
+        this order. Or one ``callable(lo, hi)`` that returns the rows from lo up to, but not including, hi, with all N
+        columns, in any form that SciPy converts to a sparse array.
     shape : (int, int)
         Shape (M, N) of the whole matrix.
     client : distributed.Client, optional

@@ -1,4 +1,4 @@
-"""The entries of a distributed matrix: on the host (rows, diagonals and sums), in files, and other values for it."""
+"""Entries of a distributed matrix: on the host (rows, diagonals, sums), in files, and replaced by other values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
-# Seconds to wait until the ranks have removed a failed checkpoint. They continue after that by themselves.
+# Time limit, in seconds, for the ranks to remove a failed checkpoint. They continue after it without being watched.
 _CLEANUP_TIMEOUT = 5.0
 
 
@@ -42,7 +42,7 @@ class DistributedEntries(DistributedOperator):
     _value_order: ValueOrder | None
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> Any:
-        """Return a matrix on the same workers, which compute it."""
+        """Return a matrix on the same workers, which compute its rows."""
         raise NotImplementedError
 
     def tocsr(self) -> sp.csr_array:
@@ -51,7 +51,7 @@ class DistributedEntries(DistributedOperator):
         Returns
         -------
         csr_array, shape (M, N)
-            In canonical form, with rows and columns in the order of the matrix, whatever `permutation` is.
+            In canonical form, with rows and columns in the original order, also if they were permuted.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class DistributedEntries(DistributedOperator):
     def __getitem__(self, rows: Any) -> sp.csr_array:
         """Return rows of the matrix on this host: ``A[3:9]``, ``A[[5, 2]]``, ``A[mask]`` or ``A[4]``.
 
-        Only these rows are sent. They are what SciPy returns for ``A.tocsr()[rows]``.
+        Only these rows are sent. The result is SciPy's for ``A.tocsr()[rows]``.
         """
         numbers = _row_numbers(rows, self.shape)
         is_single = numbers.ndim == 0
@@ -121,7 +121,7 @@ class DistributedEntries(DistributedOperator):
         Returns
         -------
         ndarray of shape (N,) or (M,), or scalar
-            On this host. Its dtype is that of NumPy's sums: integers and booleans become 64-bit integers.
+            On this host, in the dtype of NumPy's sums: integers and booleans become 64-bit integers.
 
         Raises
         ------
@@ -140,15 +140,15 @@ class DistributedEntries(DistributedOperator):
     def with_data(self, data: Any) -> Any:
         """Return a matrix of the same structure with other values, on the same workers.
 
-        Each worker is sent its own values and nothing else. Storage formats and the plan for the exchange of ghosts are
-        used again, and files are not read again. So this is the fast way to the next matrix of a time stepping. If
-        ``M = amg(A)``, then ``M.update(A.with_data(data))`` computes multigrid again for these values.
+        Only its values are sent to each worker. Storage formats and the plan for the exchange of ghosts are reused, and
+        files are not read again. So this is the fast way to the matrix of the next time step. If ``M = amg(A)``, then
+        ``M.update(A.with_data(data))`` computes multigrid for these values.
 
         Parameters
         ----------
         data : array_like, shape (k,)
-            The values in the order of ``A.tocsr().data``: that of ``S.data`` if A is ``distribute(S)`` and S is in
-            canonical form. The order of the blocks (`permutation`) does not matter.
+            The values in the order of ``A.tocsr().data``. If A is ``distribute(S)`` and S is in canonical form, it is
+            the order of ``S.data``, also if rows were permuted.
 
         Returns
         -------
@@ -158,7 +158,7 @@ class DistributedEntries(DistributedOperator):
         Raises
         ------
         ShapeError
-            If the number of values is not that of the entries.
+            If the number of values is not the number of entries.
         DtypeError, CommunicationError, WorkerLostError
 
         Examples
@@ -196,14 +196,14 @@ class DistributedEntries(DistributedOperator):
         ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. Only
         one matrix may be saved in a folder at a time.
 
-        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold it, and rows
-        and columns in the order of the blocks: other programs read ``S[permutation][:, permutation]`` from them.
+        ``from_loaders(files, shape)`` makes the matrix again. If rows were permuted, the files hold `permutation`, and
+        rows and columns in the new order: other programs read ``S[permutation][:, permutation]`` from them.
 
         Parameters
         ----------
         folder : path-like
-            A folder to which each worker can write under this name. It is made if it does not exist. The checkpoint is
-            a folder in it, to which a link with the name ``rows`` points.
+            A folder to which each worker can write under this name. It is created if it does not exist. The checkpoint
+            is a folder in it, to which a link with the name ``rows`` points.
 
         Returns
         -------
@@ -223,14 +223,14 @@ class DistributedEntries(DistributedOperator):
         try:
             group.call(entry_tasks.save, [(new, names[r], self._permutation_arrays(r)) for r in group.ranks])
         except BaseException:
-            with suppress(Exception):  # the user has to see the error that was raised before
+            with suppress(Exception):  # The user must see the first error.
                 group.ask_remaining(entry_tasks.discard, new, seconds=_CLEANUP_TIMEOUT)
             raise
         group.call(entry_tasks.publish, [(new,)], ranks=[0])
         return [str(Path(folder) / entry_tasks.LINK / name) for name in names]
 
     def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
-        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
+        """Return the arrays in a rank's checkpoint that hold its part of the permutation, if there is one."""
         if self._layout.permutation is None:
             return {}
         own_rows = self._layout.rows.rows(rank)
@@ -239,12 +239,12 @@ class DistributedEntries(DistributedOperator):
     # ------------------------------------------------------------------ the order of rows, columns and values
 
     def _numbers_in_blocks(self) -> HostArray:
-        """Return the number that each row and column of the matrix has in the blocks."""
+        """Return the number that each row and column of the matrix has in the new order of the blocks."""
         numbers: HostArray = self._layout.in_matrix_order(np.arange(self.shape[0]))
         return numbers
 
     def _stacked(self, parts: Sequence[sp.csr_array]) -> sp.csr_array:
-        """Return rows of the ranks below each other, with columns in the order of the matrix."""
+        """Stack the rows of all ranks, and return them with columns in the original order."""
         matrix, permutation = sp.csr_array(sp.vstack(parts, format="csr")), self._layout.permutation
         if permutation is not None:
             matrix = sp.csr_array((matrix.data, permutation[matrix.indices], matrix.indptr), shape=matrix.shape)
@@ -252,7 +252,7 @@ class DistributedEntries(DistributedOperator):
         return matrix
 
     def _known_value_order(self) -> ValueOrder:
-        """Return the order of the values of `with_data`, which is found at the first call."""
+        """Return the order of values for `with_data`, which the first call computes."""
         if self._value_order is None:
             layout, orders = self._layout, list[Any]([(None, None)] * len(self._rank_metadata))
             if layout.permutation is not None:
@@ -267,14 +267,14 @@ class DistributedEntries(DistributedOperator):
 
 @dataclass(frozen=True, eq=False)
 class ValueOrder:
-    """The order of the values of a matrix, in the order of the matrix and in that of the blocks.
+    """The order of the values, in the original order of rows and columns and in the order of the blocks.
 
     Attributes
     ----------
     indptr : array of int64, shape (M + 1,)
-        The first value of each row of the blocks.
+        The position of the first value of each row, in the order of the blocks.
     numbers : array of int64 or None
-        For each value in the order of the blocks, its number in the order of the matrix; None if they are the same.
+        For each value in the order of the blocks, its position in the original order; None if rows were not permuted.
     """
 
     indptr: HostArray
@@ -282,7 +282,7 @@ class ValueOrder:
 
     @staticmethod
     def of(row_lengths: HostArray, permutation: HostArray | None) -> ValueOrder:
-        """Return the order for rows of the blocks with these numbers of values."""
+        """Return the order of values, from the number of values in each row of the blocks."""
         indptr = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
         if permutation is None:
             return ValueOrder(indptr, None)
@@ -296,16 +296,16 @@ class ValueOrder:
         return int(self.indptr[-1])
 
     def in_blocks(self, values: HostArray) -> HostArray:
-        """Return values in the order of the blocks, as a copy."""
+        """Return a copy of the values in the order of the blocks."""
         return values.copy() if self.numbers is None else values[self.numbers]
 
     def of_rows(self, values: HostArray, rows: slice) -> HostArray:
-        """Return the values of some rows of the blocks."""
+        """Return the values of some rows, with rows and values in the order of the blocks."""
         return values[self.indptr[rows.start] : self.indptr[rows.stop]]
 
 
 def _row_numbers(rows: Any, shape: tuple[int, int]) -> HostArray:
-    """Return the numbers of the rows that an index selects, as an array; without dimensions for a single row."""
+    """Return the numbers of the rows that an index selects; an array of zero dimensions for a single row."""
     if isinstance(rows, tuple):
         raise IndexError("a distributed matrix has an index for rows only: A[rows][:, columns]")
     host: Any = SimpleNamespace(shape=shape, ndim=2, device=get_device("cpu"))

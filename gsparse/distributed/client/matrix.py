@@ -1,4 +1,4 @@
-"""The distributed matrix: a matrix whose rows lie on the workers of a dask cluster, as its user sees it."""
+"""The user's distributed matrix, whose rows are stored on the workers of a dask cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HostArray = npt.NDArray[Any]
 
 TIMEOUT = 60.0
 _CHECKPOINT_EVERY = 50
-# Arguments that solvers accept for a distributed matrix, in addition to their own.
+# Arguments of solvers that exist only for a distributed matrix.
 _DISTRIBUTED_OPTIONS = ("on_failure", "checkpoint_every")
 
 
@@ -42,10 +42,10 @@ class DistributedMatrix(DistributedEntries):
     of `row_bounds`, which is not computed yet.
 
     ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
-    workers compute and keep until they are closed, or no longer referred to. A and B must be on the same workers, and
-    for a sum their row bounds must be the same. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B``
-    and ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed. Only its workers
-    have its rows, so if one is lost, it has to be computed again.
+    workers compute, and keep until the matrix is closed or no longer referred to. A and B must be on the same workers,
+    and for a sum their row bounds must be the same. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @
+    B`` and ``A.T.tomatrix()`` compute it. The operands of a result may be closed. If a worker is lost, a result has to
+    be computed again, because its rows are stored nowhere else.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class DistributedMatrix(DistributedEntries):
         options: dict[str, Any],
     ) -> None:
         self.client, self.timeout = client, timeout
-        # `_source` has the rows in the order of the blocks, `_original` in the order of the matrix.
+        # `_source` has the rows in the order of the blocks, `_original` in their original order.
         self._source, self._original = source, original
         self._device, self._options = device, options
         self._open(workers, layout)
@@ -119,7 +119,7 @@ class DistributedMatrix(DistributedEntries):
 
     @property
     def permutation(self) -> HostArray | None:
-        """The order of rows and columns in the blocks; None if it is that of the matrix.
+        """The order of rows and columns in the blocks; None if they were not permuted.
 
         Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns. Vectors are
         permuted by the products and the solvers, not by the user.
@@ -138,7 +138,7 @@ class DistributedMatrix(DistributedEntries):
 
     @property
     def ghosts_per_worker(self) -> list[int]:
-        """Number of ghosts of each rank: columns of other ranks in which it has entries."""
+        """Number of ghosts of each rank: columns that other ranks own and in which this rank has entries."""
         return [int(metadata.ghosts.size) for metadata in self._rank_metadata]
 
     @property
@@ -166,7 +166,7 @@ class DistributedMatrix(DistributedEntries):
     # ------------------------------------------------------------------ opening, saving and closing
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
-        """Make the matrix on these workers."""
+        """Connect the ranks on these workers, and let each make its rows."""
         rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
             rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
@@ -187,9 +187,9 @@ class DistributedMatrix(DistributedEntries):
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
     ) -> DistributedMatrix:
-        """Make the same matrix again from its source, on other workers or with other bounds, and close this one.
+        """Make the same matrix again from its source, on other workers or with other row bounds, and close this one.
 
-        If the matrix was computed from others, its rows are taken from its workers, so it must still be open.
+        If this matrix was computed from other matrices, its rows are copied from its workers, so it must still be open.
 
         Parameters
         ----------
@@ -210,8 +210,8 @@ class DistributedMatrix(DistributedEntries):
         ValueError, ShapeError, CommunicationError, WorkerLostError
         """
         partition = parse_partition(reorder, partition)
-        chosen_workers(self.client, workers)  # raises the errors of a wrong argument before the matrix is closed
-        if self._original.is_lasting:  # first, so that the workers need no memory for both matrices at once
+        chosen_workers(self.client, workers)  # raises errors of arguments before the matrix is closed
+        if self._original.is_lasting:  # first, so that the workers do not need memory for both matrices
             self.close()
         settings = self._device, self.timeout, self._options
         matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
@@ -220,13 +220,13 @@ class DistributedMatrix(DistributedEntries):
         return matrix
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> DistributedMatrix:
-        # Whether a matrix with other values is symmetric is not known.
+        # With other values, the matrix need not be symmetric.
         options = {k: v for k, v in self._options.items() if k != "symmetric"} if keeps_options else {}
         settings = self._device, self.timeout, options
         return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
     def close(self) -> None:
-        """Release the matrix. Afterwards, only `repartition` may be called, if it was not computed from others."""
+        """Release the matrix. Afterwards, only `repartition` may be called, if its source can be read again."""
         if self._rank_group.is_open:
             self._rank_group.close()
 
@@ -244,7 +244,7 @@ class DistributedMatrix(DistributedEntries):
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
+        """Run a function of `gsparse.linalg` on the workers. Return NotImplemented if it has to run in this process."""
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":
@@ -258,7 +258,7 @@ class DistributedMatrix(DistributedEntries):
         return M if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _with_block_size(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments, with the block size of the matrix before it was distributed if none is given."""
+        """Return the arguments. If `block_size` is None, it becomes the block size of the source matrix."""
         if arguments.get("block_size", 1) is None and self._source.block_size > 1:
             return {**arguments, "block_size": self._source.block_size}
         return arguments
@@ -313,7 +313,7 @@ class DistributedMatrix(DistributedEntries):
         return result.in_scipys_form()
 
     def _reopen(self, solve: SolveSpec, x0: Any) -> Any:
-        """Make the matrix again on the workers that are left, if need be; return x of the latest checkpoint, or x0."""
+        """Make the matrix again on the remaining workers if necessary. Return x of the latest checkpoint, or x0."""
         rank_group, layout = self._rank_group, self._layout
         lost = rank_group.error_of_lost_worker()
         if lost is not None and not self._source.is_lasting:
@@ -330,7 +330,7 @@ class DistributedMatrix(DistributedEntries):
 
 
 def _bind_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function of `gsparse.linalg` by name, without A and with the defaults.
+    """Return a dict from parameter to value of a function of `gsparse.linalg`: defaults filled in, A left out.
 
     Raise TypeError for arguments that it does not accept, before anything is sent to the ranks.
     """

@@ -1,4 +1,4 @@
-"""A distributed matrix, its transpose and its adjoint: linear operators of SciPy with sparse algebra."""
+"""A distributed matrix, its transpose and its adjoint as linear operators of SciPy, with sparse algebra."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
     _operation = "plain"
 
     def tomatrix(self) -> Any:
-        """Return the operator as a distributed matrix, whose rows lie on the same workers.
+        """Return the operator as a distributed matrix on the same workers.
 
         Returns
         -------
         DistributedMatrix
             For a matrix, the matrix itself. For its transpose ``A.T`` or its adjoint ``A.H``, a new matrix that the
-            workers compute. Each worker owns the rows of it that were the worker's columns of A.
+            workers compute. Each worker owns the rows of the result that were its columns of A.
 
         Raises
         ------
@@ -48,9 +48,9 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         return self
 
     def vector(self, x: Any, axis: int = 0) -> Any:
-        """Put a vector on the workers, where it stays as long as something refers to it.
+        """Put a vector on the workers, where it stays while something refers to the result.
 
-        Products and solves with it then send no vector from this process, and their results stay on the workers too.
+        Products and solves with the result send no vector from this process, and their results stay on the workers too.
 
         Parameters
         ----------
@@ -60,15 +60,14 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
             0, the default, is for vectors with an entry for each row, such as the right-hand side of a solve: each
             worker gets the entries of its rows. 1 is for vectors with an entry for each column, which are multiplied by
             the matrix. For a square matrix, both are the same. If rows were permuted (`permutation` is not None), the
-            parts are those of the vector in the order of the matrix, so each product and solve moves entries between
-            the workers.
+            parts have the original order, so each product and solve moves entries between the workers.
 
         Returns
         -------
         dask.array.Array
-            The same values, in chunks of the `row_bounds` of the matrix for axis 0 (of a transpose or an adjoint, for
-            axis 1). The chunks of a dask array are computed on the workers, and this method waits for them. If a worker
-            is lost, its chunk is lost with it.
+            The same values. For axis 0, or axis 1 of a transpose or an adjoint, the chunks begin at the matrix's
+            `row_bounds`. The chunks of a dask array are computed on the workers, and this method waits for them. If a
+            worker is lost, its chunk is lost with it.
 
         Raises
         ------
@@ -264,7 +263,7 @@ def _check_not_on_host(x: Any) -> None:
 
 
 class _TransposedOperator(DistributedOperator):
-    """The transpose or the adjoint of a distributed matrix. For sparse algebra, it is computed as a matrix."""
+    """The transpose or the adjoint of a distributed matrix. Sparse algebra computes it as a matrix first."""
 
     def __init__(self, matrix: Any, operation: str) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])

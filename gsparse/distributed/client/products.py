@@ -1,4 +1,4 @@
-"""Products with the user's vectors, and how these are split into the parts of the ranks and joined again."""
+"""Products with the user's vectors, which are split into the parts of the ranks and joined again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_dask(x: Any) -> bool:
 
 def check_operand(shape: tuple[int, int], x: Any) -> None:
     """Raise an error if x does not hold numbers, or if its length does not match a matrix of this shape."""
-    if isinstance(x, LinearOperator):  # SciPy makes the product of two operators, as it does for a number
+    if isinstance(x, LinearOperator):  # SciPy multiplies two operators without products.
         return
     check_numbers("a product", x)
     if np.isscalar(x):
@@ -38,7 +38,7 @@ def check_operand(shape: tuple[int, int], x: Any) -> None:
 
 
 def check_numbers(name: str, x: Any) -> None:
-    """Raise an error if the elements of x are not numbers: connections between ranks carry only numbers."""
+    """Raise an error if the elements of x are not numbers: connections between ranks transfer only numbers."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     if dtype.kind not in "biufc":
         raise DtypeError(f"{name} needs numbers, got {dtype}: use astype(float)")
@@ -51,10 +51,10 @@ class VectorLayout:
     Attributes
     ----------
     rows : RowPartition
-        The owners of the rows of the matrix, and so of the entries of products.
+        The owners of the matrix's rows, and so of the entries of products.
     columns : RowPartition
-        The owners of the columns of the matrix, and so of the entries of vectors that are multiplied. For a square
-        matrix, it is `rows`.
+        The owners of the matrix's columns, and so of the entries of vectors that are multiplied. For a square matrix,
+        they are `rows`.
     permutation : array of int64 or None
         Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns.
     """
@@ -70,7 +70,7 @@ class VectorLayout:
 
     @classmethod
     def of(cls, rows: RowPartition, num_columns: int, permutation: HostArray | None = None) -> VectorLayout:
-        """Return the layout for a matrix with these row owners."""
+        """Return the layout of a matrix whose rows have these owners."""
         is_square = rows.num_rows == num_columns
         return cls(rows, rows if is_square else RowPartition.by_rows(num_columns, rows.world_size), permutation)
 
@@ -79,32 +79,32 @@ class VectorLayout:
         return self.rows.num_rows, self.columns.num_rows
 
     def check(self, x: Any, partition: RowPartition, name: str) -> None:
-        """Raise an error if x does not hold one or several vectors of numbers that this partition can split."""
+        """Raise an error if x is not one or several vectors of numbers that fit a partition."""
         check_numbers(name, x)
         if x.ndim not in (1, 2) or x.shape[0] != partition.num_rows:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
 
     def in_block_order(self, x: Any) -> Any:
-        """Return a vector of the user in the order of the blocks."""
+        """Return a user's vector in the order of the blocks."""
         return x if self.permutation is None else x[self.permutation]
 
     def in_matrix_order(self, y: Any) -> Any:
-        """Return a vector in the order of the matrix. The argument is in the order of the blocks."""
+        """Return a vector that is in the order of the blocks in the original order."""
         return y if self._inverse is None else y[self._inverse]
 
     def split(self, x: HostArray, partition: RowPartition) -> list[HostArray]:
-        """Return the parts of an array that the ranks own."""
+        """Return each rank's part of an array."""
         x = self.in_block_order(x)
         return [x[partition.rows(rank)] for rank in range(partition.world_size)]
 
     def join(self, parts: Sequence[HostArray]) -> HostArray:
-        """Join the parts of the ranks to one array, which may be that of the only part if it can be written to."""
+        """Join the parts of the ranks to one array. A single part is returned without a copy if it is writeable."""
         is_whole = len(parts) == 1 and parts[0].flags.writeable
         return self.in_matrix_order(parts[0] if is_whole else np.concatenate(parts))  # type: ignore[no-any-return]
 
 
 def divided(x: Any, partition: RowPartition) -> list[Any]:
-    """Return the parts of a dask array for the ranks of a partition, as delayed objects."""
+    """Return each rank's part of a dask array, as a delayed object."""
     sizes = tuple(np.diff(partition.row_bounds).tolist())
     return list(x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,)).to_delayed().reshape(-1))
 
@@ -130,14 +130,14 @@ def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, .
 
 
 class WorkerProducts:
-    """Computes products on the workers. Each rank is sent its part of the vector and the ghosts that it needs.
+    """Computes products on the workers. Each rank receives its part of the vector, and its ghosts.
 
     Parameters
     ----------
     rank_group : RankGroup
     layout : VectorLayout
     rank_metadata : list of RankMetadata
-        One for each rank, in their order.
+        One for each rank, in the order of the ranks.
     dtype : dtype
         Dtype of the matrix.
     """
@@ -161,7 +161,7 @@ class WorkerProducts:
         products = self._rank_group.call(entry_tasks.multiply, parts)
         if is_plain:
             return layout.join(products)
-        # Each rank has returned its own part, and what it adds to the elements of other ranks that are its ghosts.
+        # Each rank has returned its own part, and contributions to its ghosts, which are elements of other ranks.
         y = np.concatenate([own_part for own_part, _ in products])
         for metadata, (_, ghost_values) in zip(self._rank_metadata, products, strict=True):
             y[metadata.ghosts] += ghost_values
@@ -170,7 +170,7 @@ class WorkerProducts:
     # ------------------------------------------------------------------ dask
 
     def multiply_lazily(self, x: Any, operation: str) -> Any:
-        """Return the product with a dask array as a dask array, to be computed on the workers that have the rows."""
+        """Return the product with a dask array, as a dask array that is computed on the workers that have the rows."""
         import dask
 
         layout, rank_group, is_plain = self._layout, self._rank_group, operation == "plain"
@@ -190,7 +190,7 @@ class WorkerProducts:
         return layout.in_matrix_order(y)
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
-        """Return a vector as a dask array in chunks on the workers that own the rows, or the columns, of the matrix."""
+        """Return a vector as a dask array whose chunks are on the workers that own the rows, or the columns."""
         rank_group, layout = self._rank_group, self._layout
         rank_group.check_open()
         client, workers, x = rank_group.client, rank_group.workers, x if is_dask(x) else np.asarray(x)
@@ -205,7 +205,7 @@ class WorkerProducts:
         else:
             parts = [
                 (x[partition.rows(rank)].copy(),) for rank in rank_group.ranks
-            ]  # within one process, nothing is sent
+            ]  # copied, because within one process nothing is sent
             futures = rank_group.futures_of_vector(rank_group.call(Rank.keep, parts))
         return undivided(futures, partition, x.shape[1:], x.dtype)
 
@@ -229,7 +229,7 @@ class WorkerProducts:
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return the ghosts of a rank in one piece for each owner, whose worker takes the piece from its own chunk."""
+        """Return the ghosts of a rank, in one piece per owner, whose worker takes it from its own chunk."""
         import dask
 
         columns = self._layout.columns

@@ -1,4 +1,4 @@
-"""The ranks of one matrix, which are actors of dask, the calls of functions on them, and the errors that end these."""
+"""The ranks of one matrix, which are dask actors, calls of functions on them, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 _CHECK_INTERVAL = 0.5
 # Seconds for which the calls of the other ranks may continue after one rank has failed.
 _GRACE_PERIOD = 3.0
-# Longest wait for calls, in seconds, between two calls of a caller's `on_poll`, or two checks of anything else.
+# Longest time, in seconds, between two calls of `on_poll`, and between two checks without `on_poll`.
 _POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
 
 
@@ -49,9 +49,9 @@ _Asked = dict[int, tuple[Future[Any], float]]
 
 @dataclass
 class _Connections:
-    """The state of the connections between ranks, which a matrix shares with the results computed from it.
+    """The connections between ranks, which a matrix shares with matrices that were computed from it.
 
-    `epoch` is the number of times that the ranks have begun to connect.
+    `epoch` counts how often the ranks have begun to connect.
     """
 
     epoch: int = 0
@@ -61,7 +61,7 @@ class _Connections:
 class RankGroup:
     """The ranks of one matrix, each an actor of dask on its worker.
 
-    A call of an actor takes a millisecond, a task of dask more than ten. Calls pass through the scheduler, unless the
+    A call of an actor takes a millisecond, a dask task more than ten. Calls pass through the scheduler, unless the
     client was made with ``direct_to_workers=True``.
 
     Parameters
@@ -72,16 +72,16 @@ class RankGroup:
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     operand : RankGroup, optional
-        The group of a matrix from which this one is computed, on the same workers. The ranks use its connections.
+        The group of a matrix on the same workers, from which this matrix is computed. The ranks use its connections.
 
     Attributes
     ----------
     key : str
-        Identifies the matrix on the workers.
+        The key of the matrix on the workers.
     closed_by : str
-        What has closed the group, and what the user can do then, as a part of an error message.
+        The end of an error message: what has closed the group, and what the user can do.
     remedy : str
-        What makes the matrix again after a worker was lost, as for `WorkerLostError`.
+        The end of an error message: how to make the matrix again after a worker was lost (`WorkerLostError`).
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class RankGroup:
         self.is_open, self.closed_by = True, "closed: distribute it again"
         self._operand, self.remedy = operand, ""
         self._connections: _Connections = _Connections() if operand is None else operand._connections
-        self._lock = make_lock()  # lets one thread at a time run calls that ranks answer together
+        self._lock = make_lock()  # One thread at a time runs calls in which ranks wait for each other.
         self._reservation = Reservation(client, workers)
-        self._references: list[distributed.Future] = []  # dask keeps the ranks as long as these exist
+        self._references: list[distributed.Future] = []  # dask keeps the ranks while these exist
         self._actors: list[Actor] = []
         self._drop_ranks = weakref.finalize(self, _drop, client, self._references)
 
@@ -104,7 +104,7 @@ class RankGroup:
 
     @property
     def epoch(self) -> int:
-        """The number of times that the ranks have been connected."""
+        """The number of times that the ranks have begun to connect."""
         return self._connections.epoch
 
     def check_open(self) -> None:
@@ -115,9 +115,9 @@ class RankGroup:
     # ------------------------------------------------------------------ life
 
     def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
-        """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all.
+        """Connect the ranks, and make each rank's matrix from its own input and from the arguments for all ranks.
 
-        `input_of` returns the input of a rank, or a future for it that is computed on the rank's worker.
+        `input_of(rank)` returns the input of a rank, or a future for it on the rank's worker.
         """
         inputs: list[Any] = []
         with self.exclusive():
@@ -134,7 +134,7 @@ class RankGroup:
                 rank_metadata = self.call_together(
                     group_tasks.open_rank, [(*common, argument(x), *arguments) for x in inputs]
                 )
-            finally:  # dask's exceptions keep the frames of its callers alive, and with them local variables
+            finally:  # Dask's exceptions keep the frames of the callers alive, and with them local variables.
                 release([x for x in inputs if isinstance(x, distributed.Future)])
             self._connections.are_open, self._operand = True, None
         close_client_at_exit(self)
@@ -151,13 +151,13 @@ class RankGroup:
         answers_of_workers(dict(zip(self.workers, self._references, strict=True)), self.timeout, self.remedy)
 
     def reconnect(self) -> None:
-        """Connect the ranks again if calls have failed since they were connected."""
+        """Connect the ranks again if a call has failed since they were connected."""
         if not self._connections.are_open:
             self.call_together(group_tasks.reopen_rank, [(self._open_ports(), self._secret)] * len(self.workers))
             self._connections.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
-        """Begin a new epoch: make every rank open a port, and return the addresses."""
+        """Begin a new epoch: let every rank open a port, and return the addresses."""
         self._connections.epoch += 1
         return tuple(self.call(group_tasks.open_port))
 
@@ -185,13 +185,13 @@ class RankGroup:
         Parameters
         ----------
         function : callable
-            Called on the workers, with the `Rank` and the further arguments of each rank.
+            Called on each worker, with its `Rank` and the rank's `arguments`.
         arguments : sequence of tuple, optional
-            The arguments of every rank.
+            A tuple of further arguments for each rank.
         ranks : iterable of int, optional
             The ranks that are called; by default all.
         name : str, optional
-            Identifies the calls, see `new_call`.
+            The name of the calls; by default a new one (`new_call`).
         on_poll : callable, optional
             Called repeatedly during the wait.
 
@@ -214,7 +214,7 @@ class RankGroup:
         return [calls.results[rank] for rank in called]
 
     def call_together(self, *args: Any, **options: Any) -> list[Any]:
-        """Call a function in which the ranks wait for each other, see `call`; if it fails, they have to reconnect."""
+        """`call` a function in which the ranks wait for each other. If it fails, the ranks have to reconnect."""
         try:
             return self.call(*args, **options)
         except BaseException:
@@ -222,7 +222,7 @@ class RankGroup:
             raise
 
     def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
-        """Call a function on the ranks whose workers are left, and return the results of those that answer in time."""
+        """Call a function on the remaining workers, and return the results, by rank, of those that answer in time."""
         name, left = new_call(function.__name__), self.remaining_workers()
         started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
         calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
@@ -232,7 +232,7 @@ class RankGroup:
         return calls.results
 
     def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
-        """Request something of a rank by a method of its actor. This does not wait for the answer."""
+        """Call a method of a rank's actor, without waiting. Return a future of the answer."""
 
         async def answer() -> Any:
             return await getattr(self._actors[rank], method)(*args)
@@ -245,7 +245,7 @@ class RankGroup:
     # ------------------------------------------------------------------ tasks
 
     def on_own_workers(self, parts: list[distributed.Future], name: str) -> list[distributed.Future]:
-        """Return futures of the parts on the workers of their ranks; dask moves the parts that are on other workers."""
+        """Return futures of the parts on their ranks' workers. Dask moves parts that are on other workers."""
         owners = self.client.who_has(self.wait_for_inputs(parts, name))
         moved = [
             part if self.workers[rank] in owners[part.key] else self.submit(entry_tasks.moved_part, rank, part)
@@ -280,7 +280,7 @@ class RankGroup:
                 raise lost
             self._check_signs_of_life(asked, self.ranks)
             raise_errors(futures, name)
-            if time.monotonic() >= next_check:  # more and more rarely: the scheduler logs each check
+            if time.monotonic() >= next_check:  # more and more rarely, because the scheduler logs each check
                 check_computable(self.client, futures, name)
                 next_check, delay = time.monotonic() + delay, 2 * delay
         return inputs
@@ -296,10 +296,10 @@ class RankGroup:
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
-        """Return, without waiting, a future for each part of a vector that the ranks keep; `names` are by rank."""
+        """Return a future for each part of a vector that the ranks keep, without waiting. `names` are by rank."""
         futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
         for future in futures:
-            # Dask drops a task that has not run if nobody refers to its future any more, and the vector would stay on
+            # Dask drops a task that has not run if nothing refers to its future any more; then the vector would stay on
             # the worker. With a callback, dask keeps the future until the task has run.
             future.add_done_callback(_keep_until_done)
         return futures
@@ -333,9 +333,9 @@ class RankGroup:
                     raise lost
 
     def _check_signs_of_life(self, asked: _Asked, ranks: Iterable[int]) -> None:
-        """Raise an error if a rank has been silent for too long. Otherwise, ask those that have answered again.
+        """Raise an error if a rank has been silent for too long. Ask ranks that have answered again, without waiting.
 
-        `asked` has the requests that were sent, with their times. This method does not wait for answers.
+        `asked` has the requests that were sent, with their times.
         """
         now = time.monotonic()
         for rank in ranks:
@@ -347,7 +347,7 @@ class RankGroup:
     # ------------------------------------------------------------------ losses and errors
 
     def error_of_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
-        """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
+        """Return the error for the first of these ranks (default: all) whose worker is lost, or None."""
         known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
         return next((WorkerLostError(rank, self.workers[rank], self.remedy) for rank in lost), None)
@@ -358,12 +358,13 @@ class RankGroup:
         return [address for address in self.workers if address in known]
 
     def _first_error(self, calls: Calls) -> Any:
-        """Return the error that made calls fail, and not the errors that other ranks raised in consequence."""
+        """Return the error that made the calls fail, rather than errors of other ranks that followed from it."""
         for error in calls.errors:
             if not isinstance(error, CommunicationError):
                 return error
         for error in calls.errors:
-            # A rank whose call has failed closes its connections too. So it is lost only if its call has not ended.
+            # A rank whose call has failed also closes its connections. So a rank is lost only if its call has not
+            # ended.
             if isinstance(error, RankLostError) and error.rank in calls.unfinished:
                 return WorkerLostError(error.rank, self.workers[error.rank], self.remedy)
         errors = sorted(calls.errors, key=lambda error: isinstance(error, RankLostError))
@@ -371,15 +372,18 @@ class RankGroup:
 
 
 def argument(value: Any) -> Any:
-    """Return what stands for an argument of a call: a future stands for what its worker has."""
+    """Return an argument of a call. A future becomes a `DaskResult`, which the worker replaces by its value."""
     return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
 
 
 def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
-    """Make dask drop ranks, without waiting. It is not enough to release the references: actors refer to themselves."""
+    """Make dask drop ranks, without waiting.
+
+    Releasing the references is not enough, because actors refer to themselves.
+    """
     with suppress(Exception):  # the client is closed
         client.loop.add_callback(client.cancel, references, asynchronous=True)
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Keep a future alive until it is done: as a callback, this refers to it, and does nothing else."""
+    """Do nothing. As a callback of a future, this function keeps it alive until it is done."""

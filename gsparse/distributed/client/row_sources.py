@@ -1,6 +1,6 @@
 """Sources of the rows of a distributed matrix: this process, files, functions, dask arrays, and other matrices.
 
-A matrix can be made from its source more than once. A result of sparse algebra is a matrix of its own on the same
+A matrix can be made from its source more than once. A result of sparse algebra is an independent matrix on the same
 workers. Its ranks share the connections of the first operand, which end when the last of these matrices is closed. If a
 task of one of these matrices fails, the next task of any of them connects the ranks again.
 """
@@ -33,7 +33,7 @@ Partition = str | Sequence[int]
 
 
 class RowSource(ABC):
-    """A source of the rows of a matrix: a matrix of this process, files, a function, a dask array, or other matrices.
+    """A source of the rows of a matrix, from which it can be made.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class RowSource(ABC):
     is_lasting : bool
         Whether the rows can be read again after the matrix has been closed, or a worker lost.
     operand : RankGroup or None
-        The group of a matrix on the same workers, from which they compute the rows.
+        The group of a matrix on the same workers, from which the rows are computed.
     remedy : str
-        What makes the matrix again after a worker was lost, as for `WorkerLostError`.
+        The end of an error message: how to make the matrix again after a worker was lost (`WorkerLostError`).
     """
 
     shape: tuple[int, int]
@@ -60,10 +60,10 @@ class RowSource(ABC):
 
     @abstractmethod
     def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        """Return what a worker makes its rows from: the rows, a future for them, a `RowLoader` or a `Computation`."""
+        """Return the input from which a worker makes its rows: the rows, a future, a `RowLoader` or a `Computation`."""
 
     def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
-        """Record that a matrix has been made from these rows, on the workers of a group."""
+        """Record that a matrix has been made from these rows on the workers of `rank_group`."""
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
@@ -84,7 +84,7 @@ class RowSource(ABC):
         return self, None, self.partition(partition, world_size)
 
     def partition(self, partition: Partition, world_size: int) -> RowPartition:
-        """Divide the rows among the ranks, as `distribute` describes it for its argument `partition`."""
+        """Divide the rows among the ranks. The argument `partition` of `distribute` describes the choices."""
         if not isinstance(partition, str):
             rows = RowPartition.from_bounds(partition, self.shape[0])
             if rows.world_size != world_size:
@@ -185,16 +185,15 @@ def stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array:
 
 
 def _converted_to_scipy(chunk: Any) -> Any:
-    """Convert an array of the package `sparse` to SciPy; return anything else as it is."""
+    """Convert an array of the package `sparse` to SciPy. Return any other object unchanged."""
     to_scipy: Callable[[], Any] | None = getattr(chunk, "to_scipy_sparse", None)
     return chunk if to_scipy is None else to_scipy()
 
 
 class ComputedRows(RowSource):
-    """Rows that the workers compute when a matrix is made from them for the first time.
+    """Rows that the workers compute when the first matrix is made from them.
 
-    Every further matrix made from this source copies its rows from the latest of these matrices, which must still be
-    open.
+    Each further matrix copies its rows from the latest of these matrices, which must still be open.
 
     Parameters
     ----------
@@ -206,7 +205,7 @@ class ComputedRows(RowSource):
     block_size : int
         As in `RowSource`.
     values_of : callable, optional
-        Returns the values of a slice of rows. They become the only argument beside the operands.
+        ``values_of(rows)`` returns the values of a slice of rows, which become the argument of the computation.
     """
 
     is_lasting = False
@@ -228,7 +227,7 @@ class ComputedRows(RowSource):
         self._group: RankGroup | None = None
 
     def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:
-        """Take the rows from the matrix of this group from now on."""
+        """From now on, copy the rows from the matrix of this group."""
         self._group, self._layout, self.operand, self._values_of = rank_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:
@@ -238,7 +237,7 @@ class ComputedRows(RowSource):
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
     ) -> tuple[RowSource, HostArray | None, RowPartition]:
-        """Choose a partition of the rows, which stay in the order that they have in the blocks."""
+        """Choose a partition of the rows, which keep their order in the blocks."""
         if reorder is not None or partition == "metis":
             raise ValueError(
                 "reorder and partition='metis' need the whole matrix, and this one was computed on its workers: use "
@@ -257,7 +256,7 @@ class ComputedRows(RowSource):
         return replace(self._computation, arguments=(self._values_of(rows),))
 
     def _rows_of_workers(self, group: RankGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
-        """Return a future for rows that lie on the workers of a group."""
+        """Return a future for rows that are copied from the workers of a group."""
         group.check_open()
         pieces = []
         for rank in group.ranks:
@@ -270,7 +269,7 @@ class ComputedRows(RowSource):
 
 
 def multiply(A: Any, B: Any) -> Any:
-    """Return A·B. Column j of A is given to the owner of row j of B first, which moves no row of A."""
+    """Return A·B. First, each column j of A is assigned to the owner of row j of B, which moves no row of A."""
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
     _check_together(A, B)
@@ -292,19 +291,19 @@ def combine(A: Any, B: Any, operation: str) -> Any:
 
 
 def scale(A: Any, operation: str, *factors: Any) -> Any:
-    """Return the "negative" of a matrix, or the "multiple" or the "quotient" of the matrix and a number."""
+    """Return the "negative" of a matrix, or the "multiple" or "quotient" of a matrix and a number."""
     for factor in factors:
         check_factor(factor)
     return _result(A, operation, (A,), A._layout, *factors)
 
 
 def transpose(A: Any, operation: str) -> Any:
-    """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
+    """Return the "transpose" or the "adjoint" of a matrix, as a distributed matrix."""
     return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
 
 
 def _check_together(A: Any, B: Any) -> None:
-    """Raise an error if the workers cannot compute with both matrices."""
+    """Raise an error if the matrices are on different workers, or their rows were permuted differently."""
     if A._rank_group.workers != B._rank_group.workers:
         raise ShapeError(
             f"the matrices lie on different workers, or on the same ones in another order, {A._rank_group.workers} and "
@@ -324,7 +323,7 @@ def _layout(rows: RowPartition, columns: RowPartition, permutation: npt.NDArray[
 
 
 def _result(A: Any, operation: str, operands: tuple[Any, ...], layout: VectorLayout, *arguments: Any) -> Any:
-    """Return the result of an operation as a matrix on the workers of A."""
+    """Return the result of an operation, as a distributed matrix on the workers of A."""
     for operand in operands:
         operand._rank_group.check_open()
     sizes = {operand._source.block_size for operand in operands}

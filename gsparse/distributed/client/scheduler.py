@@ -1,4 +1,4 @@
-"""Requests to dask's scheduler, the reservation of workers, and what the client waits for: calls, futures, workers."""
+"""Requests to dask's scheduler, reservations of workers, and waits of the client for calls, futures and workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gsparse.errors import CommunicationError, WorkerLostError
 
 T = TypeVar("T")
 
-# The key of dask's configuration with the time limit for answers of the scheduler.
+# The key of dask's configuration for the time limit of the scheduler's answers.
 _TIMEOUT_KEY = "distributed.comm.timeouts.connect"
 
 
@@ -39,9 +39,9 @@ def check_running(client: distributed.Client) -> None:
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
-    """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
+    """Return the workers that the scheduler knows, by address. Raise an error if it does not answer.
 
-    `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
+    `Client.scheduler_info` is not used, because a periodic callback may replace its answer by one without workers.
     """
     check_running(client)
     workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
@@ -49,7 +49,7 @@ def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
 
 
 def within_time_limit(client: distributed.Client, request: Callable[..., Awaitable[T]], **arguments: Any) -> T:
-    """Return what the scheduler answers to a request within the time that dask's configuration allows it.
+    """Return the scheduler's answer to a request, within the time limit of dask's configuration.
 
     Raises
     ------
@@ -71,22 +71,22 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
 
 
 def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tuple[str, str] | None:
-    """Return a task for which others wait and that cannot run, because the workers on which it may run are gone.
+    """Return a task that cannot run because its workers are gone, if one of the wanted results depends on it.
 
     Parameters
     ----------
     client : distributed.Client
     keys : iterable
-        The keys of the tasks whose results are wanted, and which may wait for such a task.
+        The keys of the tasks whose results are wanted.
 
     Returns
     -------
     (str, str) or None
-        Its key, and the addresses of the workers. None if there is no such task, or if the scheduler does not run
-        functions of clients.
+        The key of the task, and the addresses of its workers. None if there is no such task, or if the scheduler does
+        not run functions of clients.
     """
 
-    # The scheduler's process may not have gsparse installed. Dask sends a nested function by its code, not by its name.
+    # The scheduler's process may not have gsparse installed. Dask sends a nested function as code, not by its name.
     def find(wanted: set[Any], dask_scheduler: Any) -> tuple[str, str] | None:
         for task in dask_scheduler.unrunnable:
             reached = {task}
@@ -105,12 +105,12 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
     return None
 
 
-# Groups of workers that have been opened.
+# The groups of workers for which `close_client_at_exit` was called.
 _groups: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def close_client_at_exit(group: Any) -> None:
-    """Close the client of a group of workers at exit, if the group is still open then.
+    """Let the process close the client of a group of workers at exit, if the group is still open then.
 
     Otherwise, dask would close its clusters before the clients, and warn that computed tasks are lost with the workers.
     """
@@ -126,21 +126,20 @@ def _close_clients() -> None:
 
 # Seconds of waiting for a worker after which a warning states the reason.
 _WARN_AFTER = 1.0
-# The key of dask's configuration with the time after which a lock expires whose holder has died.
+# The key of dask's configuration for the time after which a lock expires if its holder has died.
 _LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
 # The workers that the calls of this thread, or of this task of asyncio, have reserved.
 _reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
 
 
 class Reservation:
-    """Reserves the workers of a matrix while a block runs, so that the ranks of no other matrix run together on them.
+    """Reserves the workers of a matrix for a block, so that calls of two matrices never wait for each other.
 
-    A GPU runs the kernels of two solves one after the other. If the ranks of two matrices were interleaved on some
-    workers, each could wait for the other one for ever. So a lock of dask is acquired for each worker. Such a lock
-    expires after its holder has died, which a MultiLock of dask does not. First, the locks that are free are acquired,
-    by requests that are all sent at the same time. If some are not free, the acquired ones are released again, and all
-    are acquired one by one in the order of the addresses. All clients use this order, so two of them never wait for
-    each other.
+    A GPU runs the kernels of two solves one after the other. If calls of two matrices were interleaved on some workers,
+    each could wait for the other forever. So a dask lock is acquired for each worker. Such a lock expires if its holder
+    dies, which dask's MultiLock does not. First, all locks are requested at the same time. If some are not free, the
+    acquired ones are released, and all locks are acquired one by one in the order of the addresses. All clients use
+    this order, so two clients never wait for each other.
 
     Parameters
     ----------
@@ -156,7 +155,7 @@ class Reservation:
 
     @contextmanager
     def held(self, timeout: float) -> Iterator[None]:
-        """Reserve the workers while the block runs. One thread at a time may do so.
+        """Reserve the workers while the block runs. Only one thread at a time may do so.
 
         Parameters
         ----------
@@ -167,7 +166,7 @@ class Reservation:
         ------
         CommunicationError
             If another client does not release a worker in time, if the scheduler does not answer, or if this thread has
-            reserved a worker already: a callback of a solve that asks for the same workers would wait for itself.
+            reserved a worker already. (A callback of a solve would otherwise wait for its own solve.)
         """
         reserved_before, addresses = _reserved_here.get(), frozenset(self._workers)
         if reserved_before & addresses:
@@ -186,7 +185,7 @@ class Reservation:
             _reserved_here.reset(token)
 
     def close(self) -> None:
-        """Stop the refreshing of the locks, which would go on as long as the client."""
+        """Stop refreshing the locks. Otherwise, they would be refreshed as long as the client exists."""
         locks, self._locks = self._locks, []
         for lock in locks:
             if hasattr(lock, "refresh_callback"):
@@ -210,19 +209,19 @@ class Reservation:
                     acquired.append(lock)
         except BaseException:
             self._release(acquired)
-            self.close()  # a request that was interrupted may still get a lock, which then expires
+            self.close()  # An interrupted request may still get a lock, which then expires.
             raise
         return acquired
 
     async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
-        """Acquire those of the locks that are free, and return them."""
+        """Acquire those locks that are free, and return them."""
         if self._last_release is not None:
             await asyncio.shield(asyncio.wrap_future(self._last_release))
         is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
         return list(compress(locks, is_acquired))
 
     def _release(self, locks: Iterable[distributed.Lock]) -> None:
-        """Release locks, without waiting. A scheduler that has been stopped receives the requests when it continues."""
+        """Release locks, without waiting. If the scheduler is suspended, it receives the requests when it continues."""
 
         async def release() -> None:
             await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
@@ -260,11 +259,11 @@ class Calls:
     Attributes
     ----------
     results : dict
-        What the calls have returned, by rank.
+        The results of the calls, by rank.
     errors : list of exception
-        What they have raised, in the order of arrival.
+        The errors of the calls, in the order of arrival.
     unfinished : set of int
-        The ranks whose calls have not ended. Those that were cut off stay there: their workers may be lost.
+        The ranks whose calls have not ended. Ranks that were cut off remain in it, because their workers may be lost.
     """
 
     def __init__(self, calls: dict[int, Future[Any]]) -> None:
@@ -275,11 +274,11 @@ class Calls:
 
     @property
     def is_running(self) -> bool:
-        """Whether some call has neither ended nor been cut off."""
+        """Whether at least one call has neither ended nor been cut off."""
         return bool(self._running)
 
     def wait(self, seconds: float) -> None:
-        """Wait until some call ends, for at most this time."""
+        """Wait until a call ends, but at most this time."""
         if not self._running:
             time.sleep(seconds)
         for future in wait(self._running, seconds, FIRST_COMPLETED).done:
@@ -296,7 +295,7 @@ class Calls:
                 self.errors.append(error)
 
     def cut_off(self, ranks: Iterable[int]) -> None:
-        """Expect no answer from ranks whose actors are gone."""
+        """Stop waiting for ranks whose actors are gone."""
         for future in [future for future, rank in self._running.items() if rank in ranks and not future.done()]:
             self._cut_off(self._running.pop(future), "dask has dropped the rank")
 
@@ -306,24 +305,24 @@ class Calls:
 
 
 def new_call(name: str) -> str:
-    """Return a name for the calls of a function on all ranks."""
+    """Return a new name for the calls of a function on all ranks."""
     return f"gsparse-{name}-{uuid.uuid4().hex}"
 
 
 def release(futures: list[distributed.Future]) -> None:
-    """Release futures now and empty the list. Otherwise dask would release them only at garbage collection."""
+    """Release futures now, and empty the list. Without this, dask would release them only at garbage collection."""
     while futures:
         futures.pop().release()
 
 
 def wait_for(futures: Sequence[distributed.Future], seconds: float) -> None:
-    """Wait until all futures have ended, for at most this time. Their client need not be dask's default one."""
+    """Wait until all futures are done, but at most this time. Their client need not be dask's default client."""
     with suppress(TimeoutError, CancelledError), futures[0].client.as_current():
         distributed.wait(futures, timeout=seconds)
 
 
 def raise_errors(futures: Iterable[distributed.Future], name: str) -> None:
-    """Raise the error of a future that has failed, or has been lost with a worker; `name` says what it is a part of."""
+    """Raise the error of a future that has failed or was lost with a worker. `name` names the object in messages."""
     for future in futures:
         if future.status == "error":
             future.result()
@@ -332,10 +331,10 @@ def raise_errors(futures: Iterable[distributed.Future], name: str) -> None:
 
 
 def check_computable(client: distributed.Client, futures: Iterable[distributed.Future], name: str) -> None:
-    """Raise CommunicationError for a future that dask cannot compute because the only workers that may do so are gone.
+    """Raise CommunicationError if dask cannot compute a future, because the only workers that may do so are gone.
 
-    Dask would wait for ever. This is so with the result of a solve whose worker is gone. `name` says what the futures
-    are parts of.
+    Dask would wait forever. An example is the result of a solve whose worker is gone. Messages use `name` for the
+    object of which the futures are parts.
     """
     found = task_without_worker(client, (future.key for future in futures if future.status == "pending"))
     if found is not None:
@@ -347,12 +346,13 @@ def check_computable(client: distributed.Client, futures: Iterable[distributed.F
 
 
 def answers_of_workers(futures: Mapping[str, distributed.Future], timeout: float, remedy: str = "") -> None:
-    """Wait until each worker has run its task, given by its address.
+    """Wait until each worker has run its task. `futures` has the tasks by the workers' addresses.
 
     Raises
     ------
     CommunicationError, WorkerLostError
-        If a worker does not do so within `timeout` seconds, or is gone. `remedy` is that of `WorkerLostError`.
+        If a worker is lost, or has not run its task after `timeout` seconds. `remedy` is the argument of
+        `WorkerLostError`.
     """
     end = time.monotonic() + timeout
     while unfinished := {worker: future for worker, future in futures.items() if not future.done()}:

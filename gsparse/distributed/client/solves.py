@@ -33,14 +33,14 @@ Report = dict[str, float]
 
 
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
-    """A preconditioner that the workers make.
+    """A preconditioner on the workers of a distributed matrix.
 
-    They make multigrid together. For every other preconditioner, each worker uses its own diagonal block only, which
-    is block Jacobi over the workers. The more workers there are, the more iterations a solve needs. ``print(M)`` shows
-    the levels of multigrid.
+    The workers set up multigrid together. For every other preconditioner, each worker uses only its own diagonal block,
+    which is block Jacobi over the workers: with more workers, a solve needs more iterations. ``print(M)`` shows the
+    levels of multigrid.
 
-    The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
-    else, SciPy's solvers included, it is a linear operator. Each product sends its vector to the workers and back,
+    Solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For all other code,
+    including SciPy's solvers, it is a linear operator. Each of its products sends the vector to the workers and back,
     which takes milliseconds.
 
     Parameters
@@ -49,15 +49,15 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     name : str
         Name of the preconditioner in `gsparse.linalg`.
     arguments : dict
-        All of its arguments but the matrix.
+        All arguments of the preconditioner except the matrix.
 
     Raises
     ------
     ShapeError
-        If an argument that has a row for each row of the matrix, such as `B`, has another number of rows.
+        If an argument such as `B` must have as many rows as the matrix, but has not.
     FactorizationError, CommunicationError, WorkerLostError
-        If the set-up of multigrid fails, which runs at once. Other preconditioners are made in the first solve, which
-        then raises their errors.
+        If the set-up of multigrid, which runs at once, fails. Other preconditioners are set up in the first solve,
+        which then raises their errors.
     """
 
     def __init__(self, matrix: Any, name: str, arguments: dict[str, Any]) -> None:
@@ -86,10 +86,10 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return repr(self) if self._summary is None else self._summary.table
 
     def specification(self) -> solve_tasks.PreconditionerSpec:
-        """Return the description by which the ranks find the preconditioner.
+        """Return the specification with which the ranks find the preconditioner.
 
-        If they make it together, and have not made it for these connections yet, they make it first. The caller has
-        reserved the workers (`RankGroup.exclusive`) and connected them.
+        If the ranks must set it up together, and have not done so since they were last connected, they do so now. The
+        caller has reserved the workers (`RankGroup.exclusive`) and connected them.
         """
         matrix = self.matrix
         made_in = matrix._preconditioner_epochs.get(self._spec.key)
@@ -98,25 +98,25 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return self._spec
 
     def _set_up(self) -> None:
-        """Let the ranks make the preconditioner together."""
+        """Let the ranks set up the preconditioner together."""
         group, layout = self.matrix._rank_group, self.matrix._layout
         parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
         rows = [(self._spec, {key: part[rank] for key, part in parts.items()}) for rank in group.ranks]
         self._take_over(group.call_together(solve_tasks.set_up, rows))
 
     def update(self, A: Any) -> DistributedPreconditioner:
-        """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
+        """Compute the preconditioner again for a matrix with other values, to which it then belongs.
 
         Parameters
         ----------
         A : DistributedMatrix
-            A matrix with the same structure on the same workers, such as ``A.with_data(values)``. Close the matrix to
-            which this preconditioner belongs only afterwards: if it is closed, multigrid is set up from the beginning.
+            A matrix with the same structure on the same workers, such as ``A.with_data(values)``. Do not close the old
+            matrix before the update: otherwise, multigrid is set up from the beginning.
 
         Returns
         -------
         DistributedPreconditioner
-            This object, which has changed.
+            This object, updated.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return self
 
     def _take_over(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
-        """Keep the summary of rank 0, and issue its warnings here."""
+        """Store the summary of rank 0, and issue its warnings in this process."""
         group = self.matrix._rank_group
         self._summary = summaries[0]
         self.matrix._preconditioner_epochs[self._spec.key] = group.epoch
@@ -193,16 +193,16 @@ def run(
     callback: Callable[[Any], Any] | None = None,
     preconditioner: DistributedPreconditioner | None = None,
 ) -> Any:
-    """Run a solver on all ranks, and return its result, in NumPy arrays, or in dask arrays if b is one.
+    """Run a solver on all ranks, and return its result. Its vectors are dask arrays if b is one, else NumPy arrays.
 
     Parameters
     ----------
     A : DistributedMatrix
     solve : SolveSpec
     b : ndarray, dask.array.Array or None
-        The right-hand side, with an entry for each row; None for a start that the solver chooses.
+        The right-hand side, with an entry for each row. For eigensolvers, the start; None lets the solver choose.
     vectors : dict of str to ndarray, dask.array.Array or None
-        Further vectors, with an entry for each column, by their argument of the solver.
+        Further vectors, with an entry for each column, by the names of the solver's parameters.
     callback : callable, optional
     preconditioner : DistributedPreconditioner, optional
     """
@@ -221,7 +221,7 @@ def run(
         arguments = [(name, solve, {key: argument(of[rank]) for key, of in parts.items()}) for rank in rank_group.ranks]
         solutions = rank_group.call_together(solve_tasks.run_solve, arguments, name=name, on_poll=handler)
         solution: solve_tasks.RankSolution = solutions[0]
-        if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
+        if handler is not None and solve.reports_progress:  # The last report was sent before the end of the solve.
             handler.show(solution.report())
     parts_of_all = [list(parts) for parts in zip(*(one.vectors for one in solutions), strict=True)]
     if not solve.keeps_results:
@@ -234,13 +234,13 @@ def run(
 
 
 def _parts(A: Any, x: Any, partition: RowPartition, name: str) -> list[Any]:
-    """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
+    """Return each rank's part of a vector: an array, or a future for a chunk of a dask array."""
     layout, client, x = A._layout, A.client, x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
     if not is_dask(x):
         return list(layout.split(x, partition))
     chunks = divided(layout.in_block_order(x), partition)
-    if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
+    if all(chunk.key in client.futures for chunk in chunks):  # they are computed already, or being computed
         futures = [distributed.Future(chunk.key, client) for chunk in chunks]
     else:
         futures = client.compute(chunks)
@@ -248,10 +248,10 @@ def _parts(A: Any, x: Any, partition: RowPartition, name: str) -> list[Any]:
 
 
 class _MessageHandler:
-    """Handles the messages that the ranks of a solve have sent, whenever it is called.
+    """Handles the messages of the ranks of a solve. It is called repeatedly during the solve.
 
-    It shows reports in the progress bar. When all ranks have sent their parts of a vector, it runs the user's callback
-    and answers whether the solve continues.
+    It shows reports in the progress bar. When all ranks have sent their parts of a vector, it runs the user's callback,
+    and tells the ranks whether the solve continues.
     """
 
     def __init__(
@@ -306,13 +306,13 @@ def eigenpairs_on_workers(A: Any, name: str, options: dict[str, Any]) -> Any:
     name : str
         Name of the eigensolver in `gsparse.linalg`.
     options : dict
-        All of its arguments but the matrix.
+        All arguments of the eigensolver except the matrix.
 
     Returns
     -------
     tuple, array or NotImplemented
-        What the eigensolver returns. NotImplemented stands for arguments that ranks cannot take, with which the
-        eigensolver has to run in this process.
+        The result of the eigensolver. NotImplemented if the ranks do not support the arguments, so that the eigensolver
+        has to run in this process.
     """
     match METHODS[name].start:
         case "X":
@@ -323,7 +323,7 @@ def eigenpairs_on_workers(A: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def _from_block(A: Any, name: str, options: dict[str, Any]) -> Any:
-    """Run an eigensolver that begins with a block of vectors, or return NotImplemented."""
+    """Run an eigensolver that starts from a block of vectors, or return NotImplemented."""
     X, B, M, Y = (options.pop(name) for name in "XBMY")
     preconditioner = A._own_preconditioner(M)
     if B is not None or (M is not None and preconditioner is None) or not _fits(A.shape, X, Y):
@@ -338,7 +338,7 @@ def _from_block(A: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def _from_vector(A: Any, name: str, options: dict[str, Any]) -> Any:
-    """Run an eigensolver that begins with one vector, or return NotImplemented."""
+    """Run an eigensolver that starts from one vector, or return NotImplemented."""
     n, v0 = A.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
     is_device_array = v0 is not None and device_of(v0) is not None
@@ -357,7 +357,7 @@ def _from_vector(A: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:
-    """Return whether the blocks can be split for the ranks, and are small compared with the matrix."""
+    """Return whether the blocks can be split among the ranks, and are small compared with the matrix."""
     blocks = [block for block in (X, Y) if block is not None]
     if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
         return False
@@ -366,7 +366,7 @@ def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:
 
 
 def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
-    """Issue the warning of `lobpcg` in this process: the workers have only written it to their logs."""
+    """Issue the warning of `lobpcg` in this process. On the workers, it only reached their logs."""
     tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
     if not np.max(norms) <= tol:
         warnings.warn(unconverged(norms, tol), UserWarning, stacklevel=6)

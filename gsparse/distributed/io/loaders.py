@@ -21,7 +21,9 @@ Source = str | PathLike[str] | Callable[[int, int], Any]
 
 
 class RowLoader:
-    """Reads ranges of rows of a matrix. It can be pickled and holds no rows; its constructor reads only file headers.
+    """Reads ranges of rows of a matrix.
+
+    It holds no rows and can be pickled. The constructor reads only the headers of files.
 
     Parameters
     ----------
@@ -32,7 +34,7 @@ class RowLoader:
           not compressed. A file in another format is loaded as a whole.
         - Matrix Market ``.mtx``, ``.mtx.gz`` and ``.mtx.bz2``. All lines are read for any range of rows, a few
           megabytes at a time.
-        - A callable ``source(lo, hi)`` returns the rows from lo up to, but not including, hi, as anything that
+        - A callable ``source(lo, hi)`` that returns the rows from lo up to, but not including, hi, in any form that
           `scipy.sparse.csr_array` accepts. It must also work if lo equals hi.
     shape : (int, int)
         Shape of the whole matrix.
@@ -40,12 +42,13 @@ class RowLoader:
     Attributes
     ----------
     dtype : numpy dtype or None
-        The common dtype of all files, to which their rows are converted; None for a callable, whose dtype is kept.
+        The common dtype of all files, to which rows are converted; None for a callable, whose dtype is not changed.
 
     Raises
     ------
     ShapeError
-        If the sources do not have that shape together, there are none, or a callable is not the only one.
+        If the stacked sources do not have that shape, if there are no sources, or if there is a callable and another
+        source.
     TypeError
         If `sources` is a single path or callable instead of a list.
     FileNotFoundError, FileFormatError, DeviceMemoryError
@@ -95,7 +98,7 @@ class RowLoader:
         return rows.astype(rows.dtype if self.dtype is None else self.dtype, copy=False)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of these rows; None if it is known only after reading the rows.
+        """Return the number of entries in each of these rows; None if that would need reading the rows.
 
         Raises
         ------
@@ -135,7 +138,7 @@ class RowLoader:
         return permutation
 
     def _covering(self, lo: int, hi: int) -> list[tuple[Reader, int, int]]:
-        """Return the readers that hold these rows, each with the range in its own row numbers; at least one reader."""
+        """Return the readers that hold these rows, each with the range of its own row numbers; at least one reader."""
         if not 0 <= lo <= hi <= self.shape[0]:
             raise ShapeError(f"rows {lo} to {hi} are not all among the {self.shape[0]} of the matrix")
         spans = [(max(lo, a) - a, min(hi, b) - a) for a, b in pairwise(self._bounds)]
@@ -145,7 +148,7 @@ class RowLoader:
 
 @dataclass(frozen=True)
 class _CallableReader:
-    """A reader that calls a function for the rows of the whole matrix."""
+    """A reader that calls the user's function for rows."""
 
     source: Callable[[int, int], Any]
     shape: tuple[int, int]

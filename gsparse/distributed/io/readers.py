@@ -1,4 +1,4 @@
-"""Readers of some rows of a matrix in a file, without the other rows: SciPy's ``.npz`` format and Matrix Market."""
+"""Readers that read some rows of a matrix in a file: SciPy's ``.npz`` format and Matrix Market."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gsparse.errors import FileFormatError
 from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
 
-# Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: for each row of the file, its number before rows
-# were permuted; and the number of the file's first row after that.
+# Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: the original number of each row of the file, and
+# the number of the file's first row after the permutation.
 PERMUTATION, FIRST_ROW = "permutation", "first_row"
 
 # Number of bytes that are read at a time.
@@ -39,21 +39,21 @@ class Reader(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Return the dtype of the values; None if it is known only after reading rows."""
+        """Return the dtype of the values; None if finding out needs reading rows."""
         ...
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
-        """Return the rows from lo up to, but not including, hi, with checked indices."""
+        """Return the rows from lo up to, but not including, hi, after a check of their indices."""
         ...
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of the rows; None if it is known only after reading the rows."""
+        """Return the number of entries in each of the rows; None if that would need reading the rows."""
         ...
 
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
-        """Return the number of the first row, and for each row its number before rows were moved.
+        """Return the number of the first row after the permutation, and the original number of each row.
 
-        Return None if no row was moved, or the file is not one of a checkpoint.
+        Return None if rows were not permuted, or the file does not belong to a checkpoint.
         """
         ...
 
@@ -79,7 +79,7 @@ def open_file(path: Path) -> Reader:
 
 @dataclass(frozen=True)
 class _Npz:
-    """A file of `scipy.sparse.save_npz`. Of CSR, only the rows are read; other formats are loaded whole and sliced."""
+    """A file of `scipy.sparse.save_npz`. For CSR, only the rows are read; other formats are loaded whole and sliced."""
 
     writer: ClassVar = npz.WRITER
 
@@ -163,7 +163,7 @@ def _check_lengths(headers: dict[str, npz.ArrayHeader], num_rows: int) -> None:
 
 
 def _read_range(file: IO[bytes], name: str, start: int, stop: int) -> npt.NDArray[Any]:
-    """Read elements `start` up to `stop` of a vector, and as little as possible of the elements before them."""
+    """Read the elements from `start` up to `stop` of a vector. Earlier elements are skipped if possible."""
     with _member(file, f"{name}.npy") as stream:
         shape, dtype = npz.array_header(stream, name)
         if len(shape) != 1 or stop > shape[0]:
@@ -185,7 +185,7 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     """Open a member of an archive at its first byte."""
     with zipfile.ZipFile(file) as archive:
         info = archive.getinfo(name)
-        if info.compress_type == zipfile.ZIP_STORED:  # yield the file itself, in which seeking reads nothing
+        if info.compress_type == zipfile.ZIP_STORED:  # not compressed: seeking in the file itself reads nothing
             file.seek(info.header_offset + 26)
             name_and_extra = struct.unpack("<HH", file.read(4))
             file.seek(sum(name_and_extra), os.SEEK_CUR)
@@ -200,9 +200,9 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 @dataclass(frozen=True)
 class _MatrixMarket:
-    """A file in NIST's text format. The entries have any order, so the whole file is read for each range of rows.
+    """A Matrix Market file. Its entries may have any order, so the whole file is read for each range of rows.
 
-    It is read in chunks of lines. SciPy parses each chunk like a file of its own. A dense array is read at once.
+    It is read in chunks of lines, each of which SciPy parses like a complete file. A dense array is read at once.
     """
 
     writer: ClassVar = matrix_market.WRITER
@@ -241,7 +241,7 @@ class _MatrixMarket:
         return part.row[is_selected] - lo, part.col[is_selected], part.data[is_selected]
 
     def _parts(self, empty: bool) -> Iterator[sp.coo_array]:
-        """Yield matrices whose sum is the matrix. The first one has its dtype and no entries."""
+        """Yield matrices whose sum is the matrix. The first one has no entries, and the dtype of the matrix."""
         yield matrix_market.without_entries(self.header)
         if empty:
             return
@@ -259,18 +259,18 @@ class _MatrixMarket:
             raise ValueError(f"it holds {num_read:,} entries of {self.header.num_lines:,}")
 
     def _parse(self, first: int, count: int, lines: bytes) -> Any:
-        """Parse lines as a file of their own, whose first entry is number `first` of the whole file."""
+        """Parse lines like a complete file. Their first entry is entry number `first` of the file."""
         (num_rows, num_cols), field, symmetry = self.shape, self.header.field, self.header.symmetry
         header = f"%%MatrixMarket matrix coordinate {field} {symmetry}\n{num_rows} {num_cols} {count}\n"
         try:
             return matrix_market.parse(BytesIO(header.encode() + lines))
         except (ValueError, OverflowError) as error:
-            # SciPy's message has the number of a line in the chunk, after two lines of header.
+            # SciPy's message has a line number in the chunk, whose header has two lines.
             text = re.sub(r"Line (\d+)", lambda match: f"entry {first + int(match[1]) - 2}", str(error))
             raise ValueError(text) from error
 
 
-# The readers by the suffix of the file's name.
+# The readers, by the suffix of the file name.
 _READERS: dict[str, type[_Npz | _MatrixMarket]] = {
     ".npz": _Npz,
     **dict.fromkeys((".mtx", ".mtx.gz", ".mtx.bz2"), _MatrixMarket),

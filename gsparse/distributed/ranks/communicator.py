@@ -20,7 +20,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import CommunicationError, RankLostError
 
-# The seconds for which a rank may be silent by default.
+# The default time, in seconds, for which a rank may be silent.
 TIMEOUT = 60.0
 
 Buffers = Mapping[int, Array]
@@ -31,7 +31,8 @@ _CHECK_INTERVAL = 0.05
 _BUSY_SECONDS, _POLL_INTERVAL = 2e-3, 5e-5
 
 
-# Let another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of no time does the same there.
+# Lets another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of zero seconds does the same
+# there.
 yield_cpu: Callable[[], Any] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
@@ -43,7 +44,8 @@ def bytes_of(values: npt.NDArray[Any]) -> memoryview:
 class Communicator(ABC):
     """The connection of one rank to the other ranks of its group. All ranks call the same methods in the same order.
 
-    A ``with`` block closes it at its end. If the block raises an exception, the other ranks are aborted first.
+    The end of a ``with`` block closes the communicator. If the block raises an exception, the other ranks are aborted
+    first.
 
     Attributes
     ----------
@@ -52,13 +54,13 @@ class Communicator(ABC):
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     is_queued : bool
-        Whether calls with arrays of a GPU only queue work on its current stream, so that they can be part of a CUDA
+        Whether calls with arrays of a GPU only queue work on its current stream, and can therefore be part of a CUDA
         graph.
     uses_second_stream : bool
-        Whether a product with ghosts, and their exchange, are queued on a second stream of a GPU, beside the product
-        with the diagonal block.
+        Whether the exchange of ghosts, and the product with them, are queued on a second stream of a GPU, parallel to
+        the product with the diagonal block.
     is_stuck : bool
-        Whether closing or aborting has not finished in time. The resources are then freed only when the process ends.
+        Whether closing or aborting did not finish in time. Its resources are then freed only when the process ends.
 
     Examples
     --------
@@ -92,19 +94,20 @@ class Communicator(ABC):
         Returns
         -------
         Communicator
-            This one if it takes arrays of the device; otherwise one that copies them through host memory.
+            The same communicator if it takes arrays of the device; otherwise a communicator that copies arrays through
+            host memory.
         """
         return self if device.is_host else StagedCommunicator(self, device)
 
     def check(self, ranks: Sequence[int] | None = None) -> None:  # noqa: B027  (not abstract: one rank alone loses nobody)
         """Raise an error if another rank is known to be lost, or to have called `abort`.
 
-        A rank that has made its last call and has closed its communicator counts as lost.
+        A rank that has closed its communicator after its last call also counts as lost.
 
         Parameters
         ----------
         ranks : sequence of int, optional
-            The ranks that matter; by default all.
+            The ranks to check; by default all.
 
         Raises
         ------
@@ -112,21 +115,21 @@ class Communicator(ABC):
         """
 
     def wait(self, is_done: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:
-        """Wait for work that may depend on other ranks; raise an error if one of them is lost.
+        """Wait for work that may depend on other ranks. Raise an error if one of these ranks is lost.
 
         Parameters
         ----------
         is_done : callable
             Returns, without waiting, whether the work is done.
         ranks : sequence of int, optional
-            The ranks on which the work depends; `is_done` may change it. By default, these are all ranks.
+            The ranks on which the work depends; by default all. `is_done` may change the sequence.
 
         Raises
         ------
         CommunicationError
             If a rank has called `abort`, or the work is not done after `timeout` seconds.
         RankLostError
-            If one of these ranks is lost.
+            If a rank in `ranks` is lost.
         """
         began = time.monotonic()
         next_check = began + _CHECK_INTERVAL
@@ -136,7 +139,7 @@ class Communicator(ABC):
                 try:
                     self.check(ranks)
                 except RankLostError as error:
-                    if is_done():  # the rank has made its last call, and has closed its communicator
+                    if is_done():  # The lost rank has closed its communicator after its last call.
                         return
                     if ranks is None or error.rank in ranks:
                         raise
@@ -148,21 +151,21 @@ class Communicator(ABC):
 
     @abstractmethod
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        """Begin to send arrays to other ranks, and return a callable that waits for the arrays that they send.
+        """Begin to send arrays to other ranks, and return a callable that waits until their arrays have arrived.
 
         Parameters
         ----------
         sends : mapping of rank to array
             Contiguous arrays, by the rank that receives them. They must not change until the exchange is complete.
         receives : mapping of rank to array
-            Contiguous arrays to be filled, by the rank that sends their values. Size and dtype must be those of the
-            array that is sent.
+            Contiguous arrays to be filled, by the rank that sends their values. They have the size and the dtype
+            of the arrays that are sent.
 
         Returns
         -------
         callable
-            Waits until all arrays of `receives` are filled; if `is_queued`, only the GPU's current stream waits. It has
-            to be called before any other method.
+            Waits until all arrays of `receives` are filled; if `is_queued`, only the GPU's current stream waits. Call
+            it before any other method.
 
         Raises
         ------
@@ -172,7 +175,7 @@ class Communicator(ABC):
         """
 
     def bind_exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], Callable[[], None]]:
-        """Return a callable that begins this exchange each time it is called, as `exchange` does.
+        """Return a callable without parameters that begins this exchange each time it is called.
 
         Parameters
         ----------
@@ -182,7 +185,7 @@ class Communicator(ABC):
         Returns
         -------
         callable
-            It returns what `exchange` returns.
+            Like `exchange`, it returns a callable that waits until the exchange is complete.
         """
         return partial(self.exchange, sends, receives)
 
@@ -206,12 +209,12 @@ class Communicator(ABC):
         Parameters
         ----------
         values : sequence of numbers, or ndarray, of length k
-            A few finite numbers on the host, as many and of the same dtype on each rank.
+            A few finite numbers on the host. Length and dtype must be the same on each rank.
 
         Returns
         -------
         ndarray, shape (number of ranks, k)
-            The same one on each rank.
+            The same array on each rank.
 
         Raises
         ------
@@ -235,7 +238,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free the resources of this rank's end. No method may be called afterwards."""
+        """Free the resources of this rank's communicator. No method may be called afterwards."""
 
     def __enter__(self) -> Communicator:
         return self

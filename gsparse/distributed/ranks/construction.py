@@ -1,4 +1,4 @@
-"""The matrix of a group of processes that were started by others, from the rows that each of them has."""
+"""A matrix from the rows of several processes that another program has started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matrix_from_own_rows(
     device: str | Device | None,
     options: dict[str, Any],
 ) -> RankMatrix:
-    """Make the matrix whose consecutive blocks of rows the ranks have. All ranks call this at the same time.
+    """Make a matrix whose consecutive blocks of rows the ranks have. All ranks must call this together.
 
     If an argument of one rank is wrong, that rank raises the error, and the others raise `CommunicationError` with its
     message. The communicator is then closed.
@@ -39,7 +39,7 @@ def matrix_from_own_rows(
             raise ShapeError(f"own_columns must not be negative, got {own_columns}")
         block, rank_device = sp.csr_array(rows), _chosen_device(device, communicator, local_rank)
         row = (*block.shape, -1 if own_columns is None else index(own_columns))
-        # For each rank: these three, and whether it has a GPU.
+        # One row per rank: its numbers of rows, columns and own columns, and whether it has a GPU.
         table = communicator.table(np.array([*row, isinstance(rank_device, GpuDevice)], np.int64))
         row_partition, column_partition = _partitions(table)
         with rank_device.active():
@@ -53,7 +53,10 @@ def matrix_from_own_rows(
 
 
 def _chosen_device(device: str | Device | None, communicator: Communicator, local_rank: int) -> Device:
-    """Return the device of a rank. If no GPU is named by its number, the ranks of a host take its GPUs in turn."""
+    """Return the device of a rank.
+
+    Unless a GPU is named by its number, the ranks of a host take turns in using its GPUs.
+    """
     device = default_device_name() if device is None else device
     chosen = get_device(device)
     names_one = isinstance(device, Device) or ":" in str(device)
@@ -63,7 +66,10 @@ def _chosen_device(device: str | Device | None, communicator: Communicator, loca
 
 
 def _partitions(table: npt.NDArray[np.int64]) -> tuple[RowPartition, RowPartition]:
-    """Return the owners of rows and columns, from each rank's rows, columns in all, and columns of its own or -1."""
+    """Return the owners of rows and columns.
+
+    `table` has a row per rank: its numbers of rows, of all columns, and of its own columns (-1 for the default).
+    """
     num_rows, num_columns, own_columns = table[:, 0], table[:, 1], table[:, 2]
     others = np.flatnonzero(num_columns != num_columns[0])
     if others.size:

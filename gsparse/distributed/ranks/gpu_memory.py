@@ -1,4 +1,4 @@
-"""Communicators between ranks that have GPUs: through memory of the GPUs of one host, or over NCCL or RCCL."""
+"""Communicators between ranks that have GPUs: through the memory of the GPUs of one host, or over NCCL or RCCL."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.exchange import Mailboxes
 
-# Time limit, in seconds, for NCCL to end its communicator. NCCL's `abort` has been observed not to return after a rank
-# had died inside a CUDA graph.
+# Time limit, in seconds, for NCCL to end its communicator. After a rank had died inside a CUDA graph, NCCL's `abort`
+# was observed not to return.
 _END_TIMEOUT = 2.0
 
 # Size of ncclUniqueId, in bytes.
@@ -30,17 +30,17 @@ _UNIQUE_ID_SIZE = 128
 
 
 class NcclCommunicator(Communicator):  # on GPUs only
-    """The communicator of one rank that sends the arrays of its GPU over NCCL, and host arrays over `control`.
+    """A communicator that sends arrays of the rank's GPU over NCCL, and host arrays over `control`.
 
-    An all-reduce is queued on the current stream. An exchange runs on a stream of its own, concurrently with the work
-    that the current stream does until it waits for the exchange. Both can be captured in a CUDA graph. NCCL does not
-    report that another rank has died, so the host checks `control` while it waits.
+    An all-reduce is queued on the current stream. An exchange runs on a separate stream, concurrently with the work of
+    the current stream, until that waits for the exchange. Both can be captured in a CUDA graph. NCCL does not report
+    that another rank has died, so the host checks `control` while it waits.
 
     Parameters
     ----------
     control : Communicator
-        A communicator of the same ranks for host arrays. The ranks agree on NCCL's unique id over it. It is closed and
-        aborted with this one.
+        A communicator of the same ranks for host arrays. It also transfers NCCL's unique id. It is closed and aborted
+        with this communicator.
     device : GpuDevice
         The GPU of this rank.
 
@@ -72,7 +72,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
                 )
             except nccl.NcclError as error:
                 raise CommunicationError(f"NCCL cannot connect rank {self.rank}: {error}") from error
-            # A high priority, so that data for which other ranks wait do not queue behind a product.
+            # A high priority, so that data for which other ranks wait are sent before a queued product runs.
             self._stream = self._cuda.Stream(non_blocking=True, priority=-5)
 
     def on(self, device: Device) -> Communicator:
@@ -106,7 +106,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
         return self._cuda.Event(disable_timing=True)
 
     def _buffer(self, values: Array) -> tuple[int, int, int]:
-        """Return the address of an array, its number of elements, and their type, as NCCL takes them."""
+        """Return the address of an array, its number of elements, and their type, in NCCL's form."""
         factor, kind = self._types[values.dtype.name]
         return values.data.ptr, factor * values.size, kind
 
@@ -126,7 +126,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
         self._end_nccl("destroy")
 
     def _end_nccl(self, method: str) -> None:
-        """Call a method that ends NCCL's communicator, in a thread, and wait for it for `_END_TIMEOUT` at most."""
+        """Call a method that ends NCCL's communicator in a thread, and wait at most `_END_TIMEOUT` for it."""
         if self._nccl_comm is None:
             return
         communicator, self._nccl_comm = self._nccl_comm, None
@@ -141,19 +141,19 @@ class NcclCommunicator(Communicator):  # on GPUs only
         self.is_stuck = thread.is_alive()
 
 
-# Size of half a box (`gsparse.kernels.exchange`), in words of 64 bits. Each word has 32 bits of the message, so half a
-# box has room for 2 MiB.
+# Size of half a box (`gsparse.kernels.exchange`), in 64-bit words. A word has 32 bits of the message, so half a box
+# holds 2 MiB.
 _HALF_WORDS = 1 << 19
 # The size of cudaIpcMemHandle_t, in bytes.
 _HANDLE_SIZE = 64
 
 
 class SharedGpuCommunicator(MemoryCommunicator):
-    """The communicator of ranks of which several use the same GPU.
+    """The communicator of ranks some of which use the same GPU.
 
     Without CUDA's Multi-Process Service, a GPU runs the kernels of one process at a time, in time slices of about 2 ms.
     A kernel that waited for another process on the same GPU would waste the rest of its time slice. So ranks tell each
-    other over `control` that a message has been written, and the kernel that reads it starts only then. Sums are
+    other over `control` that a message has been written, and only then start the kernel that reads it. Sums are
     computed over `control`. Calls wait for the GPU, so they cannot be part of a CUDA graph.
     """
 
@@ -175,11 +175,10 @@ class SharedGpuCommunicator(MemoryCommunicator):
 
 
 def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
-    """Return the fastest communicator between ranks that have GPUs. All ranks call this together.
+    """Return the fastest communicator between ranks that have GPUs. All ranks must call this together.
 
-    If all ranks are processes of one host, they communicate through the memory of their GPUs where this is possible.
-    Otherwise they communicate over NCCL if each rank has a GPU of its own. If ranks share a GPU, the result is
-    `control`.
+    If all ranks are processes of one host, they communicate through the memory of their GPUs if possible. Otherwise,
+    they communicate over NCCL if each rank has its own GPU. If ranks share a GPU, the result is `control`.
 
     Raises
     ------
@@ -191,8 +190,8 @@ def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on G
     table = control.table(np.array(own, np.int64))
     num_ranks, (num_hosts, _, num_processes, _) = len(table), (np.unique(column).size for column in table.T)
     has_own_gpus = np.unique(table[:, :2], axis=0).shape[0] == num_ranks
-    # On AMD, a running kernel is not guaranteed to see what another GPU writes. A process cannot open its own memory,
-    # so ranks that are threads of one process do not communicate in this way.
+    # On AMD, a running kernel is not guaranteed to see writes of another GPU. A process cannot open its own memory, so
+    # this does not work for ranks that are threads of one process.
     if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
         boxes = _GpuBoxes(control, device)
         with ExitStack() as unless_used:
@@ -212,7 +211,7 @@ class _GpuBoxes:
     Attributes
     ----------
     are_open : bool
-        Whether this rank could open the memory of all others.
+        Whether this rank could open the memory of all other ranks.
     """
 
     def __init__(self, control: Communicator, device: GpuDevice) -> None:
@@ -221,14 +220,14 @@ class _GpuBoxes:
         self._control, self._address, self.are_open = control, 0, False
 
     def connect(self) -> None:
-        """Allocate this rank's boxes, and open those of the other ranks, which all call this method too."""
+        """Allocate this rank's boxes, and open those of the other ranks. All ranks must call this together."""
         handle, failure = bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
         with self._device.active():
             with suppress(failure):  # no memory is left, or this driver cannot share it
                 self._address = _memory_pool.take(self._device, self._nbytes)
                 handle = self._runtime.ipcGetMemHandle(self._address)
             handles = self._control.table(np.frombuffer(handle, np.int64))
-            if handles.any(axis=1).all():  # a handle of zeros comes from a rank that has no memory to share
+            if handles.any(axis=1).all():  # a rank that has no memory to share sends a handle of zeros
                 with suppress(failure):  # the GPUs cannot read each other's memory
                     for peer in (peer for peer in range(self._world_size) if peer != self._rank):
                         self._opened[peer] = self._runtime.ipcOpenMemHandle(handles[peer].tobytes())
@@ -245,7 +244,7 @@ class _GpuBoxes:
         return kernels_of(self._device).exchange.Mailboxes(self._device, self._rank, theirs, list(memory[self._rank]))
 
     def _array(self, address: int) -> Array:
-        """Return the boxes at an address as an array with the axes rank, half and word."""
+        """Return the boxes at an address as an array with the axes (rank, half, word)."""
         cuda = self._device.xp.cuda
         memory = cuda.UnownedMemory(address, self._nbytes, self, self._device.index)
         shape = self._world_size, 2, _HALF_WORDS
@@ -262,14 +261,14 @@ class _GpuBoxes:
 
 
 class _MemoryPool:
-    """Memory for boxes. It is never freed, because other processes may still have it open, but it is reused."""
+    """Memory for boxes. It is reused, but never freed, because other processes may still have it open."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
         self._unused: dict[tuple[int, int], list[int]] = {}
 
     def take(self, device: GpuDevice, nbytes: int) -> int:
-        """Return the address of memory full of zeros."""
+        """Return the address of zeroed memory."""
         runtime = device.xp.cuda.runtime
         with self._lock:
             unused = self._unused.setdefault((device.index, nbytes), [])

@@ -11,8 +11,8 @@ The rows of rank 1 of 3, divided by the rank that owns the columns:
                 ^      ^                     ^     ^        columns of these entries: the ghosts of rank 1
 
 A product needs the entries of the vector that belong to the ghosts, which other ranks own. Each rank gathers the
-entries that others need into a buffer, begins to exchange these buffers, and multiplies its diagonal block meanwhile.
-Then it multiplies the off-diagonal block by the ghosts that it has received.
+entries that others need into a buffer, and begins to exchange these buffers. During the exchange, it multiplies by its
+diagonal block. Then it multiplies by the off-diagonal block, with the ghosts that it has received.
 
 References
 ----------
@@ -45,8 +45,7 @@ class RowBlock:
     Attributes
     ----------
     diagonal : csr_array
-        The entries in the rank's own columns, which are numbered from the first of them; a SciPy array or a
-        `GpuSparseMatrix`.
+        The entries in the rank's own columns, numbered from 0; a SciPy array or a `GpuSparseMatrix`.
     off_diagonal : csr_array
         All other entries. Row i of this block is row ``boundary[i]`` of the rank, and column j is column ``ghosts[j]``
         of the matrix.
@@ -72,7 +71,7 @@ class RowBlock:
         Returns
         -------
         RowBlock
-            The converted blocks. Arrays that have this dtype already are not copied.
+            The converted blocks. Values that have this dtype already are not copied.
         """
         diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
         return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
@@ -91,7 +90,7 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
     Returns
     -------
     RowBlock
-        Its indices are int32 if that is large enough, else int64.
+        Indices are int32 if that suffices, else int64.
 
     Examples
     --------
@@ -125,9 +124,9 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
 
 
 class Halo:
-    """The plan of a halo exchange: which entries of a vector a rank sends to, and receives from, each other rank.
+    """The plan of a halo exchange: the entries of a vector that a rank sends to, and receives from, each other rank.
 
-    All ranks make theirs at the same time, once. Every product uses it.
+    All ranks must make their plan together, once. Every product uses it.
 
     Parameters
     ----------
@@ -141,9 +140,10 @@ class Halo:
     Attributes
     ----------
     sends : dict of rank to array
-        For each rank that needs some of this rank's entries, in the order of the ranks, their local numbers, sorted.
+        For each rank that needs entries of this rank, the sorted local numbers of these entries. In the order of the
+        ranks.
     sent : array of int64
-        These numbers of all ranks, one rank after the other.
+        The arrays in `sends`, one after the other.
     receives : dict of rank to slice
         For each rank that owns ghosts of this rank, the positions of these ghosts in `ghosts`.
     size, num_ghosts : int
@@ -168,7 +168,7 @@ class Halo:
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
         check_one_block_per_rank("columns", columns, communicator.world_size)
-        # If a rank has no arrays, NCCL's communicator cannot know whether those of the host or of GPUs are exchanged.
+        # If a rank had no arrays, NCCL's communicator could not know whether to exchange arrays of the host or of GPUs.
         communicator = communicator.on(get_device("cpu"))
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
         owners = columns.owners(ghosts)
@@ -189,7 +189,7 @@ class Halo:
 class HaloExchange:
     """Exchanges the entries of vectors by the plan of a `Halo`, with buffers that every product reuses.
 
-    There are two buffers. `_shared` holds the entries of this rank that other ranks need, and `_ghosts` its ghosts:
+    There are two buffers. `_shared` holds this rank's entries that other ranks need, and `_ghosts` this rank's ghosts:
 
         gather         x  →  _shared  →  other ranks;    other ranks  →  _ghosts               (for A·x)
         scatter_add    ghost values  →  _ghosts  →  other ranks;    other ranks  →  _shared  →  added to y    (for Aᴴ·x)
@@ -221,15 +221,15 @@ class HaloExchange:
         self._ghosts = ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
         self._send_shared = communicator.bind_exchange(shared.parts, ghosts.parts)
         self._send_ghosts = communicator.bind_exchange(ghosts.parts, shared.parts)
-        # The buffer is ordered by rank first and by column second. For one column that is the order of the ghosts. For
-        # several columns, `_ghost_order` sorts a buffer by column first.
+        # The buffer is ordered by rank, then by column. For one column, this is the order of the ghosts. For several
+        # columns, `_ghost_order` sorts the buffer by column, then by rank.
         self._ghost_order = device.upload(np.argsort(device.download(self._ghosts.numbers))) if columns > 1 else None
         self._sorted_ghosts = self._ghosts.buffer if columns == 1 else device.empty(columns * halo.num_ghosts, dtype)
 
     def gather(self, x: Array) -> Callable[[], Array]:
-        """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts.
+        """Begin to send the entries of x that other ranks need. Return a callable that waits for the ghosts.
 
-        It returns them one vector after the other, in a buffer that the next exchange overwrites.
+        It returns the ghosts, one vector after the other, in a buffer that the next exchange overwrites.
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.exchange.gather(self._device, x, shared.numbers, shared.buffer)
@@ -244,9 +244,9 @@ class HaloExchange:
         return finish
 
     def scatter_add(self, ghost_values: Array) -> Callable[[Array], None]:
-        """Begin to send the values of ghosts to their owners; return a callable that adds received values to a vector.
+        """Begin to send values of ghosts to their owners. Return a callable that adds the received values to a vector.
 
-        It adds them in the order of the ranks, so that the result has the same bits in every run.
+        The values are added in the order of the ranks, so that the result has the same bits in every run.
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.exchange.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
@@ -261,7 +261,7 @@ class HaloExchange:
 
 
 def recorded_wait(wait: Callable[[], None], name: str, device: Device, received: Array) -> Callable[[], None]:
-    """Return the wait for an exchange, as a call that an open profile records under a name."""
+    """Return the wait for an exchange. If a profile is open, it records the wait under a name."""
     if recording.recorder is None:
         return wait
     return recording.timed(wait, "wait for ranks", name, device, None, int(received.nbytes))

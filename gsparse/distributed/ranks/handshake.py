@@ -1,8 +1,8 @@
 """Connections whose two ends prove to each other that they know a secret.
 
-A listening port also receives connections from strangers, which do not prove that they know the secret. They may be
-silent, may send one byte per second, or may come in large numbers. Each handshake therefore runs in a thread of its own
-and has one time limit for all of its steps, TLS included. If too many handshakes are open, the oldest one is ended.
+A listening port also receives connections from strangers, which do not know the secret. They may be silent, send one
+byte per second, or come in large numbers. So each handshake runs in a separate thread and has one time limit for all
+steps, TLS included. If too many handshakes are open, the oldest is ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Address = tuple[str, int]
 
 # Time limit, in seconds, for a new connection to prove that it knows the secret.
 HANDSHAKE_TIMEOUT = 5.0
-# Maximum number of strangers' handshakes that may be open at the same time: each occupies a thread.
+# Maximum number of open handshakes with strangers, each of which occupies a thread.
 MAX_STRANGERS = 64
 # Length of a challenge, in bytes.
 _CHALLENGE_SIZE = 32
-# Seconds between two checks whether the acceptor was closed. Some systems do not wake the accepting thread when the
-# listener is shut down.
+# Seconds between two checks whether the acceptor was closed. On some systems, shutting the listener down does not wake
+# the accepting thread.
 _CLOSED_CHECK_INTERVAL = 1.0
 # Seconds to wait after `accept` has failed.
 _ACCEPT_RETRY_DELAY = 0.05
@@ -60,7 +60,7 @@ class Deadline:
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _CONNECT_RETRY_DELAY = 0.1
 
-# What a connecting rank sends first: its number.
+# The first message of a connecting rank: its number.
 HELLO = struct.Struct("<I")
 
 
@@ -82,9 +82,9 @@ class Acceptor:
     Attributes
     ----------
     connections : dict of int to socket
-        The accepted connections by their ranks. The owner of the acceptor has to close them.
+        The accepted connections by rank. The owner of the acceptor must close them.
     refused : str
-        Reason why the last stranger was refused, in brackets, to be appended to an error message; empty if none was.
+        The end of an error message, in brackets: why the last stranger was refused. Empty if none was refused.
     """
 
     def __init__(
@@ -151,9 +151,9 @@ class Acceptor:
             self._handshakes[connection] = thread
 
     def _end_oldest(self) -> None:
-        """End the oldest handshake if very many are open.
+        """End the oldest handshake if too many are open.
 
-        It is a stranger's in all likelihood: that of a peer that knows the secret takes milliseconds.
+        Its peer probably does not know the secret, since a handshake with a peer that does takes milliseconds.
         """
         with self._lock:
             if len(self._handshakes) < self._world_size + MAX_STRANGERS:
@@ -172,14 +172,14 @@ class Acceptor:
             prove(connection, self._secret, self._rank, peer, deadline, connects=False, purpose=self._purpose)
             with self._lock:
                 # The handshake is complete, so `__exit__` and `_end_oldest` must not end this connection any more. If
-                # one of them has just done so, the entry is gone.
+                # one of them has just done so, the entry is missing.
                 if self._handshakes.pop(connection, None) is None:
                     raise CommunicationError("its handshake was ended")
-                self._check_expected(peer)  # again: another connection of that rank may have been accepted meanwhile
+                self._check_expected(peer)  # another connection of that rank may have been accepted since
                 self.connections[peer] = connection
                 if len(self.connections) == self._world_size - 1:
                     self._is_complete.set()
-        except Exception as error:  # an error that a stranger causes must not affect other connections
+        except Exception as error:  # A stranger's error must not affect other connections.
             self.refused = f" (a stranger was refused: {error})"
             connection.close()
         finally:
@@ -201,7 +201,7 @@ def join(
     purpose: bytes = b"ranks",
     waits: bool = False,
 ) -> socket.socket:
-    """Connect as a rank to the `Acceptor` of another one. `waits` is as for `connect`."""
+    """Connect as rank `rank` to the `Acceptor` of rank `peer`. `waits` is as for `connect`."""
     connection = connect(address, tls, deadline, waits)
     with closed_on_error(connection):
         connection.sendall(HELLO.pack(rank))
@@ -210,10 +210,10 @@ def join(
 
 
 def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline, waits: bool = False) -> socket.socket:
-    """Connect to an address within a deadline, the handshake of TLS included.
+    """Connect to an address within a deadline, including TLS's handshake.
 
-    Try again until the deadline if there is no route to the host: when a link that was cut comes back, the system still
-    reports for a few seconds that the host cannot be reached. With `waits`, do so also while no process listens there.
+    If there is no route to the host, try again until the deadline: after an interruption, the system still reports for
+    a few seconds that the host cannot be reached. With `waits`, also try again while no process listens at the address.
 
     Raises
     ------
@@ -300,17 +300,17 @@ def read_before(connection: socket.socket, size: int, deadline: Deadline) -> byt
 
 
 def shut_down(connection: socket.socket, direction: int = socket.SHUT_RDWR) -> None:
-    """Shut down a connection, which wakes the threads that read from it or write to it; it still has to be closed.
+    """Shut down a connection, which wakes the threads that read from it or write to it. It must still be closed.
 
-    This calls `socket.socket.shutdown` also for TLS: `ssl.SSLSocket.shutdown` drops the encryption first, so a thread
-    that is about to write would send plain text.
+    This calls `socket.socket.shutdown` also for TLS, because `ssl.SSLSocket.shutdown` drops the encryption first, so
+    that a thread that is about to write would send plain text.
     """
     with suppress(OSError):
         socket.socket.shutdown(connection, direction)
 
 
 def _configured(connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
-    """Return the connection with its options set and wrapped in TLS if needed, before any handshake.
+    """Return the connection with its options set, and wrapped in TLS if `tls` is not None. No handshake is made yet.
 
     `host` is the name of the other end if this end has connected, and None if this end has accepted.
     """

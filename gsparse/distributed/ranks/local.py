@@ -16,7 +16,7 @@ from gsparse.errors import CommunicationError
 
 
 class _Group:
-    """The state that the ranks of a group share: a queue for each pair of ranks, a barrier, and the parts of a sum."""
+    """The state that a group's ranks share: a queue for each pair of ranks, a barrier, and the parts of a sum."""
 
     def __init__(self, world_size: int, timeout: float) -> None:
         self.timeout = timeout
@@ -34,7 +34,9 @@ class _Group:
 
 
 class LocalCommunicator(Communicator):
-    """The communicator of one rank in a group of threads; `LocalCommunicator.group` makes those of all ranks.
+    """The communicator of one rank in a group of threads.
+
+    `LocalCommunicator.group` makes the communicators of all ranks.
 
     Parameters
     ----------
@@ -70,12 +72,12 @@ class LocalCommunicator(Communicator):
         world_size : int
             Number of ranks.
         timeout : float
-            Time limit, in seconds, for which a rank waits for another.
+            Longest time, in seconds, for which a rank waits for another.
 
         Returns
         -------
         list of LocalCommunicator
-            One for each rank, in their order.
+            One for each rank, in the order of the ranks.
         """
         shared = _Group(world_size, timeout)
         return [cls(shared, rank, world_size) for rank in range(world_size)]
@@ -143,12 +145,12 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
     *args
         Further arguments of `work`.
     timeout : float
-        Time limit, in seconds, for which a rank waits for another.
+        Longest time, in seconds, for which a rank waits for another.
 
     Returns
     -------
     list
-        The result of each rank, in their order.
+        The result of each rank, in the order of the ranks.
 
     Raises
     ------

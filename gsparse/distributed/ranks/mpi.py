@@ -1,14 +1,14 @@
 """Ranks that `mpiexec` has started: a communicator over MPI, through mpi4py, and a matrix of the rows of all ranks.
 
-Every array of an exchange is one message of MPI; a sum takes several. The tag of a message describes the call that
-sends it, in the 15 bits that every MPI offers for tags:
+Each array of an exchange is one MPI message; a sum takes several. The tag of a message describes the call that sends
+it, in the 15 bits that every MPI implementation offers for tags:
 
     | number of the call, modulo 256 | exchange or sum | kind of dtype | log2 of the item size |
     | 8 bits                         | 1 bit           | 3 bits        | 3 bits                |
 
-A rank takes the next message from another rank, whatever its tag is, and compares tag and size with those that it
-expects. So ranks that make different calls notice it by the first message. Aborts have a communicator of their own,
-on which each rank looks for messages while it waits.
+A rank accepts the next message from another rank with any tag, and compares its tag and size with the expected ones. So
+ranks that make different calls notice this at the first message. Aborts use a separate communicator, on which each rank
+looks for messages while it waits.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from gsparse.errors import CommunicationError
 _EXCHANGE, _SUM = 0, 1
 _CALL_NAMES = ("exchange", "allreduce")
 _DTYPE_KINDS = "biufc"
-# An array to be added up is sent in pieces of this many bytes, because each rank receives the pieces of all ranks.
+# Size, in bytes, of the pieces in which an array is summed. Each rank receives the pieces of all ranks at once, so
+# large pieces would take much memory.
 _PIECE_BYTES = 1 << 16
-# Longest reason of an abort, in bytes. MPI sends so short a message before the receiver asks for it.
+# Longest reason of an abort, in bytes. MPI sends such a short message before the receiver asks for it.
 _MAX_REASON_BYTES = 1024
 # Time limit, in seconds, for messages to be completed or cancelled by `abort` and `close`.
 _END_TIMEOUT = 1.0
 
-# Requests that could not be completed, and the communicators that they duplicate. They stay alive, because MPI may
-# still write to them.
+# Requests that could not be completed, and the duplicated communicators. They are kept alive, because MPI may still
+# write to their memory.
 _unfinished: list[Any] = []
 
 
@@ -58,11 +59,11 @@ def _import_mpi(name: str) -> Any:
 
 
 class MpiCommunicator(Communicator):
-    """The communicator of one rank of an MPI program, through mpi4py. All ranks make theirs at the same time.
+    """The communicator of one rank of an MPI program, through mpi4py. All ranks must make one together.
 
-    It duplicates the MPI communicator, so its messages never mix with those of the caller. A rank that waits polls its
+    It duplicates the MPI communicator, so its messages never mix with the caller's messages. A waiting rank polls its
     messages, and raises an error if another rank is silent or has called `abort`. If a process dies, `mpiexec` ends all
-    of its processes.
+    processes.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ class MpiCommunicator(Communicator):
         return duplicate
 
     def local_rank(self) -> int:
-        """Return the number of this rank among those of the same host. All ranks call this method at the same time.
+        """Return the number of this rank among the ranks of the same host. All ranks must call this together.
 
         Returns
         -------
@@ -144,7 +145,7 @@ class MpiCommunicator(Communicator):
             self._add_up(flat[start : start + length])
 
     def check(self, ranks: Sequence[int] | None = None) -> None:
-        if self._aborts is None:  # while the constructor waits
+        if self._aborts is None:  # the constructor is still waiting
             return
         mpi, status = self._mpi, self._mpi.Status()
         if self._aborts.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG, status):
@@ -182,11 +183,11 @@ class MpiCommunicator(Communicator):
         self._comm = None
 
     def _all_close(self) -> bool:
-        """Return whether all other ranks close without a failure, too, within `_END_TIMEOUT`.
+        """Return whether all other ranks also close without a failure within `_END_TIMEOUT`.
 
-        Otherwise, messages may still be on their way. If this rank freed its communicators, MPI could give their
-        numbers to new communicators, which would get these messages, and MPI would end all processes. So they are not
-        freed before the program ends.
+        Otherwise, messages may still be on their way. If this rank freed its communicators, MPI could reuse their
+        numbers for new communicators, which would receive these messages, and MPI would end all processes. So they are
+        then not freed before the program ends.
         """
         barrier = self._comm.Ibarrier()
         left = _incomplete([barrier])
@@ -198,8 +199,9 @@ class MpiCommunicator(Communicator):
     def _add_up(self, values: npt.NDArray[Any]) -> None:
         """Replace the values by their sum over all ranks.
 
-        Each rank receives the values of all ranks and adds them in the order of the ranks. The number of ranks whose
-        values a rank has doubles in each step: rank r sends what it has to rank r - step, and receives from r + step.
+        Each rank receives the values of all ranks and adds them in the order of the ranks. In each step, the number of
+        ranks whose values a rank has doubles: rank r sends all values that it has to rank r - step, and receives values
+        from r + step.
         """
         rank, size, step = self.rank, self.world_size, 1
         parts = np.empty((size, values.size), values.dtype)  # row k has the values of rank (rank + k) % size
@@ -209,11 +211,11 @@ class MpiCommunicator(Communicator):
             received = {(rank + step) % size: parts[step : step + count]}
             self._transfer(_SUM, {(rank - step) % size: parts[:count]}, received)()
             step += count
-        # `accumulate` adds one row after the other, unlike `sum`, which is free to choose an order.
+        # `accumulate` adds row by row, whereas `sum` may choose another order.
         values[...] = np.add.accumulate(np.roll(parts, rank, axis=0), axis=0)[-1]
 
     def _transfer(self, call: int, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        """Begin to send and to receive arrays, and return a callable that waits until that is done."""
+        """Begin to send and receive arrays. Return a callable that waits until all transfers are complete."""
         mpi, comm, number = self._mpi, self._comm, self._number
         unfilled = {
             peer: (comm.Irecv([bytes_of(target), mpi.BYTE], peer, mpi.ANY_TAG), target)
@@ -233,7 +235,7 @@ class MpiCommunicator(Communicator):
         return lambda: self.wait(is_done)
 
     def _has_arrived(self, request: Any, peer: int, tag: int, size: int) -> bool:
-        """Return whether a message has arrived; raise an error if it does not have the expected tag and size."""
+        """Return whether a message has arrived. Raise an error if its tag or size is not the expected one."""
         mpi, status = self._mpi, self._mpi.Status()
         try:
             if not request.Test(status):
@@ -264,12 +266,12 @@ def from_mpi(
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> RankMatrix:
-    """Make a matrix from the rows that each process of an MPI program has. All processes call this at the same time.
+    """Make a matrix from the rows that each process of an MPI program has. All processes must call this together.
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
-    communicate through their memory (on NVIDIA), others by NCCL or RCCL, which is then needed, if each rank has a GPU
-    of its own. Otherwise messages go through MPI.
+    communicate through their memory (on NVIDIA). Other GPUs communicate over NCCL or RCCL, which must be installed, if
+    each rank has its own GPU. Otherwise messages go through MPI.
 
     Parameters
     ----------
@@ -278,17 +280,17 @@ def from_mpi(
     rows : sparse array or matrix, shape (own rows, N)
         The rank's rows, in any format of SciPy. A rank may have no rows.
     own_columns : int, optional
-        Number of columns, and of entries of a vector that is multiplied, that this rank owns. All ranks pass it, or
-        none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
-        columns are divided evenly.
+        Number of columns that this rank owns, and so of its entries of a vector that is multiplied. All ranks pass it,
+        or none. By default, a rank of a square matrix owns the columns with the numbers of its rows; for other
+        matrices, the columns are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. With "auto" and "gpu", the ranks of a host take its GPUs in turn; with "auto", they
-        take the CPU if it has none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise
-        "auto".
+        Where the rank computes. With "auto" and "gpu", the ranks of a host take turns in using its GPUs; with "auto",
+        they use the CPU if it has none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set,
+        otherwise "auto".
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     **options
-        Options of `GpuSparseMatrix`, for the block of the rank's own columns.
+        Options of `GpuSparseMatrix`, for the diagonal block.
 
     Returns
     -------
@@ -338,18 +340,18 @@ def _check_comm(comm: Any, mpi: Any) -> None:
 
 
 def _tag(number: int, call: int, dtype: np.dtype[Any]) -> int:
-    """Return the tag of a message, whose bits the head of this file explains."""
+    """Return the tag of a message. The head of this file explains its bits."""
     return (number % 256) << 7 | call << 6 | _DTYPE_KINDS.index(dtype.kind) << 3 | (dtype.itemsize.bit_length() - 1)
 
 
 def _description(tag: int, size: int) -> str:
-    """Return the call to which a message belongs, and what it contains, for error messages."""
+    """Return a text for error messages: the call to which a message belongs, and the message's contents."""
     dtype = np.dtype(f"{_DTYPE_KINDS[tag >> 3 & 7]}{1 << (tag & 7)}")
     return f"{_CALL_NAMES[tag >> 6 & 1]} {tag >> 7} of {size // dtype.itemsize} numbers of {dtype}"
 
 
 def _incomplete(requests: list[Any]) -> list[Any]:
-    """Let MPI complete requests, and return those that it could not complete within `_END_TIMEOUT`."""
+    """Let MPI complete requests. Return the requests that are not complete after `_END_TIMEOUT`."""
     end = time.monotonic() + _END_TIMEOUT
     while requests and time.monotonic() < end:
         requests = [request for request in requests if not _has_ended(request)]
@@ -360,5 +362,5 @@ def _incomplete(requests: list[Any]) -> list[Any]:
 def _has_ended(request: Any) -> bool:
     try:
         return bool(request.Test())
-    except RuntimeError:  # MPI.Exception: another message than the expected one has arrived
+    except RuntimeError:  # MPI.Exception: an unexpected message has arrived
         return True

@@ -1,4 +1,4 @@
-"""Which rank owns which rows, and the orders and partitions of rows that have few ghosts."""
+"""Partitions of rows among ranks, and orders of rows that need few ghosts."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class RowPartition:
         Returns
         -------
         RowPartition
-            A row counts as one entry more than it has. Rows are not split, so a rank with a long row may own more
-            entries than the others.
+            The work of a row is its number of entries plus one. Rows are not split, so a rank with a long row may own
+            more entries than the others.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class RowPartition:
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
 
     def between_blocks(self, size: int) -> RowPartition:
-        """Move the bounds to multiples of a number of rows, such as the unknowns of a node.
+        """Move the bounds to multiples of a number of rows, such as the number of unknowns per node.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class RowPartition:
         Returns
         -------
         RowPartition
-            The partition with the nearest such bounds.
+            The partition with the nearest multiples as bounds.
 
         Examples
         --------
@@ -135,7 +135,7 @@ class RowPartition:
         Raises
         ------
         ShapeError
-            If the last bound is not `num_rows`, or the bounds are not those of a partition.
+            If the last bound is not `num_rows`, the first is not 0, or the bounds decrease.
         TypeError
             If the bounds are not integers.
         """
@@ -188,7 +188,7 @@ class RowPartition:
 
 
 def check_one_block_per_rank(name: str, partition: RowPartition, world_size: int) -> None:
-    """Raise an error that names the argument if a partition is one for another number of ranks."""
+    """Raise an error if a partition does not have one block for each rank. `name` is the argument that it names."""
     if partition.world_size != world_size:
         raise ShapeError(
             f"{name} must have one block for each of the {world_size} ranks, got {partition.world_size} blocks with "
@@ -197,7 +197,7 @@ def check_one_block_per_rank(name: str, partition: RowPartition, world_size: int
 
 
 def check_world_size(world_size: int) -> None:
-    """Raise ValueError if there is no rank."""
+    """Raise ValueError if the number of ranks is less than 1."""
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
 
@@ -215,8 +215,8 @@ def order_rows(
     S : csr_array, shape (N, N)
         Only its structure is used, stored zeros included.
     reorder : {None, "rcm"}
-        "rcm" is reverse Cuthill-McKee [1]_. It places neighbours close together, so that a rank's ghosts belong to the
-        ranks next to it.
+        "rcm" is reverse Cuthill-McKee [1]_. It moves neighbouring rows of the graph close together, so that a rank's
+        ghosts belong to the next ranks.
     num_parts : int, optional
         If given, METIS [2]_ chooses this number of parts with few entries between them, and the rows of each part are
         moved together.
@@ -227,7 +227,7 @@ def order_rows(
         Row i in the new order is row ``permutation[i]`` of S, and the same holds for the columns. The ranks own blocks
         of ``S[permutation][:, permutation]``, which maps ``x[permutation]`` to ``(S @ x)[permutation]``.
     bounds : tuple of int or None
-        The bounds of the parts of METIS in the new order.
+        The row bounds of METIS's parts, in the new order; None without METIS.
 
     Raises
     ------
@@ -266,13 +266,13 @@ def order_rows(
 
 
 def parse_partition(reorder: str | None, partition: str | Sequence[int]) -> str | tuple[int, ...]:
-    """Return the name of a partition, or its bounds as integers; raise an error if an argument is not valid."""
+    """Return the name of a partition, or its bounds as integers. Raise an error for invalid arguments."""
     if reorder is not None and not (isinstance(reorder, str) and reorder == "rcm"):
         raise ValueError(f"reorder must be None or 'rcm', got {reorder!r}")
     try:
         parsed = partition if isinstance(partition, str) else tuple(map(index, partition))
     except TypeError:
-        parsed = ""  # which the next check refuses
+        parsed = ""  # refused by the next check
     if isinstance(parsed, str) and parsed not in ("nnz", "rows", "metis"):
         raise ValueError(f"partition must be 'nnz', 'rows', 'metis' or bounds, got {partition!r}; bounds are integers")
     return parsed
@@ -292,7 +292,7 @@ def _rcm(graph: sp.csr_array) -> Permutation:
 
 
 def _metis(graph: sp.csr_array, lengths: npt.NDArray[Any], world_size: int) -> Permutation:
-    """Return the part of each row. The weight of a row is its number of entries plus one, as for `by_nnz`."""
+    """Return the part of each row. The weight of a row is its number of entries plus one, as in `by_nnz`."""
     try:
         pymetis = import_module("pymetis")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The profiles of all ranks as one table: for each operation the slowest rank, the mean, and the waits for others."""
+"""The profiles of all ranks in one table: the slowest rank and the mean for each operation, and waits for ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gsparse.profiling.profile import Profile, aligned
 from gsparse.profiling.rows import Row
 
 _HEADS = ("operation", "calls", "slowest s", "rank", "mean s", "share")
-# The kind of rows for the waits for other ranks, which `RankOperator.allreduce` and `halo.recorded_wait` record.
+# The kind of the rows for waits for other ranks, which `RankOperator.allreduce` and `halo.recorded_wait` record.
 _WAIT = "wait for ranks"
 
 
@@ -24,11 +24,11 @@ class RankRow:
     Attributes
     ----------
     kind, name : str
-        As in a `gsparse.profiling.rows.Row`.
+        As in `gsparse.profiling.rows.Row`.
     calls : int
-        Number of calls on the rank with the most.
+        Largest number of calls on a rank.
     slowest_seconds : float
-        Seconds of the operation on the slowest rank: those of the caller or those of the device, whichever are more.
+        Seconds of the operation on the slowest rank: the caller's or the device's, whichever are more.
     slowest_rank : int
     mean_seconds : float
         The mean over all ranks. A rank that did not run the operation counts as 0.
@@ -49,8 +49,8 @@ class RankProfile:
     Attributes
     ----------
     rows : tuple of RankRow
-        The largest one first. Halo exchanges and sums over ranks have rows of their own, with the kind
-        "wait for ranks".
+        The operations, the slowest first. Halo exchanges and sums over ranks are separate rows of the kind "wait for
+        ranks".
     seconds : tuple of float
         The wall-clock time of each rank.
     waiting_seconds : tuple of float
@@ -63,12 +63,12 @@ class RankProfile:
 
     @property
     def working_seconds(self) -> tuple[float, ...]:
-        """Seconds that each rank did not spend waiting for others."""
+        """Seconds of each rank minus its waiting seconds."""
         return tuple(all_ - waits for all_, waits in zip(self.seconds, self.waiting_seconds, strict=True))
 
     @property
     def imbalance(self) -> float:
-        """Working seconds of the rank with the most, over their mean: 1 if all ranks work equally long."""
+        """The most working seconds of a rank, divided by the mean of all ranks; 1 is perfect."""
         working = self.working_seconds
         mean = sum(working) / len(working)
         return max(working) / mean if mean > 0 else 1.0
@@ -97,19 +97,19 @@ class RankProfile:
 
 
 def profile_of_ranks(p: Profile, communicator: Communicator) -> RankProfile:
-    """Put the profiles of all ranks together. All ranks call this function at the same time. Synchronizes.
+    """Combine the profiles of all ranks. All ranks must call this together. Synchronizes.
 
     Parameters
     ----------
     p : Profile
-        The profile of this rank, which has ended. Only its own thread counts, so ranks may be threads of one process.
+        The closed profile of this rank. Only the rank's own thread counts, so ranks may be threads of one process.
     communicator : Communicator
         A communicator of the ranks, for host arrays.
 
     Returns
     -------
     RankProfile
-        The same on all ranks.
+        The combined profile, the same on all ranks.
 
     Raises
     ------
@@ -138,12 +138,12 @@ def profile_of_ranks(p: Profile, communicator: Communicator) -> RankProfile:
 
 
 def _seconds(row: Row) -> float:
-    """Return the seconds of a row; those of the device are more where the host runs ahead of it."""
+    """Return the caller's or the device's seconds, whichever are more. The caller may run ahead of the device."""
     return max(row.seconds, row.device_seconds)
 
 
 def _rank_rows(records: list[dict[str, Any]]) -> list[RankRow]:
-    """Put the rows of the ranks together, by operation."""
+    """Combine the rows of all ranks, by operation."""
     by_operation: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for rank, record in enumerate(records):
         for kind, name, calls, seconds in record["rows"]:
@@ -158,7 +158,10 @@ def _rank_rows(records: list[dict[str, Any]]) -> list[RankRow]:
 
 
 def _gathered(text: str, communicator: Communicator) -> list[str]:
-    """Return the texts of all ranks. Each rank writes its own into an array, which is then added up."""
+    """Return the texts of all ranks. All ranks must call this together.
+
+    Each rank writes its text into an array of zeros, and the arrays are added up.
+    """
     own = np.frombuffer(text.encode(), np.uint8)
     ends = np.cumsum(communicator.table([own.size])[:, 0])
     everything = np.zeros(int(ends[-1]), np.int64)

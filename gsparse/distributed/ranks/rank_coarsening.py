@@ -1,6 +1,6 @@
 """One level of multigrid over ranks: its matrix and smoothers, the transfers, and the next coarser matrix.
 
-Aggregates lie within a rank. What crosses ranks is the smoothing of the prolongator and the products:
+An aggregate never has nodes of two ranks. Only smoothing the prolongator and the products need other ranks:
 
     own nodes       →  aggregates, and their numbers in the whole level
     ghosts          ←  the aggregates and the tentative prolongator of their owners
@@ -34,7 +34,9 @@ from gsparse.linalg.preconditioners.square_matrix import canonical_csr
 
 @dataclass(frozen=True, eq=False)
 class RankLevelMatrix(LevelMatrix):
-    """A rank's rows of the matrix of a level. `csr` has the columns of `RankRows`, and `operator` is a `RankOperator`.
+    """A rank's rows of the matrix of a level.
+
+    `csr` has the columns of `RankRows`, and `operator` is a `RankOperator`.
 
     Attributes
     ----------
@@ -45,7 +47,7 @@ class RankLevelMatrix(LevelMatrix):
 
     @staticmethod
     def of_rows(part: RankRows, operator: RankOperator) -> RankLevelMatrix:
-        whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` is not one of the device alone
+        whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` spans all ranks
         return whole(part.context.device, part.csr, operator, part)
 
     @property
@@ -57,8 +59,8 @@ class RankLevelMatrix(LevelMatrix):
         return self.part.with_data(super().structure.data)
 
     def has_positive_diagonal(self) -> bool:
-        """Return whether all elements of the diagonal on all ranks are positive. Synchronizes."""
-        # Not a cached property: with Python 3.11, threads that are ranks would wait for each other's lock.
+        """Return whether all diagonal elements on all ranks are positive. All ranks must call this. Synchronizes."""
+        # This is not a cached property: with Python 3.11, ranks that are threads would wait for each other's lock.
         key = RankLevelMatrix.has_positive_diagonal
         if key not in self.shared:
             self.shared[key] = self.part.context.all_ranks(super().has_positive_diagonal())
@@ -66,7 +68,7 @@ class RankLevelMatrix(LevelMatrix):
         return is_positive
 
     def own_block(self) -> LevelMatrix:
-        """Return the block of the rank's rows and columns, as a matrix of its own."""
+        """Return the block of the rank's rows and columns, as an independent matrix."""
         diagonal = self.operator.diagonal  # type: ignore[attr-defined]
         csr = canonical_csr(diagonal)
         return LevelMatrix(self.device, csr, MatrixOperator(diagonal))
@@ -74,7 +76,7 @@ class RankLevelMatrix(LevelMatrix):
 
 @dataclass(frozen=True, eq=False)
 class BlockSmoother(Smoother):
-    """Smooths the rows of each rank by themselves: x += S(b - A·x), where S smooths A's diagonal block from zero.
+    """Smooths each rank's rows separately: x += S(b - A·x), where S smooths A's diagonal block from zero.
 
     Attributes
     ----------
@@ -92,7 +94,7 @@ class BlockSmoother(Smoother):
         return f"{self.smoother}, on each rank"
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
-        # Traffic in vectors, besides that of the smoother of the block: 6 from x, none from zero.
+        # Traffic in vectors, in addition to that of the block's smoother: 6, or none for a start at x = 0.
         passes, size = bound.passes, self.block.shape[0]
         smoother = self.smoother.bind(passes, self.block, bound.adjoint)
         correction, work = passes.vector(size), passes.vector(size)
@@ -111,14 +113,14 @@ class BlockSmoother(Smoother):
 
 @dataclass(frozen=True, eq=False)
 class _NodeAggregates:
-    """The aggregates of the nodes that a rank reads, and the structure of its rows of P.
+    """The aggregates of a rank's own nodes and ghosts, and the structure of its rows of P.
 
     Attributes
     ----------
     aggregates : array of int32
         For each own node and each ghost, the local number of its aggregate, -1 for none.
     ghosts : array of int64
-        The aggregates of other ranks, whose local numbers follow those of the rank's own ones. On the host.
+        The aggregates of other ranks, whose local numbers follow those of the rank's own aggregates. On the host.
     pattern : NodePattern
     """
 
@@ -128,25 +130,25 @@ class _NodeAggregates:
 
 
 class RankCoarsening(Coarsening):
-    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks make theirs at the same time.
+    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks must make one together.
 
     Parameters
     ----------
     A : RankRows
         The rank's rows of the matrix of the level.
     block_size, num_candidates : int
-        Number of unknowns of a node of this level, and of the next one.
+        Number of unknowns of a node of this level, and of a node of the next level.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     strength : Strength
     phases : Phases
     min_rows_per_rank, max_replicated_rows : int
-        A coarser level with at most `max_replicated_rows` rows will be replicated. Otherwise, each rank that has rows
-        should have at least `min_rows_per_rank` of them on average.
+        A coarser level with at most `max_replicated_rows` rows will be replicated. A larger one is distributed over so
+        few ranks that these have at least `min_rows_per_rank` rows on average.
 
     Attributes
     ----------
     aggregates : array of int32, shape (own nodes,)
-        The aggregate of each node of this rank, counted from its first one; -1 for none.
+        The aggregate of each node of this rank, counted from the rank's first aggregate; -1 for none.
     num_aggregates : int
         Number of aggregates of all ranks together.
     coarse_rows : RowPartition
@@ -177,11 +179,11 @@ class RankCoarsening(Coarsening):
             min_nodes_per_rank = -(-min_rows_per_rank // num_candidates)
             self._coarse_node_owners = on_fewer_ranks(self._aggregate_owners, min_nodes_per_rank)
         self.coarse_rows = _times(self._coarse_node_owners, num_candidates)
-        # For the prolongator, and for that of the adjoint.
+        # One for the prolongator, and one for the adjoint's prolongator.
         self._interpolations: list[_NodeAggregates] = []
 
     def _own_nodes(self, nodes: Csr) -> Csr:
-        """Return the nodes without their connections to those of other ranks."""
+        """Return the graph of this rank's nodes, without their connections to nodes of other ranks."""
         device, xp = self._device, self._device.xp
         numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
         places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
@@ -189,7 +191,7 @@ class RankCoarsening(Coarsening):
         return replace(own, is_canonical=True)
 
     def _examine(self, matrix: RankRows) -> tuple[Csr, Examination]:
-        self._context = matrix.context  # in an update, that of another matrix
+        self._context = matrix.context  # in an update, the context of the new matrix
         nodes, examination = super()._examine(matrix.csr)
         smallest, largest = examination.diagonal_range
         # A rank without rows has no smallest element.
@@ -200,7 +202,7 @@ class RankCoarsening(Coarsening):
         return nodes, replace(examination, bound=bound, unfiltered_bound=unfiltered, diagonal_range=diagonal_range)
 
     def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
-        """Return the largest of each number over all ranks.
+        """Return the maximum of each number over all ranks. All ranks must call this.
 
         `table` adds up finite numbers only, so the bits of the numbers, which may be infinite, are sent as int64.
         """
@@ -208,7 +210,7 @@ class RankCoarsening(Coarsening):
         largest: list[float] = bits.view(np.float64).max(axis=0).tolist()
         return largest
 
-    def fill(  # type: ignore[override]  # of `RankRows` in place of `Csr`
+    def fill(  # type: ignore[override] # takes `RankRows` instead of `Csr`
         self, A: RankRows, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases
     ) -> Transfers[RankRows]:
         own, k, of_both = self._aggregate_owners.rows(self._context.rank), self._k, phases.run("candidates", candidates)
@@ -228,7 +230,7 @@ class RankCoarsening(Coarsening):
         return Transfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
-        """Return the tentative prolongator, and the candidates of the coarse rows that this rank owns."""
+        """Return the tentative prolongator, and this rank's rows of the coarse level's candidates."""
         tentative, coarse = super()._orthonormalize(groups, self._device.xp.ascontiguousarray(candidates))
         wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
         return tentative, self._context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
@@ -236,7 +238,7 @@ class RankCoarsening(Coarsening):
     def _smooth_rows(
         self, number: int, A: RankRows, examined: tuple[Csr, Examination], tentative: Array, radius: float
     ) -> RankRows:
-        """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
+        """Return the smoothed prolongator of the matrix (`number` 0) or of its adjoint (1)."""
         k, expand_pattern = self._k, kernels_of(self._device).prolongation.expand_pattern
         if len(self._interpolations) == number:
             self._interpolations.append(self._interpolation(A, examined))
@@ -250,7 +252,7 @@ class RankCoarsening(Coarsening):
         return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
 
     def _interpolation(self, A: RankRows, examined: tuple[Csr, Examination]) -> _NodeAggregates:
-        """Number the aggregates of own nodes and of ghosts, and find those that each node reaches. Synchronizes."""
+        """Number the aggregates of own nodes and ghosts, and find those that each node reaches. Synchronizes."""
         context, xp, size = self._context, self._context.device.xp, self._block_size
         first = self._aggregate_owners.rows(context.rank).start
         numbers = xp.where(self.aggregates < 0, np.int64(-1), self.aggregates.astype(np.int64) + first)
@@ -267,13 +269,13 @@ class RankCoarsening(Coarsening):
 
 
 def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartition:
-    """Merge groups of consecutive ranks: the first rank of each group owns the rows of the whole group.
+    """Merge groups of consecutive ranks: the first rank of each group gets the rows of the whole group.
 
     Parameters
     ----------
     partition : RowPartition
     min_rows_per_rank : int
-        Number of rows that the ranks with rows should have on average, at least.
+        Smallest average number of rows of the ranks that have rows.
 
     Returns
     -------
@@ -298,5 +300,5 @@ def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartit
 
 
 def _times(partition: RowPartition, size: int) -> RowPartition:
-    """Return the partition of the rows, for nodes of `size` rows each."""
+    """Return the partition of rows, for a partition of nodes with `size` rows each."""
     return RowPartition(tuple(size * bound for bound in partition.row_bounds))

@@ -3,11 +3,11 @@
     finest level, and coarser ones          distributed over all ranks
     fewer rows per rank, on average, than
     _MIN_ROWS_PER_RANK                      distributed over fewer ranks; the others have no rows
-    at most _MAX_REPLICATED_ROWS            replicated: every rank computes them by itself, without waiting for others
+    at most _MAX_REPLICATED_ROWS            replicated: every rank computes them alone, without waiting for others
 
-The ranks do not coarsen the finest level together if it is no larger than `max_coarse` allows, if `max_levels` is 1, or
-if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Only in these cases can the
-finest level be replicated.
+The finest level is distributed, except if there is no distributed coarser level: if `max_coarse` allows so many rows,
+if `max_levels` is 1, or if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Then
+the finest level can be replicated.
 
 The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
 uses only the rank's own rows of the correction.
@@ -40,19 +40,19 @@ from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical
 
-# Largest number of rows of a replicated level, by the kind of device. A product with such a level takes less time than
+# Largest number of rows of a replicated level, by the kind of device. A product on such a level takes less time than
 # the messages between ranks, which take about 40 µs over NCCL.
 _MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}
-# Number of rows that a rank should have at least, on average, on a distributed coarser level.
+# Smallest average number of rows per rank on a distributed coarser level.
 _MIN_ROWS_PER_RANK = 50_000
-# The smoothers whose steps multiply by the whole matrix. The others smooth the diagonal block of each rank, and
-# multiply the entries in columns of other ranks by the x before their first step.
+# The smoothers whose steps multiply by the whole matrix. All others smooth the diagonal block of each rank. They
+# multiply the entries in columns of other ranks once, by the x before their first step.
 _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 
 @dataclass(eq=False)
 class RankLevelSetup(Setup):
-    """The set-up over ranks.
+    """The set-up of multigrid over ranks.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class RankLevelSetup(Setup):
     replicated : LevelSetup or None
         The set-up of the replicated levels; None if there are none, and before the first set-up.
     sizes : list of (int, int)
-        Rows and entries of each level, of all ranks together, after the set-up.
+        Rows and entries of each level on all ranks together, after the set-up.
 
-    The others are those of `Setup`.
+    `Setup` describes all other attributes.
     """
 
     smoother: str
@@ -71,7 +71,9 @@ class RankLevelSetup(Setup):
     sizes: list[tuple[int, int]] = field(default_factory=list)
 
     def build(self, finest: RankLevelMatrix) -> tuple[list[Level], MatrixOperator | None]:
-        """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes.
+        """Return the levels, and the inverse of the coarsest matrix; None if that matrix is only smoothed.
+
+        Synchronizes.
 
         Raises
         ------
@@ -110,7 +112,10 @@ class RankLevelSetup(Setup):
         return RankCoarsening(matrix.part, *sizes, self.symmetry, strength, self.phases, *limits)
 
     def _smoothers_of_stalled(self, matrix: RankLevelMatrix, depth: int) -> tuple[Smoother, Smoother]:
-        """Return the smoothers of a large level that cannot be coarsened, and warn if it has more entries than rows."""
+        """Return the smoothers of a large level that cannot be coarsened.
+
+        Warn, unless the level has at most an entry per row.
+        """
         if matrix.part.nnz > matrix.part.shape[0]:
             size, max_replicated = matrix.part.shape[0], _max_replicated_rows(matrix.device)
             if self._is_small(matrix, depth):
@@ -125,8 +130,8 @@ class RankLevelSetup(Setup):
                 )
             warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=2)
         if gershgorin_bound not in matrix.shared:
-            # This coarsening is made for its bounds only. `_coarsening` has discarded the one that stalled, with its
-            # bounds, and in an update it makes none for this level.
+            # This coarsening is made only for its bounds. `_coarsening` has discarded the coarsening that stalled, with
+            # its bounds, and makes none for this level in an update.
             share_bounds(matrix, self._new_coarsening(matrix, depth, (1, 0)))
         smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", self._smoothers, matrix)
         return smoothers
@@ -136,7 +141,7 @@ class RankLevelSetup(Setup):
     def _with_replicated(
         self, distributed: list[Level], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
     ) -> tuple[list[Level], MatrixOperator | None]:
-        """Collect a level on every rank, where the set-up then continues without the other ranks."""
+        """Collect a level on every rank. The set-up then continues on each rank without the other ranks."""
         context, partition = matrix.part.context, matrix.part.rows
         device = context.device
         whole = self.phases.run("gather", context.rows_of_all, matrix.part.in_whole_columns(), partition)
@@ -154,7 +159,7 @@ class RankLevelSetup(Setup):
             self.replicated = LevelSetup(
                 options, self.symmetry, right, left, self.make, self.dtype, improves=not depth, finer_levels=depth
             )
-        # On a coarser level, the candidates depend on the values, so an update has other ones.
+        # On a coarser level, the candidates depend on the values, so an update has new candidates.
         self.replicated.candidates, self.replicated.left_candidates = right, left
         square = SquareMatrix(device, csr, operator_of(device, csr, LEVEL_PRODUCTS))
         levels, inverse = self.replicated.build(square)
@@ -190,7 +195,7 @@ class RankLevelSetup(Setup):
         return Level(operator, R, P, *smoothers)
 
     def _operator(self, part: RankRows, operator: Any) -> Any:
-        """Return the matrix of a level as an operator with values of the dtype of the levels."""
+        """Return the matrix of a level as an operator, with values of the levels' dtype."""
         narrow = self._narrow(part)
         return operator if narrow is part else narrow.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
 
@@ -204,13 +209,13 @@ def _max_replicated_rows(device: Device) -> int:
 
 
 def _narrowest(csr: Csr) -> Csr:
-    """Return a matrix with indices of int32, if they suffice."""
+    """Return a matrix with int32 indices if these suffice."""
     is_small = max(*csr.shape, csr.nnz) <= MAX_INT32
     return csr.with_index_dtype(np.int32) if is_small else csr
 
 
 class _ReplicatedTransfer(Operator):
-    """A transfer between a distributed level and a replicated one, whose vectors every rank has in full.
+    """A transfer between a distributed level and a replicated level, whose vectors every rank has in full.
 
     Parameters
     ----------
@@ -219,10 +224,9 @@ class _ReplicatedTransfer(Operator):
     partition : RowPartition
         The ranks that compute the rows of the replicated level.
     inner : RankOperator or None
-        The restriction or the prolongation, whose coarse rows are distributed by `partition`; None stands for the
-        identity.
+        The restriction or the prolongation, whose coarse rows are distributed by `partition`; None is the identity.
     restricts : bool
-        Whether this is the restriction, whose result each rank gets in full.
+        Whether this is the restriction, whose result each rank receives in full.
     """
 
     def __init__(self, matrix: Any, partition: RowPartition, inner: RankOperator | None, restricts: bool) -> None:
@@ -244,7 +248,7 @@ class _ReplicatedTransfer(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Bind the product. `beta` must be 0 where y is the vector that every rank has: such a y is overwritten."""
+        """Bind the product. If y is a vector of the replicated level, it is overwritten, so `beta` must be 0."""
         own = self._own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
 
@@ -265,7 +269,7 @@ class _ReplicatedTransfer(Operator):
         return take
 
     def _bind_collect(self, device: Device, multiply: Apply, part: Array) -> Apply:
-        """Bind the product of which every rank gets all rows. `multiply` computes the rank's own rows, into `part`."""
+        """Bind a product whose result every rank receives in full. `multiply` computes the own rows, into `part`."""
         own, rows, communicator = self._own, self._partition.rows, self._communicator
         others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
         senders = [peer for peer in others if rows(peer).start < rows(peer).stop]

@@ -1,4 +1,4 @@
-"""One rank's rows of a matrix, as its user sees them: an operator with sparse algebra and with preconditioners."""
+"""The user's matrix over ranks: one rank's rows, as an operator with sparse algebra and preconditioners."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class EntryOrder:
-    """The place in a rank's two blocks of each value that a user passes in the order of SciPy's canonical CSR.
+    """The order in which a user passes values, which is SciPy's canonical CSR, mapped to a rank's two blocks.
 
-    It depends on the structure alone. Row by row, the values of a user come in the order of the columns:
+    It depends on the structure alone. Within a row, the user's values are in the order of the columns:
 
         columns of a row      2  3  4  6  9      of which the rank owns 3 to 6
         values of the user    a  b  c  d  e
@@ -41,8 +41,8 @@ class EntryOrder:
     row_lengths : array of int64, shape (own rows,)
         The number of entries of each row, on the host. An entry that is stored several times counts once.
     diagonal, off_diagonal : array of int
-        For each stored entry of the block, the number of its value, on the device. An entry that is stored several
-        times has its value where it is stored first. The other times, its number is that of a 0 after the last value.
+        For each stored entry of the block, the number of its value, on the device. If an entry is stored several times,
+        the first one gets the value. The others get the number of a 0 that is appended to the values.
     """
 
     row_lengths: HostArray
@@ -57,7 +57,8 @@ class EntryOrder:
         ----------
         matrix : RankOperator
         own_columns, ghosts : array of int, optional
-            The numbers by which the columns of the two blocks are ordered; by default those of the whole matrix.
+            The numbers by which the columns of the two blocks are ordered; by default their numbers in the whole
+            matrix.
         """
         own_columns = np.arange(matrix.shape[1]) + matrix.first_index if own_columns is None else own_columns
         ghosts = matrix.ghosts if ghosts is None else ghosts
@@ -75,34 +76,33 @@ class EntryOrder:
         return EntryOrder(np.bincount(rows[is_first], minlength=matrix.shape[0]), *blocks)
 
     def of_blocks(self, device: Device, values: Array) -> tuple[Array, Array]:
-        """Return the values of the diagonal and of the off-diagonal block for those of a user, on the device."""
+        """Return the values of the diagonal and of the off-diagonal block, from a user's values, on the device."""
         xp = device.xp
         values = xp.concatenate([values, xp.zeros(1, values.dtype)])
         return values[self.diagonal], values[self.off_diagonal]
 
 
 class RankMatrix(RankOperator):
-    """The rows of one rank. All ranks construct theirs, multiply and solve at the same time.
+    """The rows of one rank. All ranks must construct one, multiply and solve together.
 
-    Each rank holds its part of every vector. Of a vector that is multiplied, these are the entries of the columns that
-    it owns; of a product, the entries of its rows.
+    Each rank holds its part of every vector. For a vector that is multiplied, the part has an entry for each column
+    that the rank owns; for a product, an entry for each of its rows.
 
     ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A`` and ``A / 2`` are matrices over the same ranks, which all ranks
-    compute at the same time. Their dtypes are SciPy's: products and sums of integers are integers. A product sends the
-    rows of ghosts from rank to rank. A sum sends no entries, but needs the same owners of the rows of A and of B.
-    Products, sums and transposes choose their storage formats by themselves, and multiples have those of A.
+    must compute together. Their dtypes are SciPy's: products and sums of integers are integers. A product sends rows of
+    B that belong to ghosts from rank to rank. A sum sends no entries, but the rows of A and of B must have the same
+    owners. The storage formats of products, sums and transposes are chosen anew; multiples have A's formats.
 
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, N), or RowBlock
-        The rank's rows, split into blocks or not. The values of all ranks are converted to their common dtype, by
-        NumPy's rules of type promotion.
+        The rank's rows, split into blocks or not. Values are converted to NumPy's common dtype of all ranks.
     rows, columns : RowPartition
         The owners of the M rows and of the N columns.
     communicator : Communicator
         The rank's communicator, for host arrays.
     device : str or Device, optional
-        Device of the rank's two blocks, by default as for `GpuSparseMatrix`.
+        Device of the rank's two blocks; the default is that of `GpuSparseMatrix`.
     **options
         Options of `GpuSparseMatrix`, for the diagonal block.
 
@@ -113,7 +113,7 @@ class RankMatrix(RankOperator):
     boundary, ghosts : array of int64
         The rows and the columns of the off-diagonal block, as in `RowBlock`.
     halo : Halo
-        The plan of the exchange.
+        The plan of the exchange of ghosts.
     shape : (int, int)
         Number of the rank's rows, and number of the columns that it owns.
     rows, columns : RowPartition
@@ -121,7 +121,7 @@ class RankMatrix(RankOperator):
     column_sizes : list of int
         Number of columns that each rank owns.
     host_communicator, communicator : Communicator
-        The rank's communicator for host arrays, and the one for arrays of its device, which products use.
+        The rank's communicator for host arrays, and its communicator for device arrays, which products use.
     observer : callable or None
         Called with the `SolveLoop` whenever the host has read the scalars of a solve. If it raises an exception, the
         solve ends.
@@ -148,11 +148,11 @@ class RankMatrix(RankOperator):
     True
     """
 
-    __array_ufunc__ = None  # so that NumPy's scalars leave products with a matrix to the matrix
+    __array_ufunc__ = None  # Products of NumPy's scalars with a matrix are left to the matrix.
     _entry_order: EntryOrder | None = None
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others of the diagonal block."""
+        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others from the diagonal block."""
         method = METHODS[name]
         if not method.spans_ranks:
             return super().__gsparse_call__(name, args, kwargs)
@@ -192,7 +192,7 @@ class RankMatrix(RankOperator):
         return self._with_blocks(-self.diagonal, -self.off_diagonal)
 
     def transpose(self) -> RankMatrix:
-        """Return the transpose as a matrix over the same ranks. All ranks call this method at the same time.
+        """Return the transpose as a matrix over the same ranks. All ranks must call this together.
 
         Returns
         -------
@@ -207,12 +207,12 @@ class RankMatrix(RankOperator):
             return self._made_of(RankRows.of(self).transposed(), self.dtype)
 
     def adjoint(self) -> RankMatrix:
-        """Return the conjugate transpose as a matrix over the same ranks, see `transpose`.
+        """Return the conjugate transpose as a matrix over the same ranks. All ranks must call this together.
 
         Returns
         -------
         RankMatrix
-            Synchronizes.
+            Its rows and columns have the owners of this matrix's columns and rows. Synchronizes.
 
         Raises
         ------
@@ -222,9 +222,9 @@ class RankMatrix(RankOperator):
             return self._made_of(RankRows.of(self).adjoint(), self.dtype)
 
     def with_columns(self, columns: RowPartition) -> RankMatrix:
-        """Return the same matrix with other owners of the columns. All ranks call this method at the same time.
+        """Return the same matrix with other owners of the columns. All ranks must call this together.
 
-        No row is moved, and only the numbers of ghosts are sent.
+        No row is moved. Only the numbers of ghosts are sent.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ class RankMatrix(RankOperator):
         Raises
         ------
         ShapeError
-            If `columns` are not the owners of N columns, or do not have one block for each rank.
+            If `columns` does not divide N columns, or does not have one block for each rank.
         CommunicationError, RankLostError
         """
         if columns == self.columns:
@@ -253,7 +253,7 @@ class RankMatrix(RankOperator):
             return self._made_of(RankRows.of(self).with_columns(columns), self.dtype)
 
     def _combined(self, operation: str, other: Any) -> Any:
-        """Return ``operation(A, B)`` entry by entry."""
+        """Apply an operation to the elements of two matrices: "plus" or "minus"."""
         if not isinstance(other, RankMatrix):
             return NotImplemented
         dtype = np.result_type(self.dtype, other.dtype)
@@ -264,9 +264,9 @@ class RankMatrix(RankOperator):
             return self._made_of(one.combine(operation, two), dtype, may_wrap=True)
 
     def _made_of(self, rows: RankRows, dtype: np.dtype[Any], *, may_wrap: bool = False) -> RankMatrix:
-        """Return a result whose rows were computed, in its own dtype.
+        """Return a result with these rows, converted to its dtype.
 
-        If they hold sums of integers, these may wrap to 0 in that dtype (`may_wrap`). Such entries are left out.
+        With `may_wrap`, the rows hold sums of integers that may become 0 in that dtype. Such entries are dropped.
         """
         device, csr = self.device, rows.csr
         if may_wrap and csr.dtype != dtype:
@@ -276,18 +276,18 @@ class RankMatrix(RankOperator):
     # ------------------------------------------------------------------ entries
 
     def entry_order(self, own_columns: HostArray | None = None, ghosts: HostArray | None = None) -> EntryOrder:
-        """Return the order of the values that `with_data` takes; it is found once. Synchronizes.
+        """Return the order of values for `with_data`. It is computed at the first call. Synchronizes.
 
         Parameters
         ----------
         own_columns, ghosts : array of int, optional
-            For the first call: the numbers by which the own columns and the ghosts are ordered; by default those of the
-            whole matrix.
+            Used by the first call: the numbers by which own columns and ghosts are ordered; by default their numbers in
+            the whole matrix.
 
         Returns
         -------
         EntryOrder
-            For all matrices of this structure that `with_data` returns.
+            The order, which matrices from `with_data` share.
         """
         if self._entry_order is None:
             with self.device.active(), self.device.memory_guard():
@@ -295,25 +295,25 @@ class RankMatrix(RankOperator):
         return self._entry_order
 
     def with_data(self, data: Array) -> RankMatrix:
-        """Return a matrix of the same structure with other values. All ranks call this method at the same time.
+        """Return a matrix of the same structure with other values. All ranks must call this together.
 
-        Both blocks keep their storage formats, and the exchange of ghosts its plan, so that no column number is sent.
+        Both blocks keep their storage formats, and the exchange of ghosts its plan, so that no column numbers are sent.
 
         Parameters
         ----------
         data : array_like, shape (k,)
             The values of this rank's rows in the order of ``A.rows_on_host().data``, on the host or on the rank's
-            device. They are copied. If entries are stored several times, each one gets its value once.
+            device. They are copied. If an entry is stored several times, the value is stored once.
 
         Returns
         -------
         RankMatrix
-            Of the common dtype of the data of all ranks that have rows. Synchronizes the first time.
+            The new matrix, in the common dtype of `data` on all ranks that have rows. Synchronizes the first time.
 
         Raises
         ------
         ShapeError
-            If the number of values is another one.
+            If `data` does not have one value for each entry.
         CommunicationError, RankLostError
         """
         order, device = self.entry_order(), self.device
@@ -331,12 +331,12 @@ class RankMatrix(RankOperator):
     def main_diagonal(self) -> HostArray:
         """Return the entries of the rank's rows on the main diagonal of the whole matrix.
 
-        The attribute `diagonal` is the diagonal block, which is something else.
+        Do not confuse it with the attribute `diagonal`, which is the diagonal block.
 
         Returns
         -------
         ndarray
-            On the host, one entry for each of the rank's rows that has one on the diagonal; 0 where none is stored.
+            On the host, an element for each of the rank's rows that crosses the diagonal; 0 if no entry is stored.
             Synchronizes.
         """
         first = self.rows.rows(self.host_communicator.rank).start
@@ -344,17 +344,17 @@ class RankMatrix(RankOperator):
         return self.entries_in(first + np.arange(self.shape[0]))[:count]
 
     def entries_in(self, columns: HostArray) -> HostArray:
-        """Return the entry that each row has in one column of the whole matrix, or 0 if it has none there.
+        """Return, for each row, its entry in one column of the whole matrix, or 0 if it has no entry there.
 
         Parameters
         ----------
         columns : array of int64, shape (own rows,)
-            The column for each row, on the host. A number that is not that of a column stands for no entry.
+            The column for each row, on the host. For a number that is not a column, the result is 0.
 
         Returns
         -------
         ndarray, shape (own rows,)
-            On the host. Synchronizes.
+            The entries, on the host. Synchronizes.
         """
         device = self.device
         with device.active(), device.memory_guard():
@@ -362,7 +362,7 @@ class RankMatrix(RankOperator):
             return device.download(values).astype(self.dtype, copy=False)
 
     def over(self, communicator: Communicator) -> RankMatrix:
-        """Return the same matrix, connected to the other ranks by another communicator; the blocks are shared.
+        """Return the same matrix with another communicator to the other ranks. The blocks are shared.
 
         Parameters
         ----------
@@ -372,7 +372,7 @@ class RankMatrix(RankOperator):
         Returns
         -------
         RankMatrix
-            What is computed from it is connected in the same way.
+            The matrix. Matrices that are computed from it use the same communicator.
         """
         new = copy.copy(self)
         new.observer = None
@@ -380,7 +380,7 @@ class RankMatrix(RankOperator):
         return new
 
     def _with_blocks(self, diagonal: GpuSparseMatrix, off_diagonal: GpuSparseMatrix) -> RankMatrix:
-        """Return a matrix with blocks of the same structure."""
+        """Return a matrix with other blocks of the same structure."""
         new = self.over(self.host_communicator)
         new.diagonal, new.off_diagonal, new.dtype = diagonal, off_diagonal, np.dtype(diagonal.dtype)
         new.matrices = diagonal, off_diagonal
@@ -389,7 +389,7 @@ class RankMatrix(RankOperator):
 
 
 def check_factor(value: Any) -> None:
-    """Raise an error if a matrix cannot be multiplied or divided by a value because it is not a number."""
+    """Raise an error if a value is not a number by which a matrix can be multiplied or divided."""
     if not (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc"):
         raise TypeError(
             f"a matrix over ranks is multiplied and divided by a number, got {type(value).__name__}: "

@@ -1,4 +1,4 @@
-"""The preconditioner that `amg(A)` makes of a matrix over ranks."""
+"""The preconditioner that `amg(A)` returns for a matrix over ranks."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from gsparse.linalg.multigrid.options import parse_candidates, parse_options
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.matrix.product_methods import declared_block_shape
 
-# Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps.
+# Largest asymmetry, in units of eps, that is attributed to rounding in the assembly of a matrix.
 _ROUNDING = 32
 
 
 class RankMultigrid(SmoothedAggregation):
-    """One rank's part of a multigrid cycle over ranks. All ranks make theirs, and apply it, at the same time.
+    """One rank's part of a multigrid cycle over ranks. All ranks must make and apply one together.
 
     Parameters
     ----------
     matrix : RankLevelMatrix
         The rank's rows of the matrix.
     setup : RankLevelSetup
-        Makes the levels, and makes them again for other values.
+        The object that makes the levels, also in an update.
     cycle_index : int
         Number of visits to the next coarser level: 1 for a V-cycle, 2 for a W-cycle.
 
     Attributes
     ----------
     seconds : dict
-        The seconds of each phase of the latest set-up or update on this rank, and, under "in all", of the whole.
+        The seconds of each phase of the latest set-up or update on this rank; the total is under "in all".
     aggregates : list of array
-        For each distributed level with a coarser one: the aggregate of each node of this rank, or -1 for none.
-        Aggregates are counted from the rank's first one.
+        For each distributed level that was coarsened: the aggregate of each node of this rank, or -1 for none.
+        Aggregates are counted from the rank's first aggregate.
 
     Examples
     --------
@@ -68,12 +68,12 @@ class RankMultigrid(SmoothedAggregation):
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """The number of rows and of entries of each level on all ranks, beginning with the finest."""
+        """The number of rows and of entries of each level on all ranks; the finest level comes first."""
         return list(self._setup.sizes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this rank's parts of the matrices of all levels and of the transfers, in compressed sparse rows."""
+        """Bytes of this rank's parts of all levels' matrices and transfers, as if they were stored in CSR."""
         operators = [o for level in self.levels for o in (level.operator, level.restriction, level.prolongation)]
         matrices: dict[int, Any] = {}
         for operator in (*operators, self.coarse):
@@ -84,23 +84,23 @@ class RankMultigrid(SmoothedAggregation):
         return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values() if matrix is not None)
 
     def update(self, A: RankOperator) -> RankMultigrid:
-        """Compute the levels again for other values. Aggregates, and the patterns of transfers, stay as they are.
+        """Compute the levels again for other values. The aggregates and the structure of transfers do not change.
 
         Parameters
         ----------
         A : RankMatrix
-            A matrix with the structure, the distribution and the dtype of that of the set-up. All ranks call this
-            method at the same time.
+            A matrix with the same structure, distribution and dtype as in the set-up. All ranks must call this
+            together.
 
         Returns
         -------
         RankMultigrid
-            This object, which has changed. Synchronizes.
+            This object, updated. Synchronizes.
 
         Raises
         ------
         StructureError
-            If an entry is at another place.
+            If the matrix has another structure or distribution.
         DtypeError
             If the matrix has another dtype.
         FactorizationError
@@ -133,13 +133,13 @@ class RankMultigrid(SmoothedAggregation):
 
 
 def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigrid:
-    """Set multigrid up for a matrix over ranks. All ranks call this function at the same time. Synchronizes.
+    """Set multigrid up for a matrix over ranks. All ranks must call this together. Synchronizes.
 
     Parameters
     ----------
     A : RankOperator
     arguments : mapping
-        All arguments of `gsparse.linalg.amg` but the matrix. `B` and `BH` are the rank's rows of the candidates.
+        All arguments of `gsparse.linalg.amg` except the matrix. `B` and `BH` are the rank's rows of the candidates.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def _check_block_size(A: RankOperator, block_size: Any) -> None:
 
 
 def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
-    """Return the rows of the finest level, in which ghosts are whole nodes. Raise an error for values not finite."""
+    """Return the rows of the finest level, with whole nodes as ghosts. Raise an error if a value is not finite."""
     part = RankRows.of(A, A.dtype if A.dtype.kind in "fc" else np.float64)
     device = A.device
     entry = kernels_of(device).reductions.first_where(device, part.csr.data, "not finite")
@@ -198,7 +198,7 @@ def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
 
 
 def _is_hermitian(A: RankOperator, part: RankRows) -> bool:
-    """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding."""
+    """Return whether the matrix was declared Hermitian; without a declaration, whether it is, up to rounding."""
     declared = A.diagonal._prepared()[0].options.symmetric
     if declared is None:
         return part.equals_adjoint(_ROUNDING * float(np.finfo(part.csr.dtype).eps))

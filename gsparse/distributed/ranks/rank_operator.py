@@ -1,7 +1,7 @@
-"""One rank's rows of a matrix as an operator. Any solver of `gsparse.linalg` runs on it, on all ranks together.
+"""One rank's rows of a matrix as an operator. All solvers of `gsparse.linalg` run on it, on all ranks together.
 
-`RankMatrix` extends this class by sparse algebra. It is a separate class because `rank_rows`, which implements that
-algebra, imports this one.
+`RankMatrix` adds sparse algebra to this class. It is a separate class because `rank_rows`, which implements that
+algebra, imports this class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gsparse.profiling import recording
 
 
 class RankOperator(Operator):
-    """The products of one rank's rows of a matrix.
+    """One rank's rows of a matrix, as an operator.
 
     This is the base class of `RankMatrix`, whose docstring describes the parameters and attributes.
     """
@@ -73,7 +73,7 @@ class RankOperator(Operator):
         self.connect(communicator)
 
     def connect(self, communicator: Communicator) -> None:
-        """Use another communicator between the same ranks from now on.
+        """From now on, use another communicator between the same ranks.
 
         Parameters
         ----------
@@ -82,8 +82,8 @@ class RankOperator(Operator):
         """
         self.host_communicator, self.communicator = communicator, communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
-        # Bound products, with their buffers. Solvers share them, because the products of one matrix run one after the
-        # other.
+        # Bound products, with their buffers. Solvers share them, because products of one matrix never run at the same
+        # time.
         self._bound_products: dict[Any, Apply] = {}
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,7 +99,7 @@ class RankOperator(Operator):
         Parameters
         ----------
         rows : array of int, optional
-            Numbers of some of the rank's rows, counted from its first row; by default all of them, in their order.
+            Numbers of rows, counted from the rank's first row; by default all its rows, in their order.
 
         Returns
         -------
@@ -125,7 +125,7 @@ class RankOperator(Operator):
         Returns
         -------
         array of int64, shape (own rows,)
-            On the host. Synchronizes.
+            The numbers, on the host. Synchronizes.
         """
         with self.device.active():
             diagonal, off_diagonal = (
@@ -167,7 +167,7 @@ class RankOperator(Operator):
             self.communicator.allreduce(values)
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of the first rank, on all ranks. Synchronizes.
+        """Return the array of the first rank, on all ranks. All ranks must call this together. Synchronizes.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class RankOperator(Operator):
         return self.device.download(shared)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
+        """Wait for work on this rank's device that may depend on other ranks. Raise an error if a rank is lost.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class RankOperator(Operator):
         self.communicator.wait(is_done)
 
     def observe(self, iteration: SolveLoop) -> None:
-        """Call the `observer`, if there is one. A solver calls this method whenever the host has read its scalars.
+        """Call the `observer`, if there is one. Solvers call this method when the host has read the solve's scalars.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class RankOperator(Operator):
         return self.device
 
     def matmat(self, V: Array) -> Array:
-        """Multiply by several vectors. All ranks call this method at the same time.
+        """Multiply by several vectors. All ranks must call this together.
 
         Parameters
         ----------
@@ -226,8 +226,7 @@ class RankOperator(Operator):
         Returns
         -------
         array, shape (own rows, k)
-            The rank's part of the products, on its device, in the dtype to which those of A and V and float32 are
-            promoted.
+            The rank's part of the products, on its device, in NumPy's common dtype of A, V and float32.
 
         Raises
         ------
@@ -267,7 +266,7 @@ class RankOperator(Operator):
         Returns
         -------
         callable
-            Called as ``apply(x, y)`` by all ranks at the same time. It is made once for each set of arguments.
+            ``apply(x, y)``, which all ranks must call together. It is cached for each set of arguments.
         """
         key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
@@ -277,12 +276,12 @@ class RankOperator(Operator):
 
 
 def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator) -> np.dtype[Any]:
-    """Return the dtype to which the dtypes of all ranks are promoted, the same one on each rank.
+    """Return NumPy's common dtype of all ranks, the same on each rank. All ranks must call this together.
 
-    Ranks without rows are left out, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
+    Ranks without rows are ignored, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
     """
     own_name = np.dtype(dtype).str.encode()  # at most 8 bytes, which are sent as an integer
-    # For each rank: its dtype, and whether it has rows.
+    # One row per rank: its dtype, and whether it has rows.
     table = communicator.table(np.array([int.from_bytes(own_name, "little"), num_rows > 0], np.int64))
     counted = table[table[:, 1] > 0] if table[:, 1].any() else table
     names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
@@ -321,8 +320,8 @@ class _BoundProduct:
 class _Product(_BoundProduct):
     """Computes y = alpha·A·x + beta·y as an `Apply`.
 
-    The diagonal block is multiplied while the ghosts travel. With a second stream, the off-diagonal block is multiplied
-    at the same time as the diagonal block:
+    The diagonal block is multiplied during the exchange of ghosts. With a second stream, the off-diagonal block is also
+    multiplied at the same time:
 
         one stream       gather and send → diagonal block → receive → off-diagonal block → add to y
 
@@ -330,12 +329,12 @@ class _Product(_BoundProduct):
                                                                          +-> add to y
                          gather and send → receive → off-diagonal block -+
 
-    If the kernels support it, the product also leaves partial sums of conj(x)·y.
+    If the kernels support it, the product also stores partial sums of conj(x)·y.
 
     Attributes
     ----------
     num_dots : int
-        Number of these partial sums; 0 if the kernels leave none.
+        Number of these partial sums; 0 if the kernels do not support them.
     """
 
     def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
@@ -369,8 +368,8 @@ class _Product(_BoundProduct):
 class _AdjointProduct(_BoundProduct):
     """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`.
 
-    The off-diagonal block is multiplied first, so that its results travel to their owners while the diagonal block is
-    multiplied.
+    The off-diagonal block is multiplied first, so that its results are sent to their owners during the product with the
+    diagonal block.
     """
 
     def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:

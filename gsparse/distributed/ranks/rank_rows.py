@@ -7,8 +7,7 @@ The columns that the rank owns come first, then its ghosts. A rank that owns col
     of the matrix     4  5  6  7  2  9
                       own columns ghosts
 
-Kernels for a single device work on these rows as they are. What one rank cannot do alone, it does with the rows of its
-ghosts, or with rows for its ghosts, which the owners send and add up (`RankContext`):
+Kernels for a single device work on these rows. For the rest, ranks exchange rows that belong to ghosts (`RankContext`):
 
     A·B       the owners send the rows of B that belong to A's ghosts
     Aᵀ        the transposed rows of A's ghosts go to their owners
@@ -52,15 +51,15 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RankRows:
-    """A rank's rows of a matrix. All ranks make theirs, and compute with them, at the same time.
+    """A rank's rows of a matrix. All ranks must make their rows, and compute with them, together.
 
     Attributes
     ----------
     context : RankContext
     csr : Csr, shape (own rows, own columns + ghosts)
-        In canonical form, with values of a dtype in which kernels compute (`gsparse.device.dtypes.COMPUTE_DTYPES`).
+        In canonical form, with values of a compute dtype (`gsparse.device.dtypes.COMPUTE_DTYPES`).
     ghosts : array of int64
-        Columns of other ranks in which the rank has entries, sorted, on the host. Some may have none.
+        Columns of other ranks in which the rank may have entries, sorted, on the host.
     rows, columns : RowPartition
         The owners of the rows and of the columns of the whole matrix.
     halo : Halo
@@ -76,7 +75,7 @@ class RankRows:
 
     @staticmethod
     def make(context: RankContext, csr: Csr, ghosts: HostArray, rows: RowPartition, columns: RowPartition) -> RankRows:
-        """Return the rows with a new halo for these ghosts, on which the ranks agree by messages."""
+        """Return the rows with a new halo for these ghosts. All ranks must call this together."""
         return RankRows(context, csr, ghosts, rows, columns, Halo(ghosts, columns, context.communicator))
 
     @staticmethod
@@ -87,8 +86,8 @@ class RankRows:
         ----------
         matrix : RankOperator
         dtype : dtype, optional
-            The dtype to which the values are converted; by default that of the matrix. The values of the result have
-            the dtype in which kernels compute it: int64 for booleans and integers.
+            The dtype to which the values are converted; by default the matrix's. The result has its compute dtype:
+            int64 for booleans and integers.
         """
         device = matrix.device
         context = RankContext(device, matrix.host_communicator)
@@ -109,28 +108,30 @@ class RankRows:
     def of_whole_columns(
         context: RankContext, csr: Csr, rows: RowPartition, columns: RowPartition, block_size: int = 1
     ) -> RankRows:
-        """Return rows whose entries are in columns of the whole matrix; duplicates are added up. Synchronizes.
+        """Return the rows of a matrix whose entries are in columns of the whole matrix. Synchronizes.
+
+        Duplicates are added up. All ranks must call this together.
 
         Parameters
         ----------
         context : RankContext
         csr : Csr, shape (own rows, N)
-            With indices of int64, in any order.
+            The entries, with int64 indices, in any order.
         rows, columns : RowPartition
         block_size : int
-            Ghosts are nodes of this number of columns: if one of them has an entry, all are ghosts.
+            Number of columns of a node: if one column of a node has an entry, all columns of the node become ghosts.
         """
         own = columns.rows(context.rank)
         ghosts = whole_nodes(columns_of_others(context.device, csr, own), block_size)
         return RankRows.make(context, with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
 
     def matrix(self, **options: Any) -> RankOperator:
-        """Return the rows as an operator. `options` are those of `GpuSparseMatrix`. Synchronizes."""
+        """Return the rows as an operator, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
         block = self.blocks(**options)
         return RankOperator(block, self.rows, self.columns, self.context.communicator, self.context.device)
 
     def blocks(self, **options: Any) -> RowBlock:
-        """Return the rows as the two blocks of an operator, see `matrix`. Synchronizes."""
+        """Return both blocks of the rows, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
         device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
         kernels, xp = kernels_of(device), device.xp
         boundary = self.boundary_rows()
@@ -159,17 +160,17 @@ class RankRows:
 
     @property
     def nnz(self) -> int:
-        """Number of entries on all ranks. Waits for the other ranks."""
+        """Number of entries on all ranks. All ranks must read it together."""
         return int(self.context.communicator.table([self.csr.nnz]).sum())
 
     def whole_columns(self) -> Array:
-        """Return the column of the whole matrix for each local column, as int64 on the device."""
+        """Return the number in the whole matrix of each local column, as int64 on the device."""
         own, xp = self.columns.rows(self.context.rank), self.context.device.xp
         ghosts = self.context.device.upload(self.ghosts.astype(np.int64))
         return xp.concatenate([xp.arange(own.start, own.stop, dtype=np.int64), ghosts])
 
     def in_whole_columns(self, csr: Csr | None = None) -> Csr:
-        """Return the rows, or some of them, with columns of the whole matrix, as int64."""
+        """Return the rows `csr` (default: all) with column numbers of the whole matrix, as int64."""
         csr = self.csr if csr is None else csr
         return replace(
             csr,
@@ -180,37 +181,37 @@ class RankRows:
         )
 
     def boundary_rows(self) -> Array:
-        """Return the rows that have entries in columns of ghosts, as int64 on the device. Synchronizes."""
+        """Return the numbers of the rows that have entries in ghosts, as int64 on the device. Synchronizes."""
         xp, csr = self.context.device.xp, self.csr
         if not len(self.ghosts) or not csr.nnz:
             return xp.zeros(0, np.int64)
         ends = csr.indptr[1:]
-        last = csr.indices[xp.maximum(ends - 1, 0)]  # Columns rise, so the last one tells.
+        last = csr.indices[xp.maximum(ends - 1, 0)]  # Columns rise within a row, so only the last one is tested.
         return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
 
     def with_ghosts(self, values: Array) -> Array:
-        """Return values of the own columns, and those of the ghosts after them. Synchronizes.
+        """Return values of the own columns, followed by those of the ghosts. All ranks must call this. Synchronizes.
 
         Parameters
         ----------
         values : array, shape (own columns, ...)
-            On the device.
+            The rank's values, on the device.
         """
         ghosts = self.context.values_of_ghosts(self.halo, values)
         return self.context.device.xp.concatenate([values, ghosts])
 
     def entries_in(self, columns: Array) -> Array:
-        """Return the entry that each row has in one column of the whole matrix, or 0 if it has none there.
+        """Return, for each row, its entry in one column of the whole matrix, or 0 if it has no entry there.
 
         Parameters
         ----------
         columns : array of int64, shape (own rows,)
-            The column for each row, on the device. A number that is not that of a column stands for no entry.
+            The column for each row, on the device. For a number that is not a column, the result is 0.
 
         Returns
         -------
         array, shape (own rows,)
-            On the device. Synchronizes.
+            The entries, on the device. Synchronizes.
         """
         device, csr = self.context.device, self.csr
         rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
@@ -222,7 +223,7 @@ class RankRows:
     # ------------------------------------------------------------------ algebra
 
     def with_columns(self, columns: RowPartition) -> RankRows:
-        """Return the same rows of a matrix whose columns have other owners. Synchronizes."""
+        """Return the same rows with other owners of the columns. All ranks must call this. Synchronizes."""
         if columns == self.columns:
             return self
         return RankRows.of_whole_columns(self.context, self.in_whole_columns(), self.rows, columns)
@@ -232,11 +233,11 @@ class RankRows:
         return replace(self, csr=self.csr.with_data(data))
 
     def with_csr(self, csr: Csr) -> RankRows:
-        """Return rows with other entries in the same columns."""
+        """Return rows with other entries and the same local columns."""
         return replace(self, csr=csr)
 
     def adjoint(self, block_size: int = 1) -> RankRows:
-        """Return the rows of the conjugate transpose that belong to this rank. Synchronizes.
+        """Return this rank's rows of the conjugate transpose. All ranks must call this together. Synchronizes.
 
         `block_size` is as for `of_whole_columns`.
         """
@@ -245,7 +246,7 @@ class RankRows:
         return result.with_data(conjugate(result.csr.data)) if self.csr.dtype.kind == "c" else result
 
     def transposed(self, block_size: int = 1) -> RankRows:
-        """Return the rows of the transpose that belong to this rank. Synchronizes."""
+        """Return this rank's rows of the transpose. All ranks must call this together. Synchronizes."""
         context, device, kernels = self.context, self.context.device, kernels_of(self.context.device)
         flipped, num_own = kernels.transpose.csr_transpose(device, self.csr), self.num_own_columns
         own = kernels.sparse_rows.slice_rows(device, flipped, 0, num_own)
@@ -259,7 +260,7 @@ class RankRows:
         )
         received = context.rows_to_owners(self.halo, whole)
         ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
-        # The rows of one sender are before those of the next one, and their columns in the whole matrix are smaller. So
+        # The rows of a sender come before those of the next sender, and have smaller columns in the whole matrix. So
         # `placed` leaves the columns of each row sorted.
         received = with_own_columns(device, received, own_rows, ghosts)
         more = placed(device, received, device.upload(self.halo.sent), num_own)
@@ -267,9 +268,9 @@ class RankRows:
         return RankRows.make(context, csr, ghosts, self.columns, self.rows)
 
     def multiply(self, other: RankRows, block_size: int = 1) -> RankRows:
-        """Return the rows of the product with another matrix. Synchronizes.
+        """Return this rank's rows of the product with another matrix. All ranks must call this. Synchronizes.
 
-        `block_size` is as for `of_whole_columns`. Entries that add up to 0 are left out.
+        `block_size` is as for `of_whole_columns`. Entries that add up to 0 are dropped.
 
         Raises
         ------
@@ -290,17 +291,20 @@ class RankRows:
             operand = stacked(device, [operand, with_own_columns(device, received, own, ghosts)])
             operand = replace(operand, is_canonical=True)
         csr = arithmetic.product(device, self.csr, operand)
-        result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # not yet with its own halo
+        result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # its own halo is made below
         return result.with_ghosts_of_entries(block_size)
 
     def _rows_for(self, halo: Halo) -> Csr:
-        """Send the rows that other ranks need by their halo, and return those that this one needs. Synchronizes."""
+        """Send other ranks the rows that they need by their halo, and return the rows that this rank needs.
+
+        Synchronizes.
+        """
         device = self.context.device
         wanted = kernels_of(device).sparse_rows.take_rows(device, self.csr, device.upload(halo.sent))
         return self.context.rows_of_ghosts(halo, self.in_whole_columns(wanted))
 
     def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
-        """Return the same rows with those ghosts only in which they have entries, in whole nodes. Synchronizes."""
+        """Return the same rows, with only those ghosts in which they have entries, in whole nodes. Synchronizes."""
         device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
         rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, self.boundary_rows())
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
@@ -308,7 +312,7 @@ class RankRows:
         return RankRows.make(self.context, self._with_other_ghosts(ghosts), ghosts, self.rows, self.columns)
 
     def combine(self, operation: str, other: RankRows) -> RankRows:
-        """Return ``operation(A, B)`` entry by entry, see `gsparse.sparse.arithmetic.combine`. Synchronizes.
+        """Apply an operation to the elements of two matrices (`gsparse.sparse.arithmetic.combine`). Synchronizes.
 
         Raises
         ------
@@ -330,7 +334,7 @@ class RankRows:
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
 
     def _with_other_ghosts(self, ghosts: HostArray) -> Csr:
-        """Return the rows of a matrix with other ghosts, which contain all in which the rows have entries."""
+        """Return the rows with the columns of other ghosts, which include all ghosts in which the rows have entries."""
         if np.array_equal(ghosts, self.ghosts):
             return self.csr
         device, xp, num_own, csr = self.context.device, self.context.device.xp, self.num_own_columns, self.csr
@@ -339,12 +343,14 @@ class RankRows:
         return replace(csr, shape=(csr.num_rows, num_own + len(ghosts)), indices=places[csr.indices])
 
     def equals_adjoint(self, tolerance: float) -> bool:
-        """Return whether the matrix is its conjugate transpose, up to rounding. Synchronizes.
+        """Return whether the matrix equals its conjugate transpose, up to rounding.
+
+        All ranks must call this. Synchronizes.
 
         Parameters
         ----------
         tolerance : float
-            Two values that mirror each other may differ by this fraction of the largest magnitude in either of their
+            An entry and the conjugate of its mirror entry may differ by this fraction of the largest magnitude in their
             rows.
         """
         device, kernels, xp = self.context.device, kernels_of(self.context.device), self.context.device.xp

@@ -1,6 +1,6 @@
-"""What ranks send each other beside the vectors of products: rows of matrices, values of ghosts, and small tables.
+"""Exchanges between ranks other than for products: rows of matrices, values of ghosts, and small tables.
 
-Rows are sent as `Csr` whose columns are those of the whole matrix, because two ranks number their ghosts differently.
+Rows are sent as `Csr` with column numbers of the whole matrix, because ranks number their ghosts differently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HostArray = npt.NDArray[Any]
 
 
 def union(one: HostArray, other: HostArray) -> HostArray:
-    """Return the numbers that are in at least one of two sorted arrays, each once and sorted, as int64."""
+    """Return the sorted union of two sorted arrays, without repetitions, as int64."""
     # NumPy's `union1d` takes ten times as long.
     both = np.concatenate([one, other]).astype(np.int64, copy=False)
     both.sort(kind="stable")  # merges sorted runs
@@ -35,7 +35,7 @@ def union(one: HostArray, other: HostArray) -> HostArray:
 
 
 def whole_nodes(columns: HostArray, block_size: int) -> HostArray:
-    """Return all columns of the nodes to which some columns belong, sorted."""
+    """Return all columns of the nodes to which the given columns belong, sorted."""
     if block_size == 1:
         return columns.astype(np.int64, copy=False)
     nodes = np.unique(columns // block_size).astype(np.int64)
@@ -53,10 +53,7 @@ def columns_of_others(device: Device, csr: Csr, own: slice) -> HostArray:
 
 
 def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
-    """Replace the columns of the whole matrix by local ones, and return the rows in canonical form. Synchronizes.
-
-    `ghosts` is sorted and contains all columns of other ranks in which the rows have entries.
-    """
+    """Replace column numbers of the whole matrix by local ones, and return canonical rows. Synchronizes."""
     xp, num_own, columns = device.xp, own.stop - own.start, csr.indices
     is_own = (columns >= own.start) & (columns < own.stop)
     of_ghosts = num_own + xp.searchsorted(device.upload(ghosts), columns)
@@ -67,9 +64,9 @@ def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) ->
 
 
 def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
-    """Return a matrix with `num_rows` rows: the entries of row i of `csr` are in its row ``rows[i]``. Synchronizes.
+    """Return a matrix with `num_rows` rows, whose row ``rows[i]`` has the entries of row i of `csr`. Synchronizes.
 
-    If several rows of `csr` are put into one row, their entries follow each other in the order of these rows.
+    If several rows of `csr` go to the same row, their entries follow each other in the order of these rows.
     """
     kernels = kernels_of(device)
     of_entries = rows.astype(csr.indices.dtype)[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
@@ -78,9 +75,9 @@ def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
 
 
 def beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
-    """Return rows with the entries of `left` and of `right`, in canonical form.
+    """Return rows with the entries of both `left` and `right`, in canonical form.
 
-    The columns of both are sorted in each row, and no entry is in both.
+    In both, the columns of each row are sorted. No entry is in both.
     """
     if not right.nnz:
         return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
@@ -93,14 +90,14 @@ def beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
 
 @dataclass(frozen=True, eq=False)
 class RankContext:
-    """A rank's device, and its connection to the other ranks. All ranks call the same methods in the same order.
+    """A rank's device and communicator. All ranks must call the same methods in the same order.
 
     Attributes
     ----------
     device : Device
-        Where the rank's arrays live, active.
+        The device of the rank's arrays, which must be active.
     communicator : Communicator
-        The rank's communicator, for host arrays and for those of its device.
+        The rank's communicator, for host arrays.
     """
 
     device: Device
@@ -111,11 +108,11 @@ class RankContext:
         return self.communicator.rank
 
     def all_ranks(self, is_true: bool) -> bool:
-        """Return whether something is true on all ranks."""
+        """Return whether `is_true` is true on all ranks."""
         return bool(self.communicator.table([int(is_true)]).all())
 
     def values_of_ghosts(self, halo: Halo, values: Array) -> Array:
-        """Return the values that other ranks have for this rank's ghosts. Synchronizes.
+        """Return the values of this rank's ghosts, which other ranks own. Synchronizes.
 
         Parameters
         ----------
@@ -134,36 +131,36 @@ class RankContext:
         return received
 
     def rows_of_ghosts(self, halo: Halo, rows: Csr) -> Csr:
-        """Send the rows that other ranks need, and return those that this rank needs. Synchronizes.
+        """Send other ranks the rows that they need, and return the rows that this rank needs. Synchronizes.
 
         Parameters
         ----------
         halo : Halo
         rows : Csr
-            A row for each column in ``halo.sent``, in columns of the whole matrix.
+            A row for each number in ``halo.sent``, with column numbers of the whole matrix.
 
         Returns
         -------
         Csr
-            A row for each ghost, in their order.
+            A row for each ghost, in the order of the ghosts.
         """
         sends = {peer: len(numbers) for peer, numbers in halo.sends.items()}
         counts = {peer: part.stop - part.start for peer, part in halo.receives.items()}
         return self.exchange_rows(rows, _consecutive(sends), counts)
 
     def rows_to_owners(self, halo: Halo, rows: Csr) -> Csr:
-        """Send rows that belong to ghosts to the ranks that own them. Synchronizes.
+        """Send rows that belong to ghosts to the ranks that own the ghosts, and return received rows. Synchronizes.
 
         Parameters
         ----------
         halo : Halo
         rows : Csr
-            A row for each ghost. The columns are those of the whole matrix.
+            A row for each ghost, with column numbers of the whole matrix.
 
         Returns
         -------
         Csr
-            A row for each column in ``halo.sent``.
+            A row for each number in ``halo.sent``.
         """
         return self.exchange_rows(rows, halo.receives, {peer: len(numbers) for peer, numbers in halo.sends.items()})
 
@@ -173,16 +170,16 @@ class RankContext:
         Parameters
         ----------
         rows : Csr
-            The columns are those of the whole matrix.
+            The rows, with column numbers of the whole matrix.
         sends : mapping of rank to slice
-            Which of the rows a rank gets.
+            The rows that are sent to each rank.
         counts : mapping of rank to int
-            Number of rows that a rank sends to this one.
+            Number of rows that each rank sends to this rank.
 
         Returns
         -------
         Csr
-            The received rows, in the order of the ranks that have sent them. Indices are of int64.
+            The received rows, in the order of the senders' ranks, with int64 indices.
         """
         device = self.device
         ends = device.download(rows.indptr).astype(np.int64)
@@ -203,12 +200,12 @@ class RankContext:
         return Csr(shape, device.upload(indptr.astype(np.int64)), columns, data)
 
     def rows_of_all(self, rows: Csr, partition: RowPartition) -> Csr:
-        """Return the rows of all ranks, on each of them. Synchronizes.
+        """Return the rows of all ranks, on every rank. Synchronizes.
 
         Parameters
         ----------
         rows : Csr
-            This rank's rows. The columns are those of the whole matrix.
+            This rank's rows, with column numbers of the whole matrix.
         partition : RowPartition
             The owners of the rows.
         """
@@ -223,7 +220,7 @@ class RankContext:
         return stacked(device, [first, rows, last])
 
     def values_of_all(self, values: Array, partition: RowPartition) -> Array:
-        """Return the values of all ranks, on each of them. Synchronizes.
+        """Return the values of all ranks, on every rank. Synchronizes.
 
         Parameters
         ----------
@@ -234,7 +231,7 @@ class RankContext:
         return self.values_of_rows(values, partition, [slice(0, partition.num_rows)] * partition.world_size)
 
     def values_of_rows(self, values: Array, partition: RowPartition, wanted: list[slice]) -> Array:
-        """Return values of consecutive rows, which other ranks own. Synchronizes.
+        """Return values of consecutive rows that several ranks own. Synchronizes.
 
         Parameters
         ----------
@@ -242,7 +239,7 @@ class RankContext:
         partition : RowPartition
             The owners of the rows.
         wanted : list of slice
-            The rows that each rank wants.
+            The rows whose values each rank receives.
         """
         device, xp = self.device, self.device.xp
         own, mine = partition.rows(self.rank), wanted[self.rank]
@@ -266,14 +263,14 @@ class RankContext:
 
 
 def stacked(device: Device, parts: list[Csr]) -> Csr:
-    """Return the rows of several matrices below each other.
+    """Stack the rows of several matrices.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     parts : list of Csr
-        With the same columns and dtype of values.
+        Matrices with the same columns and the same dtype of values.
     """
     xp, nnz = device.xp, sum(part.nnz for part in parts)
     index = np.result_type(*(part.indices.dtype for part in parts), np.int32 if nnz <= MAX_INT32 else np.int64)
@@ -289,17 +286,17 @@ def stacked(device: Device, parts: list[Csr]) -> Csr:
 
 
 def _consecutive(counts: Mapping[int, int]) -> dict[int, slice]:
-    """Return slices of these lengths that follow each other."""
+    """Return consecutive slices of these lengths."""
     ends = np.cumsum(list(counts.values()), dtype=np.int64).tolist()
     return {peer: slice(end - count, end) for (peer, count), end in zip(counts.items(), ends, strict=True)}
 
 
 def _common(one: slice, two: slice) -> slice:
-    """Return the rows that are in both slices."""
+    """Return the intersection of two slices."""
     start = max(one.start, two.start)
     return slice(start, max(start, min(one.stop, two.stop)))
 
 
 def _shifted(rows: slice, within: slice) -> slice:
-    """Return rows as they are numbered from the first one of `within`."""
+    """Return rows with numbers that count from the first row of `within`."""
     return slice(rows.start - within.start, rows.stop - within.start)

@@ -1,7 +1,7 @@
 """Communicators between ranks that share memory: processes of one host, on its CPUs or on its GPUs.
 
-The ranks write messages into each other's memory (`gsparse.kernels.exchange`). Processes on CPUs share a file that is
-kept in memory; `gpu_memory.py` shares memory of GPUs.
+Ranks write messages into each other's memory (`gsparse.kernels.exchange`). Processes on CPUs share a file that is kept
+in memory; `gpu_memory.py` shares memory of GPUs.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.exchange import Mailboxes
 from gsparse.kernels.steps import Call
 
-# Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
+# Smallest and largest size of half a box, in 64-bit words, and largest size of the file with all boxes, in bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
-# The dtypes in which a sum is computed. Others are converted.
+# The dtypes in which sums are computed. Other dtypes are converted.
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
 
 class MemoryCommunicator(Communicator):
-    """The communicator of one rank that writes to memory of the others and reads what they write to its own.
+    """A communicator that writes messages to other ranks' memory, and reads the messages that they write to its own.
 
     Parameters
     ----------
     control : Communicator
-        A communicator of the same ranks for host arrays. It notices that a rank is lost, and is closed and aborted with
-        this one.
+        A communicator of the same ranks for host arrays. It notices the loss of a rank. It is closed and aborted with
+        this communicator.
     device : Device
         The device of the arrays. With a GPU, host arrays are sent over `control`.
     mailboxes : Mailboxes
         The boxes of this rank.
     release : callable, optional
-        Called by `close`, to free the memory of the boxes.
+        A function that `close` calls to free the memory of the boxes.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MemoryCommunicator(Communicator):
         return begin
 
     def _exchange_copies(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        """Exchange copies of host arrays whose sizes are no multiples of 4 bytes."""
+        """Exchange copies of host arrays whose sizes are not multiples of 4 bytes."""
         copies = {peer: _padded(values) for peer, values in receives.items()}
         wait_for_copies = self.exchange({peer: _padded(values) for peer, values in sends.items()}, copies)
 
@@ -104,7 +104,7 @@ class MemoryCommunicator(Communicator):
         return wait
 
     def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[Round]:
-        """Return the rounds of an exchange, in each of which ranks send each other one message, which may be empty."""
+        """Return the rounds of an exchange. In each round, ranks send each other one message, which may be empty."""
         capacity, peers = self._mailboxes.capacity, sorted({*sends, *receives})
         nothing = dict.fromkeys(peers, self._device.empty(0, np.dtype(np.uint32)))
         sends, receives = nothing | sends, nothing | receives
@@ -119,12 +119,12 @@ class MemoryCommunicator(Communicator):
         return rounds
 
     def _post(self, messages: Round) -> Callable[[], None]:
-        """Write messages, and return a callable that waits until the messages of the same ranks may be read."""
+        """Write messages. Return a callable that waits until the messages of the same ranks can be read."""
         messages.post()
         return lambda: None
 
     def _wait_for_all(self, call: Callable[[], list[int]]) -> None:
-        """Repeat a call of the mailboxes until it waits for no rank."""
+        """Repeat a call of the mailboxes, which returns the ranks for which it waits, until it waits for none."""
         waiting: list[int] = []
 
         def is_done() -> bool:
@@ -140,7 +140,7 @@ class MemoryCommunicator(Communicator):
             return
         flat = values.reshape(-1)
         flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-        flat = flat.view(np.int64) if flat.dtype == np.uint64 else flat  # The sums have the same bits.
+        flat = flat.view(np.int64) if flat.dtype == np.uint64 else flat  # the sums have the same bits
         summed = flat if flat.dtype in _SUMMED else flat.astype(np.result_type(flat.dtype, np.int64))
         step = 4 * self._mailboxes.capacity // summed.itemsize
         for first in range(0, summed.size, step):
@@ -170,7 +170,7 @@ class MemoryCommunicator(Communicator):
 
 
 class Round(NamedTuple):
-    """One message to, and one from, each of some ranks."""
+    """One exchange of messages: each rank in `peers` receives one message and sends one."""
 
     peers: list[int]
     post: Call
@@ -191,9 +191,9 @@ def _padded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def share_memory(control: Communicator) -> Communicator:
     """Return a communicator through memory if all ranks are processes of one host, else `control`.
 
-    All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
-    loss of a rank. This also returns `control` for more than 256 ranks, if a rank cannot map the file, and on Windows,
-    where a file cannot be removed while it is mapped.
+    All ranks must call this together. Host arrays are then exchanged through a file in memory, and `control` notices
+    the loss of a rank. The result is also `control` for more than 256 ranks, if a rank cannot map the file, and on
+    Windows, where a mapped file cannot be removed.
     """
     if sys.platform == "win32":
         return control
@@ -224,9 +224,9 @@ def share_memory(control: Communicator) -> Communicator:
 
 
 def host_hash() -> int:
-    """Return a number that processes of one host have in common: those that have the same name and network."""
+    """Return a number that identifies this host, by its name and its network namespace."""
     try:
-        network = str(Path("/proc/self/ns/net").readlink())  # a container has its own
+        network = str(Path("/proc/self/ns/net").readlink())  # a container has its own network
     except OSError:
         network = ""
     return hash_of(f"{platform.node()} {network}")
@@ -238,19 +238,22 @@ def hash_of(text: str) -> int:
 
 
 def _folder() -> Path:
-    """Return a folder for files that lie in memory, or that the system keeps in memory while they are in use."""
+    """Return a folder for files in memory; without one, the system's folder for temporary files."""
     in_memory = Path("/dev/shm")
     return in_memory if in_memory.is_dir() else Path(tempfile.gettempdir())
 
 
 def _mapped(path: Path, shape: tuple[int, ...], flags: int) -> npt.NDArray[Any] | None:
-    """Map a file as an array of uint64; return None if that fails. With `flags`, create the file, full of zeros."""
+    """Map a file as an array of uint64. Return None if that fails.
+
+    `flags` are the flags of `os.open` that create the file, which is then filled with zeros; 0 opens an existing file.
+    """
     size = 8 * int(np.prod(shape))
     try:
         file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | flags, 0o600)
         try:
             if flags and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file, 0, size)  # otherwise a write would end the process if there is no memory left
+                os.posix_fallocate(file, 0, size)  # otherwise, a write would end the process if no memory is left
             elif flags:
                 os.ftruncate(file, size)
             return np.frombuffer(mmap.mmap(file, size), np.uint64).reshape(shape)

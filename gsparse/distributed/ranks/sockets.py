@@ -1,8 +1,8 @@
 """A communicator between processes, on one host or on several, over TCP.
 
 A message is a header and raw bytes; nothing is unpickled. The header holds the kind of the call, its number and the
-count of bytes. If two ranks make different calls, the receiver notices it by the header. Before the first message, each
-side proves that it knows the group's secret (`handshake.prove`).
+count of bytes. If two ranks make different calls, the receiver notices this by the header. Before the first message,
+each side proves that it knows the group's secret (`handshake.prove`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
 # Longest reason of an abort, in bytes.
 _MAX_REASON_BYTES = 4096
-# The system's socket buffers take this many bytes, even if the receiver does not read yet. So a call that sends no more
-# than that in all does not block.
+# The system's socket buffers hold this many bytes, even if the receiver does not read yet. So a call that sends at most
+# this many bytes in all does not block.
 _BUFFERED_BYTES = 1 << 17
-# Seconds that `abort` may take for each rank: to wait until a message has been sent, and to send the reason after it.
+# Time limit, in seconds, of `abort` for each rank: to wait for the end of a message, and to send the reason.
 _ABORT_TIMEOUT = 1.0
 
 # Seconds for which a receiver polls a connection before it sleeps until data arrive.
@@ -42,12 +42,12 @@ _POLL_SECONDS = 1e-3
 # Number of bytes that `write` passes to the system at a time.
 _PIECE_BYTES = 1 << 20
 
-# `poll` takes file descriptors of any number, `select` only those below 1024. Windows has no `poll`, and no such limit.
+# `poll` accepts all file descriptors, `select` only those below 1024. Windows has no `poll`, but no such limit either.
 _Selector: Callable[[], selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 
 def readable(connections: Iterable[socket.socket], timeout: float) -> list[socket.socket]:
-    """Return the connections on which something has arrived, or which have ended; wait until there is one.
+    """Wait until data have arrived on a connection, or it has ended, and return all such connections.
 
     After `timeout` seconds, the list is empty.
     """
@@ -55,25 +55,25 @@ def readable(connections: Iterable[socket.socket], timeout: float) -> list[socke
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)
         ready = selector.select(timeout) if selector.get_map() else []
-        return [key.fileobj for key, _ in ready]  # type: ignore[misc]  # the type of what was registered is not known
+        return [key.fileobj for key, _ in ready]  # type: ignore[misc] # the type of registered objects is not known
 
 
 def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:
-    """Read `size` bytes, with the errors of `read_into`."""
+    """Read `size` bytes. Raises the errors of `read_into`."""
     received = bytearray(size)
     read_into(connection, memoryview(received), timeout)
     return bytes(received)
 
 
 def write(connection: socket.socket, data: bytes | memoryview) -> None:
-    """Send bytes. The time limit of the connection is the longest time for which the receiver may take none of them.
+    """Send bytes. The connection's time limit applies to each piece: the receiver may pause for that time.
 
-    In `socket.socket.sendall`, it would limit the time of the whole message, which may be gigabytes long.
+    In `socket.socket.sendall`, it would limit the time of the whole message, which may have gigabytes.
 
     Raises
     ------
     TimeoutError
-        If the receiver takes nothing for that time.
+        If the receiver reads nothing for that time.
     OSError
         If the connection ends.
     """
@@ -85,16 +85,16 @@ def write(connection: socket.socket, data: bytes | memoryview) -> None:
 def read_into(connection: socket.socket, target: memoryview, timeout: float = TIMEOUT) -> None:
     """Fill a buffer with received bytes.
 
-    A non-blocking socket is polled for a while before the thread sleeps until data arrive. The data for which a rank
-    waits in an iteration usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a
-    virtual machine, an all-reduce that slept took 310 µs.
+    A non-blocking socket is polled for a while before the thread sleeps until data arrive. During iterations, data
+    usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a virtual machine, an
+    all-reduce that slept took 310 µs.
 
     Raises
     ------
     ConnectionResetError
         If the connection ends before the buffer is full.
     TimeoutError
-        If nothing arrives for `timeout` seconds. A blocking socket has a time limit of its own instead.
+        If nothing arrives for `timeout` seconds. A blocking socket uses its own time limit instead.
     """
     wait_began = 0.0  # 0 while data arrive
     while target:
@@ -138,29 +138,29 @@ def listen(host: str) -> socket.socket:
 
 
 class SocketCommunicator(Communicator):
-    """The communicator of one rank in a group of processes. All ranks make theirs at the same time.
+    """The communicator of one rank in a group of processes. All ranks must make one together.
 
-    Each rank connects to every other rank. It sends over the connections that it has made and receives over those that
-    it has accepted. A thread that sends and a thread that receives therefore never use the same connection, which TLS
-    does not allow.
+    Each rank connects to every other rank. It sends over the connections that it has made, and receives over the
+    connections that it has accepted. So a sending and a receiving thread never use the same connection, which TLS does
+    not allow.
 
     Parameters
     ----------
     rank : int
         The rank of this process.
     addresses : sequence of (host, port)
-        Addresses of the listeners of all ranks, this one included, in the order of the ranks. All listeners must be
+        Addresses of the listeners of all ranks, including this rank, in the order of the ranks. All listeners must be
         open already: a refused connection is not tried again.
     listener : socket
         This rank's listener, from `listen`. The constructor closes it.
     secret : bytes
-        A secret that all ranks, and nobody else, know.
+        A secret that only the ranks know.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the
         time limit for connecting to all ranks.
     tls : (SSLContext, SSLContext), optional
-        Contexts for the connections that this rank accepts and for those that it makes. Without them, data are sent
-        unencrypted.
+        Contexts for connections that this rank accepts, and for connections that it makes. Without them, data are not
+        encrypted.
 
     Raises
     ------
@@ -198,7 +198,7 @@ class SocketCommunicator(Communicator):
         self.rank, self.world_size, self.timeout = rank, len(addresses), timeout
         self._addresses, self._number = tuple(addresses), 0
         self._outgoing: dict[int, socket.socket] = {}
-        self._sending = {peer: make_lock() for peer in range(self.world_size)}  # held for a whole message to that rank
+        self._sending = {peer: make_lock() for peer in range(self.world_size)}  # held while sending
         self._headers: dict[int, bytes] = {}  # headers that `check` has read, by rank
         self._senders: list[threading.Thread] = []
         others = [peer for peer in range(self.world_size) if peer != rank]
@@ -239,8 +239,8 @@ class SocketCommunicator(Communicator):
         return wait
 
     def allreduce(self, values: npt.NDArray[Any]) -> None:
-        # Partial sums go up a binary tree to rank 0, and the total goes down again. In the first half, a rank whose
-        # number is a multiple of 2 * step adds what rank + step sends. The order of the additions is always the same.
+        # Partial sums go up a binary tree to rank 0, and the total goes down again. On the way up, a rank whose number
+        # is a multiple of 2 * step adds the sum of rank + step. The order of the additions is always the same.
         assert values.flags.c_contiguous
         number, received, own = self._next_number(), np.empty_like(values), bytes_of(values)
         if not values.nbytes:
@@ -272,7 +272,7 @@ class SocketCommunicator(Communicator):
                     raise ConnectionResetError("the connection was closed")
                 self._headers[peer] = header + read(waiting[peer], _HEADER.size - len(header), self.timeout)
             except (BlockingIOError, ssl.SSLWantReadError):
-                continue  # the bytes were a record of TLS itself, without data
+                continue  # the bytes were a TLS record without data
             except OSError as error:
                 raise self._communication_error(peer, error) from error
             if self._headers[peer][0] == _ABORT:
@@ -292,7 +292,7 @@ class SocketCommunicator(Communicator):
                 self._sending[peer].release()
 
     def close(self) -> None:
-        # Shutting down a connection before closing it wakes a thread that still waits for it.
+        # Shutting a connection down before closing it wakes a thread that still waits for data.
         outgoing = [(c, socket.SHUT_WR) for c in self._outgoing.values()]
         for connection, direction in [*outgoing, *((c, socket.SHUT_RD) for c in self._incoming.values())]:
             shut_down(connection, direction)
@@ -309,8 +309,8 @@ class SocketCommunicator(Communicator):
     def _send_all(self, kind: int, number: int, messages: dict[int, memoryview]) -> Callable[[], None]:
         """Send messages, and return a callable that waits until they have been sent.
 
-        Messages that fit into the socket buffers are sent by this thread. Larger ones are sent by another thread: this
-        one has to receive meanwhile, because otherwise all ranks could block while sending to each other.
+        Messages that fit into the socket buffers are sent by this thread. Larger messages are sent by another thread,
+        so that this thread can receive meanwhile: otherwise, all ranks could block while sending to each other.
         """
         if sum(len(message) for message in messages.values()) <= _BUFFERED_BYTES:
             for peer, message in messages.items():
@@ -347,7 +347,7 @@ class SocketCommunicator(Communicator):
                         write(connection, header)
                         write(connection, message)
                 except BaseException:
-                    # The receiver would take whatever followed for the rest of this message.
+                    # Otherwise, the receiver would read later bytes as the rest of this message.
                     shut_down(connection, socket.SHUT_WR)
                     raise
         except OSError as error:
@@ -372,7 +372,7 @@ class SocketCommunicator(Communicator):
             raise self._communication_error(peer, error) from error
 
     def _communication_error(self, peer: int, error: OSError) -> CommunicationError:
-        """Return the error to raise for a rank that is silent, or whose connection has ended."""
+        """Return the error for a rank that is silent, or whose connection has ended."""
         host, port = self._addresses[peer][:2]
         if isinstance(error, TimeoutError):
             return CommunicationError(f"rank {peer} at {host}:{port} has been silent for {self.timeout:g} s")

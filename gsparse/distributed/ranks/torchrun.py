@@ -1,7 +1,7 @@
-"""Ranks that `torchrun` has started: they find each other by its environment variables, and communicate over sockets.
+"""Ranks that `torchrun` has started. They find each other by its environment variables, and communicate over sockets.
 
 Rank 0 listens at a port that all ranks know. The others connect to it and tell it the addresses of their listeners, and
-rank 0 sends everybody the list of all addresses:
+rank 0 sends the list of all addresses to all ranks:
 
     rank r → rank 0    its number; proofs in both directions that the other side knows the secret; its address
     rank 0 → rank r    the addresses of all ranks
@@ -34,13 +34,13 @@ from gsparse.errors import CommunicationError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
-# TORCHELASTIC_RUN_ID if `torchrun` is started without ``--rdzv-id``.
+# The value of TORCHELASTIC_RUN_ID if `torchrun` is started without ``--rdzv-id``.
 _DEFAULT_RUN_ID = b"none"
 _PURPOSE = b"rendezvous"
 _ADDRESS = struct.Struct("<256sI")  # a host and a port
-# With these addresses of rank 0, all ranks run on one host, and no other host can connect to their ports.
+# If rank 0 has one of these addresses, all ranks run on one host, and no other host can connect to their ports.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Linux chooses ports from here on for outgoing connections, and `torchrun` often for MASTER_PORT.
+# Linux chooses ports from this number on for outgoing connections, and `torchrun` often chooses MASTER_PORT there.
 _FIRST_EPHEMERAL_PORT = 32_768
 
 
@@ -53,12 +53,12 @@ def from_torchrun(
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> RankMatrix:
-    """Make a matrix from the rows that each process of `torchrun` has. All processes call this at the same time.
+    """Make a matrix from the rows that each process of `torchrun` has. All processes must call this together.
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
-    communicate through their memory (on NVIDIA), others by NCCL or RCCL, which is then needed, if each rank has a GPU
-    of its own. Otherwise messages go through memory if all processes run on one host, else over TCP.
+    communicate through their memory (on NVIDIA). Other GPUs communicate over NCCL or RCCL, which must be installed, if
+    each rank has its own GPU. Otherwise messages go through memory if all processes run on one host, else over TCP.
 
     PyTorch is not needed. Any program can start the processes, if it sets the environment variables RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT as `torchrun` does, and GSPARSE_SECRET (see the notes).
@@ -68,9 +68,9 @@ def from_torchrun(
     rows : sparse array or matrix, shape (own rows, N)
         The rank's rows, in any format of SciPy. A rank may have no rows.
     own_columns : int, optional
-        Number of columns, and of entries of a vector that is multiplied, that this rank owns. All ranks pass it, or
-        none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
-        columns are divided evenly.
+        Number of columns that this rank owns, and so of its entries of a vector that is multiplied. All ranks pass it,
+        or none. By default, a rank of a square matrix owns the columns with the numbers of its rows; for other
+        matrices, the columns are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         Where the rank computes. With "auto" and "gpu", it is the GPU with the number LOCAL_RANK, modulo the number of
         GPUs; with "auto", it is the CPU if there is none. The default is the environment variable ``GSPARSE_DEVICE`` if
@@ -81,9 +81,9 @@ def from_torchrun(
         20000 + MASTER_PORT % 10000, because systems use higher ports for connections of other programs.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the time
-        limit for all processes to connect to rank 0, and after that for all to connect to each other.
+        limit for all processes to connect to rank 0, and then for all to connect to each other.
     **options
-        Options of `GpuSparseMatrix`, for the block of the rank's own columns.
+        Options of `GpuSparseMatrix`, for the diagonal block.
 
     Returns
     -------
@@ -109,9 +109,9 @@ def from_torchrun(
     GSPARSE_SECRET if it is set, which must then be the same for all processes. Otherwise it is TORCHELASTIC_RUN_ID, the
     ``--rdzv-id`` of `torchrun`, which keeps jobs apart. It is often easy to guess, and visible in the list of
     processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. A warning asks for it if
-    other hosts can connect and the secret is the default "none" of `torchrun`. Somebody who knows the
-    secret can take part and send wrong numbers, but cannot run code, because nothing that is received is unpickled. The
-    numbers are not encrypted.
+    other hosts can connect and the secret is the default "none" of `torchrun`. Anyone who knows the secret can take
+    part and send wrong numbers, but cannot run code, because received data are never unpickled. The numbers are not
+    encrypted.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def from_torchrun(
 
 
 def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) -> Communicator:
-    """Connect to the other processes that `torchrun` has started. `from_torchrun` explains the arguments and errors."""
+    """Connect to the other processes of `torchrun`. `from_torchrun` explains the arguments and errors."""
     missing = [name for name in _VARIABLES if not os.environ.get(name)]
     if missing:
         text = f"the environment variables {', '.join(_VARIABLES)} must be set; missing: {', '.join(missing)}"
@@ -198,7 +198,7 @@ def _warn_if_everybody_knows(secret: bytes, host: str) -> None:
 def _collect_addresses(
     place: Address, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
-    """Return the addresses of all ranks and the listener of rank 0, after they have been sent to every rank."""
+    """Collect the addresses of all ranks, send them to every rank, and return them with rank 0's listener."""
     host, port = place
     try:
         server = _open_port(host, port)
@@ -231,9 +231,9 @@ def _collect_addresses(
 
 
 def _open_port(host: str, port: int) -> socket.socket:
-    """Listen at a port of this host, at all of its addresses: the others may know it by another one than this process.
+    """Listen at a port of this host, at all of its addresses, because other ranks may use another address of it.
 
-    If all ranks run on this host, it listens at the loopback address only.
+    If all ranks run on this host, listen at the loopback address only.
     """
     if host in _LOOPBACK:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -248,7 +248,7 @@ def _open_port(host: str, port: int) -> socket.socket:
 def _exchange_addresses(
     place: Address, rank: int, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
-    """Tell rank 0 the address of this rank's listener; return the addresses of all ranks, and the listener."""
+    """Tell rank 0 the address of this rank's listener. Return the addresses of all ranks, and the listener."""
     deadline, (host, port) = Deadline(timeout), place
     try:
         with join(place, rank, 0, secret, deadline, purpose=_PURPOSE, waits=True) as connection:

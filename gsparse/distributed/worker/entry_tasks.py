@@ -1,4 +1,4 @@
-"""Functions that read or save a rank's entries, and products with vectors of others; no rank calls another."""
+"""Functions that read or save a rank's entries, or multiply by vectors of the client. No rank waits for another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HostArray = npt.NDArray[Any]
 
 
 def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
-    """Return some of a rank's rows, counted from its first one; all of them for None."""
+    """Return the rank's rows with these numbers, counted from its first row; all rows for None."""
     return rank.require_matrix().rows_on_host(numbers)
 
 
 def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
-    """Return some rows of the rank with this key, which is on this worker, as a task of dask."""
+    """Return some rows of the rank with this key, which is on this worker. Runs as a dask task."""
     return rows(find_rank(key), np.arange(start, stop))
 
 
@@ -34,31 +34,32 @@ def number_of_entries(rank: Rank) -> HostArray:
 
 
 def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
-    """Return the entry that each row has in a column of its own, or 0.
+    """Return, for each of the rank's rows, its entry in one column, or 0.
 
     Parameters
     ----------
     columns : array of int64, or int
-        The column for each of the rank's rows; or the one for its first row, where those of the next rows follow.
+        The column for each of the rank's rows; or the column for its first row, if the columns for the next rows are
+        consecutive.
     """
     matrix = rank.require_matrix()
     return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
 
 
 def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:
-    """Find the order of the values that `RankMatrix.with_data` takes; return the number of values of each row.
+    """Compute the order of values for `RankMatrix.with_data`. Return the number of values of each row.
 
-    The arguments are those of `RankMatrix.entry_order`.
+    `columns` and `ghosts` are passed to `RankMatrix.entry_order`.
     """
     return rank.require_matrix().entry_order(columns, ghosts).row_lengths
 
 
-# Checkpoints. A newer one replaces an older one as a whole, even if a process ends in between:
+# Checkpoints. A new checkpoint replaces the old one as a whole, even if a process ends in between:
 #
 #     save       every rank writes its rows to a file in a new folder, and syncs it to disk
 #     publish    rank 0 makes the link `rows` point to the new folder, and removes the folders of older checkpoints
 #
-# The replacement of the link is one atomic operation, and all files are complete by then.
+# Replacing the link is one atomic operation, and all files are complete by then.
 
 # The name of the link, and a pattern of the names of folders, which are 32 hexadecimal digits.
 LINK = "rows"
@@ -66,7 +67,7 @@ _FOLDERS = "[0-9a-f]" * 32
 
 
 def save(rank: Rank, folder: Path, name: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Save a rank's rows in a new folder, in SciPy's .npz format, with further arrays."""
+    """Save a rank's rows, and further arrays, in a new folder in SciPy's .npz format."""
     folder.mkdir(parents=True, exist_ok=True)
     with new_file(folder / name) as file:
         sp.save_npz(file, rank.require_matrix().rows_on_host(), compressed=False)
@@ -77,7 +78,7 @@ def save(rank: Rank, folder: Path, name: str, arrays: dict[str, npt.NDArray[Any]
 
 
 def publish(rank: Rank, folder: Path) -> None:
-    """Make the link point to a folder in which all ranks have saved their rows, and remove all other ones."""
+    """Make the link point to a folder in which all ranks have saved their rows. Remove all other folders."""
     new_link = folder.with_name(f".{folder.name}")
     new_link.symlink_to(folder.name)
     rename(new_link, folder.with_name(LINK))
@@ -87,7 +88,7 @@ def publish(rank: Rank, folder: Path) -> None:
 
 
 def discard(rank: Rank, folder: Path) -> None:
-    """Remove the folder of an abandoned checkpoint, or of an older one."""
+    """Remove the folder of an abandoned or an older checkpoint."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -95,8 +96,8 @@ def multiply(rank: Rank, x: HostArray, ghosts: HostArray, operation: str) -> Any
     """Multiply a rank's two blocks by its part of x, without the other ranks.
 
     For "plain", return the rank's part of the product; `ghosts` are the entries of x in the columns `matrix.ghosts`.
-    Otherwise ("transposed" or "adjoint"), return the rank's contributions to its own part of the product and to its
-    ghosts; `ghosts` is not used.
+    For "transposed" and "adjoint", return the rank's contributions to its own part of the product and to its ghosts;
+    `ghosts` is then not used.
     """
     matrix = rank.require_matrix()
     diagonal, off_diagonal, boundary = matrix.diagonal, matrix.off_diagonal, matrix.boundary
@@ -112,10 +113,10 @@ def multiply(rank: Rank, x: HostArray, ghosts: HostArray, operation: str) -> Any
 
 
 def join_and_multiply(key: str, worker: str, x: HostArray, pieces: list[HostArray], operation: str) -> Any:
-    """Join the pieces of the ghosts, one from each rank that owns some, and multiply, as a task of dask.
+    """Join the pieces of the ghosts, one from each rank that owns some, and multiply. Runs as a dask task.
 
     Dask may run this task on another worker than the rank's, because it drops the restriction to a worker when it fuses
-    tasks. Then another task does so on the rank's worker.
+    tasks. Then the product is computed by another task on the rank's worker.
     """
     ghosts = np.concatenate(pieces) if pieces else np.empty((0, *x.shape[1:]), x.dtype)
     if get_worker().address == worker:
@@ -140,7 +141,7 @@ def ghost_part(product: tuple[HostArray, HostArray], first: int, last: int) -> H
 def add_contributions(
     product: tuple[HostArray, HostArray], positions: list[HostArray], pieces: list[HostArray]
 ) -> HostArray:
-    """Add the contributions of other ranks to this rank's part of a transposed product."""
+    """Return this rank's part of a transposed product with the contributions of other ranks added."""
     y = product[0].copy()
     for position, piece in zip(positions, pieces, strict=True):
         y[position] += piece
@@ -148,5 +149,5 @@ def add_contributions(
 
 
 def moved_part(part: HostArray) -> HostArray:
-    """Return a part of a vector as it is: as the argument of this task, dask has brought it to this worker."""
+    """Return a part of a vector unchanged. As the argument of this task, dask has moved it to this worker."""
     return part

@@ -1,4 +1,4 @@
-"""Functions that all ranks of a matrix run at the same time: they connect to each other and make their parts of it."""
+"""Functions that all ranks of a matrix run together, to connect to each other and to make their parts of the matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
 
-# The operations, by the name that the client sends.
+# The operations, by the names that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": operator.matmul,
     "sum": operator.add,
@@ -40,7 +40,7 @@ _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
 
 @dataclass(frozen=True)
 class Computation:
-    """A matrix as the result of an operation, instead of its rows. All ranks compute their rows at the same time.
+    """A matrix that is computed by an operation, instead of being read. All ranks compute their rows together.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Computation:
     arguments: tuple[Any, ...] = ()
 
     def matrix(self, rank: int, communicator: Communicator, columns: RowPartition) -> RankMatrix:
-        """Return the result, which is connected by the first operand's communicator; its columns have these owners."""
+        """Return the result, with these owners of the columns, connected by the first operand's communicator."""
         ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
         operands = [operand.require_matrix().over(communicator) for operand in ranks]
         return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)
@@ -67,13 +67,13 @@ Addresses = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class DaskResult:
-    """The result of a task of dask, which a rank's worker has under a key, in place of an argument of a call."""
+    """The key of a dask task's result on a rank's worker, which is used in place of an argument of a call."""
 
     key: Any
 
     @staticmethod
     def resolved(value: Any) -> Any:
-        """Return the result that a value stands for; return anything else as it is."""
+        """Return the result for a `DaskResult`, and any other value unchanged."""
         return get_worker().data[value.key] if isinstance(value, DaskResult) else value
 
 
@@ -90,7 +90,7 @@ class RankMetadata:
     plan : str
         Storage format of the diagonal block.
     nbytes : int
-        Bytes that a product moves: both blocks as they are stored, and their vectors.
+        Bytes that a product moves: both stored blocks, and their vectors.
     dtype : str
     device : str
     """
@@ -123,7 +123,7 @@ def open_rank(
     device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Connect to the other ranks and make this rank's part of a matrix. All ranks are called at the same time."""
+    """Connect to the other ranks, and make this rank's part of a matrix. All ranks must run this at the same time."""
     rank_device = get_device(device)
     part = DaskResult.resolved(part)
     with rank_device.active(), _connections(rank, addresses, secret, rank_device, part) as communicator:
@@ -146,7 +146,7 @@ def open_rank(
 
 
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
-    """Connect the ranks of a matrix again after a call has failed. All ranks are called at the same time.
+    """Connect the ranks of a matrix again after a call has failed. All ranks must run this at the same time.
 
     The matrices that shared the old connections share the new ones.
     """
@@ -158,12 +158,12 @@ def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
         for sharing in rank.sharing():
             if sharing.matrix is not None:
                 sharing.matrix.connect(connections.communicator)
-            sharing.preconditioners.clear()  # those that ranks have made together use the connections that failed
+            sharing.preconditioners.clear()  # Preconditioners that span the ranks use the connections that failed.
 
 
 @contextmanager
 def _connections(rank: Rank, addresses: Addresses, secret: bytes, device: Any, part: Any) -> Iterator[Communicator]:
-    """Connect to the other ranks, or join the connections of the first operand of a computation."""
+    """Connect to the other ranks, or share the connections of the first operand of a computation."""
     if isinstance(part, Computation):
         connections = find_rank(rank_key(part.operands[0], rank.number)).connections
         assert connections is not None

@@ -1,7 +1,7 @@
-"""A rank of a matrix: an actor of dask, which lives on its worker and runs the functions that the client calls.
+"""A rank of a matrix: a dask actor on its worker, which runs the functions that the client calls.
 
-Dask's protocol carries the calls. Each runs in a thread of its own, so that others can be answered meanwhile: requests
-for messages of a running solve, its cancellation, and products of its callback.
+Dask's protocol transfers the calls. Each call runs in a separate thread, so that other requests can be answered
+meanwhile: for messages of a running solve, its cancellation, and products in its callback.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from gsparse.errors import CommunicationError
 
 HostArray = npt.NDArray[Any]
 
-# Seconds between two checks whether a solve is still wanted.
+# Seconds between two checks whether the client still waits for a call.
 _CHECK_INTERVAL = 0.1
 # The ranks of this process, by the keys of their actors.
 _ranks: weakref.WeakValueDictionary[str, Rank] = weakref.WeakValueDictionary()
-# Parts of vectors that tasks of dask take from here (`Rank.keep`). They outlast the matrix.
+# Parts of vectors that dask tasks fetch from here (`Rank.keep`). They may outlive the matrix.
 _vectors: dict[str, HostArray] = {}
 # Guards the users of connections. It is reentrant, because the garbage collector may close a rank in any thread.
 _lock = make_lock()
 
 
 def packed(value: Any) -> list[HostArray]:
-    """Pickle a value. The first array has the pickle, and the others are the memory of the arrays in the value."""
+    """Pickle a value. The first array holds the pickle, the others the memory of the arrays in the value."""
     buffers: list[Any] = []
     head = pickle.dumps(value, buffer_callback=buffers.append)
     return [np.frombuffer(head, np.uint8), *(np.asarray(buffer.raw()) for buffer in buffers)]
 
 
 def unpacked(arrays: Any) -> Any:
-    """Return the value that `packed` has pickled."""
+    """Return the value that `packed` pickled."""
     head, *buffers = arrays
     return pickle.loads(bytes(head), buffers=buffers)
 
 
 def rank_key(matrix: str, number: int) -> str:
-    """Return the key of the actor that is a rank of the matrix with this key."""
+    """Return the key of the actor that is rank `number` of the matrix with the key `matrix`."""
     return f"{matrix}-rank{number}"
 
 
 def find_rank(key: str) -> Rank:
-    """Return a rank of this process; raise `CommunicationError` if it is not here."""
+    """Return a rank of this process. Raise `CommunicationError` if it is not in this process."""
     rank = _ranks.get(key)
     if rank is None or rank.matrix is None:
         raise CommunicationError(
@@ -71,27 +71,28 @@ def find_rank(key: str) -> Rank:
 
 
 def take_vector(name: str) -> HostArray:
-    """Return a part of a vector that `Rank.keep` has kept on this worker, and drop it there, as a task of dask."""
+    """Return a part of a vector that `Rank.keep` stored on this worker, and remove it. Runs as a dask task."""
     return _vectors.pop(name)
 
 
 @dataclass(eq=False)
 class RankConnections:
-    """The connections of a rank to the other ranks. A matrix and the results that are computed from it share them.
+    """The connections of a rank to the other ranks. A matrix and matrices computed from it share them.
 
     Attributes
     ----------
     communicator : Communicator
         The rank's communicator, for host arrays.
     users : list of Rank
-        The ranks of this process that share the connections. The last one that is closed closes them.
+        The ranks of this process that share the connections. When the last of these ranks is closed, so are the
+        connections.
     """
 
     communicator: Communicator
     users: weakref.WeakSet[Rank] = field(default_factory=weakref.WeakSet)
 
     def leave(self, rank: Rank) -> None:
-        """Close the connections if no other rank of this process uses them."""
+        """Remove a rank from the users, and close the connections if no user is left."""
         with _lock:
             self.users.discard(rank)
             is_unused = not self.users
@@ -100,7 +101,7 @@ class RankConnections:
 
 
 class Rank:
-    """A rank of a matrix. Dask keeps it on its worker as long as the client, or a task, refers to it.
+    """A rank of a matrix. Dask keeps it on its worker while the client, or a task, refers to it.
 
     Parameters
     ----------
@@ -118,14 +119,14 @@ class Rank:
         The rows of this rank; None before the matrix is made, and after it is closed.
     connections : RankConnections or None
     listener : socket or None
-        Accepts the other ranks.
+        The socket that accepts the connections of other ranks.
     preconditioners : dict
         Preconditioners of the matrix, by the key of their specification.
     solution_copy : (str, (int, array, array)) or None
-        The key of a solve, an iteration, this rank's part of x at that iteration, and that of the rank before
+        The key of a solve, an iteration, and at that iteration this rank's part of x and the previous rank's part
         (`store_copies`).
     calls : dict
-        The calls that run, by their names.
+        The running calls, by name.
     """
 
     def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float) -> None:
@@ -149,14 +150,14 @@ class Rank:
         Parameters
         ----------
         name : str
-            Identifies the call.
+            The name of the call.
         *arguments : array
             The function and its further arguments, `packed`.
 
         Returns
         -------
         list of array
-            The result and None, or None and the error, `packed`.
+            ``(result, None)`` or ``(None, error)``, `packed`.
         """
         self.calls[name] = Call(self)
         try:
@@ -170,15 +171,15 @@ class Rank:
         return [] if call is None else call.taken_messages()
 
     async def answer(self, name: str, value: Any) -> None:
-        """Answer the last message of a call."""
+        """Pass the client's answer to a call, which waits for it."""
         if name in self.calls:
             self.calls[name].answers.put(value)
 
     async def sign_of_life(self) -> None:
-        """Answer that this worker runs."""
+        """Return, which shows that this worker runs."""
 
     async def cancel(self, name: str) -> None:
-        """End a call at its next check. It may be on its way here."""
+        """End a call at its next check. The call may not have arrived yet."""
         self._cancelled.add(name)
 
     # ------------------------------------------------------------------ calls
@@ -191,10 +192,10 @@ class Rank:
             return _packed_error(error)
 
     def is_wanted(self, call: Call) -> bool:
-        """Return whether the client waits for a call, and this worker for its client and its scheduler.
+        """Return whether the client still waits for a call, and this worker is connected to its scheduler.
 
-        `Worker.state` is the only undocumented attribute of dask that is used. Dask does not tell an actor that its
-        client is gone, but drops the actor.
+        `Worker.state` is the only undocumented attribute of dask that is used. If a client is gone, dask does not tell
+        the actor, but drops it.
         """
         names = [name for name, running in self.calls.items() if running is call]
         is_kept = self.key in self.worker.state.actors and self.worker.status.name in ("running", "paused")
@@ -208,37 +209,37 @@ class Rank:
         return self.connections.communicator
 
     def require_matrix(self) -> RankMatrix:
-        """Return the rows of this rank; raise `CommunicationError` if the matrix is closed."""
+        """Return the rows of this rank. Raise `CommunicationError` if the matrix is closed."""
         if self.matrix is None:
             raise CommunicationError("the matrix has been closed: distribute it again")
         return self.matrix
 
     def sharing(self) -> list[Rank]:
-        """Return the ranks of this process that share the connections."""
+        """Return the ranks of this process that share this rank's connections."""
         assert self.connections is not None
         with _lock:
             return list(self.connections.users)
 
     def host(self) -> str:
-        """Return the host name or IP address at which others reach this worker."""
+        """Return the host name or IP address at which other ranks reach this worker."""
         address = self.worker.address
         return "127.0.0.1" if address.startswith("inproc://") else str(get_address_host(address))
 
     def tls(self) -> Contexts:
-        """Return the TLS contexts for accepting and for making connections, or None and None without TLS."""
+        """Return the TLS contexts for accepting and for making connections; (None, None) without TLS."""
         if not self.worker.address.startswith("tls://"):
             return None, None
         security = self.worker.security
         return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
 
     def keep(self, part: HostArray) -> str:
-        """Keep a part of a vector for a task of dask, and return its name."""
+        """Store a part of a vector for a dask task, and return its name."""
         name = f"{self.key}-{uuid.uuid4().hex}"
         _vectors[name] = part
         return name
 
     def close(self) -> None:
-        """Release the matrix, and the connections if no other matrix uses them. Parts of vectors stay for tasks."""
+        """Release the matrix, and the connections if no other rank uses them. Parts of vectors remain for tasks."""
         self._is_closed = True
         listener, self.listener = self.listener, None
         connections, self.connections = self.connections, None
@@ -251,14 +252,14 @@ class Rank:
 
     def __del__(self) -> None:
         with suppress(Exception):
-            if not self._is_closed:  # the client is gone, and no task will take the vectors
+            if not self._is_closed:  # the client is gone, so no task will fetch the vectors
                 for name in [name for name in list(_vectors) if name.startswith(self.key)]:
                     _vectors.pop(name, None)
             self.close()
 
 
 class Call:
-    """A call that a rank runs, and its messages to the client.
+    """A running call of a rank, and its messages to the client.
 
     Attributes
     ----------
@@ -286,7 +287,7 @@ class Call:
                 return self.answers.get(timeout=_CHECK_INTERVAL)
 
     def check(self) -> None:
-        """Raise an error if the call is no longer wanted. It may be called often: mostly, it only reads a clock."""
+        """Raise an error if the client no longer waits for the call. Most calls of this method only read a clock."""
         now = time.monotonic()
         if now < self._next_check:
             return
@@ -297,7 +298,7 @@ class Call:
 
 
 def _packed_error(error: Exception) -> list[HostArray]:
-    """Return an error with its traceback as an outcome. One that cannot be pickled is replaced by its text."""
+    """Return an error with its traceback, `packed`. If it cannot be pickled, its text is used instead."""
     pickling_support.install(error)
     with suppress(Exception):
         outcome = packed((None, error))

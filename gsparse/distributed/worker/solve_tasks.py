@@ -22,7 +22,7 @@ from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
 HostArray = npt.NDArray[Any]
-# An iteration, the rank's own part of x, and the part of the rank before.
+# An iteration, the rank's own part of x, and the previous rank's part.
 SolutionCopy = tuple[int, HostArray, HostArray]
 
 
@@ -39,11 +39,11 @@ SolutionCopy = tuple[int, HostArray, HostArray]
 
 
 def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
-    """Store the current x of the solve with this key, on all ranks together. Synchronizes."""
+    """Store the current x of the solve with this key. All ranks must call this together. Synchronizes."""
     matrix, world_size, number = rank.require_matrix(), rank.communicator.world_size, rank.communicator.rank
     x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
     after, before = (number + 1) % world_size, (number - 1) % world_size
-    # A rank may own no elements of x, so x does not tell the number of columns.
+    # A rank may own no elements of x, so the number of columns cannot be derived from x.
     x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)
     if world_size > 1:
         rank.communicator.exchange({after: x}, {before: x_before})()
@@ -51,23 +51,23 @@ def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
 
 
 def latest_copy(rank: Rank, solve: str) -> SolutionCopy | None:
-    """Return the latest parts of x that this rank has stored of the solve with this key; None if it has none.
+    """Return the latest parts of x that this rank has stored for the solve with this key, or None.
 
-    A copy of an earlier solve belongs to another right-hand side.
+    A copy of another solve is ignored, because it belongs to another right-hand side.
     """
     stored_solve, copy = rank.solution_copy or ("", None)
     return copy if stored_solve == solve else None
 
 
 def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[HostArray] | None:
-    """Return all parts of x at the latest iteration of which every part is available; None if there is no such one.
+    """Return all parts of x at the latest iteration for which every part is available, or None.
 
     Parameters
     ----------
     copies : mapping of rank to solution copy
         The copies of the remaining ranks.
     sizes : sequence of int
-        Elements of x that each rank owns.
+        Number of elements of x that each rank owns.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[H
 
 # Seconds between two reports of the progress of a solve.
 REPORT_INTERVAL = 0.2
-# Kinds of messages from ranks to the client; the kind is the first element of a message.
+# The kinds of messages from ranks to the client, which are the first element of a message.
 REPORT, CALLBACK = "report", "callback"
 
 
@@ -95,17 +95,19 @@ REPORT, CALLBACK = "report", "callback"
 class PreconditionerSpec:
     """A preconditioner of a matrix over ranks.
 
-    Each rank makes most of them from its own diagonal block, when they are first needed; together, these are block
-    Jacobi over the ranks. The others, which span the ranks, are made by all ranks together beforehand (`set_up`).
+    Most preconditioners are made by each rank from its own diagonal block, when they are first needed; together, they
+    are block Jacobi over the ranks. Preconditioners that span the ranks are made by all ranks together beforehand
+    (`set_up`).
 
     Attributes
     ----------
     name : str
         Name of the preconditioner in `gsparse.linalg`.
     kwargs : dict
-        Its arguments, without the matrix, and without those that have a row for each row of the matrix.
+        Its arguments, without the matrix and without arguments, such as `B`, that have a row for each row of the
+        matrix.
     key : str
-        Identifies the preconditioner on the ranks.
+        The key of the preconditioner on the ranks.
     """
 
     name: str
@@ -116,12 +118,12 @@ class PreconditionerSpec:
     def of(name: str, kwargs: dict[str, Any], rows: dict[str, Any]) -> PreconditionerSpec:
         """Return the specification of a preconditioner with these arguments.
 
-        `rows` are the arguments that have a row for each row of the matrix.
+        `rows` has the arguments, such as `B`, with a row for each row of the matrix. They only become part of the key.
         """
-        return PreconditionerSpec(name, kwargs, tokenize(name, kwargs, rows))  # NumPy's repr leaves elements out
+        return PreconditionerSpec(name, kwargs, tokenize(name, kwargs, rows))  # NumPy's repr omits elements
 
     def build(self, rank: Rank) -> Any:
-        """Return the preconditioner of a rank; it is made at the first call and then stored."""
+        """Return this rank's preconditioner. The first call makes it."""
         if self.key not in rank.preconditioners:
             rank.preconditioners[self.key] = self.make(rank, {})
         return rank.preconditioners[self.key]
@@ -132,7 +134,7 @@ class PreconditionerSpec:
 
 @dataclass(frozen=True)
 class SolveSpec:
-    """The specification of a solve, the same for all ranks.
+    """The specification of a solve, which is the same for all ranks.
 
     Attributes
     ----------
@@ -148,12 +150,12 @@ class SolveSpec:
     checkpoint_every : int
         Number of iterations between two checkpoints of x; 0 for no checkpoints.
     keeps_results : bool
-        Whether the vectors of the result become results of dask (`take_vector`) and stay on the workers. Otherwise the
-        client gets them.
+        Whether the vectors of the result stay on the workers, as results of dask tasks (`take_vector`). Otherwise they
+        are sent to the client.
     start : str
-        Name of the argument that b is passed as; if empty, b is the argument after the matrix.
+        Name of the parameter to which b is passed; if empty, b follows the matrix.
     key : str
-        Identifies the solve. An attempt that resumes it has the same key, and takes no checkpoint of another solve.
+        The key of the solve. An attempt to resume it has the same key, and ignores checkpoints of other solves.
     """
 
     name: str
@@ -169,20 +171,21 @@ class SolveSpec:
 
 @dataclass(frozen=True)
 class RankSolution:
-    """The result of a solver on one rank, with the rank's parts of vectors separate from the rest.
+    """The result of a solver on one rank, in which the rank's parts of vectors are stored separately.
 
     Attributes
     ----------
     vectors : list of array
-        The rank's parts of the vectors in the result, or the names under which the rank keeps them.
+        The rank's parts of the vectors in the result, or the names under which the rank stores them.
     template : tuple
-        The result of the solver as a tuple, with None instead of each vector; of a `SolveResult`, x and `statistics`.
+        The result of the solver as a tuple, with None instead of each vector. For a `SolveResult`, the tuple has x and
+        `statistics`.
     positions : tuple of int
         Positions of the vectors in the tuple.
     dtypes : list of dtype
         Dtypes of the vectors.
     outcome : SolveResult or None
-        The other attributes of a `SolveResult`; None for a solver that has returned a tuple.
+        The other attributes of a `SolveResult`; None if the solver returned a tuple.
     """
 
     vectors: list[Any]
@@ -193,7 +196,7 @@ class RankSolution:
 
     @classmethod
     def of(cls, name: str, result: Any) -> RankSolution:
-        """Separate the vectors from the rest of the result of the solver of this name."""
+        """Separate the vectors from the rest of the result of the solver `name`."""
         outcome = replace(result, x=None, statistics=()) if isinstance(result, SolveResult) else None
         values = (result.x, *result.statistics) if isinstance(result, SolveResult) else result
         positions = tuple(
@@ -213,11 +216,11 @@ class RankSolution:
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
     def kept(self, rank: Rank) -> RankSolution:
-        """Keep the vectors on this rank, and return the result with their names in place of them."""
+        """Store the vectors on this rank, and return the result with their names instead."""
         return replace(self, vectors=[rank.keep(np.ascontiguousarray(vector)) for vector in self.vectors])
 
     def report(self) -> dict[str, float]:
-        """Return the last iteration and its residual, in the form of the reports that are sent during the solve."""
+        """Return the last iteration and its residual, in the form of a progress report."""
         assert self.outcome is not None  # eigensolvers report no progress
         return _report(self.outcome.iterations, self.outcome.residuals)
 
@@ -227,9 +230,10 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
 
 
 def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) -> RankSolution:
-    """Run a solver of `gsparse.linalg`, as the call of this name. All ranks are called at the same time.
+    """Run a solver of `gsparse.linalg`. All ranks must run it at the same time.
 
-    `vectors` has this rank's part of b and of the other vectors, by name.
+    `name` identifies the call to the client. `vectors` has this rank's part of b and of other vectors, by the names of
+    the solver's parameters.
     """
     matrix, call = rank.require_matrix(), rank.calls[name]
     kwargs = solve.kwargs | {key: DaskResult.resolved(vector) for key, vector in vectors.items()}
@@ -248,7 +252,7 @@ def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) 
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the solver. If an eigensolver fails, return what it has found and the error's name; the client raises it."""
+    """Call the solver. If ARPACK does not converge, return the pairs found and the error's name for the client."""
     function = METHODS[solve.name].function
     if not solve.start:
         return function(matrix, b, **kwargs)
@@ -260,14 +264,14 @@ def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class PreconditionerSummary:
-    """What the client shows of a preconditioner that ranks have made together.
+    """A description of a preconditioner that ranks have made together, for the client.
 
     Attributes
     ----------
     text, table : str
         Its `repr` and its `str` on rank 0.
     warnings : tuple of (str, type)
-        The messages and categories of the warnings that rank 0 has issued.
+        The messages and categories of rank 0's warnings.
     """
 
     text: str
@@ -277,9 +281,9 @@ class PreconditionerSummary:
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
-    """Record the warnings of multigrid in the block, and issue all others after it.
+    """Record the warnings of multigrid in the block. All other warnings are issued after the block.
 
-    A worker would write the warnings of multigrid to its log, where no user sees them.
+    A worker would write the warnings of multigrid to its log, where users do not see them.
     """
     issued: list[tuple[str, type[Warning]]] = []
     try:
@@ -296,27 +300,27 @@ def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
 
 
 def set_up(rank: Rank, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
-    """Make a preconditioner together with the other ranks, all of which are called at the same time, and store it.
+    """Make a preconditioner together with the other ranks, and store it. All ranks must run this at the same time.
 
-    `rows` are this rank's rows of the arguments that have a row for each row of the matrix.
+    `rows` has this rank's rows of arguments, such as `B`, with a row for each row of the matrix.
     """
     return _made_together(rank, spec, lambda: spec.make(rank, rows))
 
 
 def update(rank: Rank, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
-    """Compute a preconditioner again for the values of another matrix, and store it there. All ranks are called.
+    """Compute a preconditioner again for another matrix, and store it there. All ranks must run this at the same time.
 
     Parameters
     ----------
     source : str
-        The key of the matrix that the preconditioner was made of.
+        The key of the matrix to which the preconditioner belonged.
     """
     before = find_rank(rank_key(source, rank.number)).preconditioners
     return _made_together(rank, spec, lambda: before.pop(spec.key).update(rank.require_matrix()))
 
 
 def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]) -> PreconditionerSummary:
-    """Make a preconditioner together with the other ranks, and store it."""
+    """Make a preconditioner together with the other ranks, store it, and return its description."""
     with rank.require_matrix().device.active(), aborting(rank.communicator), _recorded_warnings() as issued:
         made = make()
     rank.preconditioners[spec.key] = made
@@ -324,7 +328,7 @@ def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]
 
 
 def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> Any:
-    """Apply a preconditioner to a rank's part of vectors: with the other ranks, if they have made it together."""
+    """Apply a preconditioner to a rank's part of vectors. If it spans the ranks, all must run this at the same time."""
     together = aborting(rank.communicator) if METHODS[spec.name].spans_ranks else nullcontext()
     with rank.require_matrix().device.active(), together:
         preconditioner = spec.build(rank)
@@ -334,8 +338,8 @@ def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bo
 class _Observer:
     """The observer of a rank's matrix during a solve (`RankMatrix.observer`).
 
-    Whenever the host has read the scalars of the solve, the observer may report them, may store a checkpoint of x, and
-    ends the solve if it is no longer wanted.
+    When the host has read the scalars of the solve, the observer may report them or store a checkpoint of x. It ends
+    the solve if the client no longer waits for it.
     """
 
     def __init__(self, rank: Rank, solve: SolveSpec, call: Call) -> None:
@@ -346,7 +350,7 @@ class _Observer:
 
     def __call__(self, iteration: Any) -> None:
         self._call.check()
-        self._outer_solve = self._outer_solve or iteration  # the first one; a solver may run other solves inside
+        self._outer_solve = self._outer_solve or iteration  # the first one, because a solver may run inner solves
         if iteration is not self._outer_solve:
             return
         now, solve = time.monotonic(), self._solve
@@ -359,7 +363,10 @@ class _Observer:
 
 
 class _ClientCallback:
-    """A callback that runs on the client: it is sent this rank's part of x, and answers whether to continue."""
+    """A callback that sends this rank's part of x to the client, which runs the user's callback and answers.
+
+    The solve ends with an error if the user's callback raised one.
+    """
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -324,7 +324,7 @@ class Factorization(Operator):
             self._csr, self._error = matrix.csr, None
 
     def _checked(self, matrix: SquareMatrix) -> SquareMatrix:
-        """Return the matrix in the dtype of the factors. Raise an error if its structure differs from the first one's."""
+        """Return the matrix in the dtype of the factors; raise an error if its structure is not the first one's."""
         matrix.check_places(self._csr, self._name)
         if not np.can_cast(matrix.dtype, self.dtype):
             raise DtypeError(f"the factors are {self.dtype}, got a matrix of {matrix.dtype}: make new ones")

@@ -225,7 +225,7 @@ def hierarchy_table(
 
 
 def inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype `inner`, or the complex dtype of the same precision if `outer`, the vectors' dtype, is complex."""
+    """Return `inner`, or the complex dtype of its precision if `outer`, the dtype of the vectors, is complex."""
     return np.dtype(np.result_type(inner, np.complex64)) if outer.kind == "c" else inner
 
 

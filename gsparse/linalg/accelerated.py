@@ -1,4 +1,4 @@
-"""SciPy's own solvers at the speed of the device, by an operator whose preconditioner solves; and adjoint operators."""
+"""Adjoint operators, and an operator that makes SciPy's own solvers run at the speed of the device."""
 
 from __future__ import annotations
 

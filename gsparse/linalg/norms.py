@@ -115,7 +115,7 @@ def _parse_axis(axis: Any) -> tuple[int, ...] | None:
 
 
 def _frobenius(matrix: MatrixLike) -> Any:
-    """Return the square root of the sum of the squares. Integers are squared as float64."""
+    """Return the Frobenius norm: the square root of the sum of the squares. Integers are squared as float64."""
     convert = None if matrix.dtype.kind in "fc" else lambda data: data.astype(np.float64)
     total = sums_of_all(matrix, "square", convert, summed=True)
     real = _real(matrix)

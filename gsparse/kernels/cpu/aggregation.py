@@ -188,7 +188,7 @@ def _examine(
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Mark the strong entries of each row, then copy them."""
+    """Mark the strong entries of each row, then copy the marked entries."""
     is_strong, matrix = np.empty(nodes.nnz, np.bool_), (nodes.indptr, nodes.indices, nodes.data)
     run_parts(_mark_strong, nodes.nnz + nodes.num_rows, matrix, scales, theta * theta, is_strong)
     return nodes if is_strong.all() else replace(keep_entries(device, nodes, is_strong), is_canonical=True)

@@ -20,9 +20,8 @@ from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.steps import Call, queue
 
-# Number of elements of a chunk. A pass processes one chunk of all vectors before the next chunk, so that data that it
-# reads twice is still in the cache. Each chunk has its own sums, so that results do not depend on the number of
-# threads.
+# Number of elements of a chunk. A pass processes one chunk of all vectors before the next, so that data it reads twice
+# is still in the cache. Each chunk has its own sums, so that results do not depend on the number of threads.
 CHUNK = 512
 
 

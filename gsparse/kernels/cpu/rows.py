@@ -85,7 +85,7 @@ def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Write `LANES` consecutive rows as `write` does."""
+    """Do what `write` does for `LANES` consecutive rows from `row` on."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -97,7 +97,7 @@ def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Write `count` consecutive rows, at most `LANES`, as `write` does; `total` holds `LANES` sums."""
+    """Do what `write` does for the first `count` of the `LANES` rows whose sums are in `total`."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -120,7 +120,7 @@ def store_run(sums: Array, place: Any, run: Run) -> None:
 
 @inlined
 def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
-    """Write `rows` consecutive rows from `row` on, at most a run, as `write` does."""
+    """Do what `write` does for `rows` consecutive rows from `row` on, at most a run."""
     a, b, c, d = sums
     if rows == 4 * LANES:
         write_lanes(y, row, a, alpha, beta)

@@ -85,7 +85,7 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Mark the strong entries of each row, then copy them. Synchronizes."""
+    """Mark the strong entries of each row, then copy the marked entries. Synchronizes."""
     is_strong, width = device.empty(nodes.nnz, np.bool_), lanes_of(nodes)
     matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
     args, types = (*matrix, is_strong.view(np.uint8)), (nodes.dtype, nodes.indices.dtype, width)

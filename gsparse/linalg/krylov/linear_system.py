@@ -112,7 +112,7 @@ class LinearSystem:
         return tolerances
 
     def residual(self) -> Array:
-        """Return b - (A - shift·I)·x for the present x."""
+        """Return b - (A - shift·I)·x for the current x."""
         product = self.device.xp.zeros(self.b.size, self.dtype)
         self.A.bind(self.device, self.dtype, self.columns)(self.x, product)
         with np.errstate(all="ignore"):
@@ -120,7 +120,7 @@ class LinearSystem:
             return residual + self.shift * self.x if self.shift else residual
 
     def residual_norms(self) -> npt.NDArray[np.float64]:
-        """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
+        """Return norm(b - (A - shift·I)·x) of each column for the current x, computed with a product. Synchronizes."""
         return self.norms(self.residual())
 
     def estimated_norms_of_A(self) -> npt.NDArray[np.float64]:

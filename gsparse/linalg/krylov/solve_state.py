@@ -104,7 +104,7 @@ class SolveState:
         return lambda: self.snapshot(copied())
 
     def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
-        """Interpret a host copy of the buffer."""
+        """Return a host copy of the buffer as a `Snapshot`."""
         cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
         return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
 

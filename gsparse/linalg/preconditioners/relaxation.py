@@ -48,8 +48,8 @@ class Smoother(ABC):
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         """Prepare for vectors of one dtype. `operator` is the matrix.
 
-        With `adjoint`, the product of the smoother is the adjoint of this smoother's: the matrix is the adjoint one,
-        and the steps are in reverse order.
+        With `adjoint`, bind the adjoint of this smoother: it uses the adjoint matrix, and its steps run in reverse
+        order.
         """
         return BoundSmoother(self, passes, operator, adjoint)
 

@@ -1,1 +1,1 @@
-"""Kernels: one contract (`gsparse.kernels.contract`), implemented for the CPU and for GPUs under the same names."""
+"""The kernels: one contract (`gsparse.kernels.contract`), which the CPU and GPUs implement under the same names."""

@@ -8,13 +8,10 @@ for each node:
     nodes                0       1       2
     aggregates           0       0       1               nodes of the coarser level
 
-Common to all of them
----------------------
-- Matrices are `Csr` on the device, with sorted rows, floating-point values, and a symmetric structure where a graph is
-  meant. There are fewer than 2³¹ nodes.
-- The *weight* of a value is its magnitude, rounded to 17 bits. Decisions compare weights and sums of weights. These
-  sums are exact, so decisions depend neither on the order of the sums nor on the device.
-- The same input gives the same bits, and the same integers on every device.
+Common to all of them --------------------- - Matrices are `Csr` on the device, with sorted rows and floating-point
+values. Graphs have a symmetric structure. There are fewer than 2³¹ nodes. - The *weight* of a value is its magnitude,
+rounded to 17 bits. Decisions compare weights and sums of weights. These sums are exact, so decisions do not depend on
+the order of summation or on the device. - The same input gives the same bits, and the same integers on every device.
 """
 
 from __future__ import annotations
@@ -28,29 +25,30 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-# Labels of nodes that are not in an aggregate: not decided yet; next to no root; without neighbours.
+# Labels of nodes that are not in an aggregate: UNDECIDED yet; OUTSIDE, if no neighbour is a root; ISOLATED, without
+# neighbours.
 UNDECIDED, OUTSIDE, ISOLATED = -1, -2, -3
 
-# What a connection is compared with, with the numbers that kernels know them by: the largest weight of the row off the
-# diagonal, or the weight of the diagonal.
+# The measures of strong connections, with their numbers in kernels. "classical" compares with the largest weight of the
+# row off the diagonal, "symmetric" with the weight of the diagonal.
 MEASURES = {"classical": 0, "symmetric": 1}
 
-# A node with more neighbours than this joins the aggregate of its heaviest one. Others add up weights, for each
+# A node with more entries than this joins the aggregate of its heaviest connection. Other nodes sum weights for each
 # aggregate, in quadratic time.
 MOST_SUMMED = 64
-# A node that reaches more aggregates than this keeps its row of the tentative prolongator. Smoothing it would make
-# dense rows on the coarser level.
+# A node that reaches more aggregates than this keeps its row of the tentative prolongator. Smoothing the row would
+# create dense rows on the coarser level.
 MOST_REACHED = 64
 
 
 def dependence_tolerance(dtype: np.dtype[Any]) -> float:
-    """Return the fraction of a candidate's length below which its orthogonal rest is rounding error (PyAMG: 1e-10)."""
+    """Return the part of a candidate's length below which its orthogonal remainder is rounding error (PyAMG: 1e-10)."""
     return max(1e-10, 100 * float(np.finfo(dtype).eps))
 
 
 @dataclass(frozen=True, eq=False)
 class Examination:
-    """What one pass over a matrix finds.
+    """The results of one pass over a matrix.
 
     A row *drops* an entry if the weight of its block is less than `theta` times the scale of the row's node. In the
     filtered matrix, dropped entries are added to the diagonal.
@@ -58,15 +56,14 @@ class Examination:
     Attributes
     ----------
     scales : array of float64, shape (num_nodes,)
-        What connections are compared with: see `MEASURES`.
+        The weight with which the connections of a node are compared; see `MEASURES`.
     num_dropped : int
         Number of entries that rows drop.
     bound, unfiltered_bound : float
         Gershgorin's bounds for the eigenvalues of the filtered matrix and of the matrix, each row divided by its
         diagonal. Rows with a zero on the diagonal do not count.
     diagonal_range : (float, float)
-        The smallest and the largest real part of an element of the diagonal of the matrix, where 0 stands for all that
-        are not positive.
+        The smallest and the largest real part of the diagonal elements. An element that is not positive counts as 0.
     """
 
     scales: Array
@@ -83,10 +80,10 @@ class NodePattern:
     Attributes
     ----------
     indptr, indices : array
-        Node i interpolates from the aggregates ``indices[indptr[i]:indptr[i + 1]]``, which rise. Both have the index
-        dtype of the matrix.
+        Node i interpolates from the aggregates ``indices[indptr[i]:indptr[i + 1]]``, in ascending order. Both have the
+        index dtype of the matrix.
     is_smoothed : array of bool, shape (num_nodes,)
-        Whether the rows of a node are smoothed, see `MOST_REACHED`.
+        Whether the rows of a node are smoothed; see `MOST_REACHED`.
     """
 
     indptr: Array
@@ -95,24 +92,24 @@ class NodePattern:
 
 
 class AggregationKernels(Protocol):
-    """Connections and aggregates. The functions return new arrays unless the text says otherwise."""
+    """Connections and aggregates. The functions return new arrays unless their docstrings say otherwise."""
 
     def block_weights(self, device: Device, csr: Csr, block_size: int) -> Csr:
-        """Return the matrix of nodes, whose values are the weights of the Frobenius norms of blocks (float64).
+        """Return the matrix of nodes. Its values (float64) are the rounded Frobenius norms of the blocks. Synchronizes.
 
-        There is an entry for each block with an entry, and on the diagonal. Synchronizes.
+        It has an entry for each block that has entries, and for each diagonal block.
         """
 
     def examine_rows(
         self, device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float
     ) -> Examination:
-        """Compute what connections are compared with, and what the filtered matrix will be. Synchronizes.
+        """Return the scale of each node, and properties of the filtered matrix. Synchronizes.
 
         `nodes` is `csr` itself if `block_size` is 1, else the result of `block_weights`.
         """
 
     def strong_connections(self, device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-        """Return the strong entries and those on the diagonal; the matrix itself if these are all. Synchronizes.
+        """Return the strong and the diagonal entries; the matrix itself if it has no others. Synchronizes.
 
         Entry (i, j) is strong if its weight w is positive and w² ≥ θ²·scales[i]·scales[j].
         """
@@ -122,20 +119,20 @@ class AggregationKernels(Protocol):
     ) -> tuple[int, int]:
         """Choose roots, no two of which are neighbours or have a common neighbour, and label their neighbours.
 
-        The roots are those of the greedy method: it looks at undecided nodes in the order of their priorities, makes
-        the next one a root, and decides all nodes at distance one and two. Nodes whose label is not negative at first
-        are left out, as if they were not in the graph.
+        The roots are those of the greedy method: it visits undecided nodes in the order of their priorities, makes the
+        next one a root, and decides all nodes at distance one and two. Nodes whose label is initially not negative are
+        ignored, as if they were not in the graph.
 
         Parameters
         ----------
         graph : Csr
-            Only its structure matters.
+            Only its structure is read.
         labels : array of int32, shape (num_nodes,)
             Updated in place. A root and its neighbours get the number of the root, nodes at distance two `OUTSIDE`.
             Nodes without neighbours become `ISOLATED`.
         hashed : bool
-            Whether priorities are a hash of the numbers of the nodes. Otherwise they are the numbers themselves, which
-            arrange aggregates as regularly as the nodes of a mesh, but make more generations.
+            Whether priorities are hashes of the node numbers. Otherwise they are the node numbers: then aggregates are
+            as regular as the mesh, but there are more generations.
         most_generations : int
             A root belongs to the generation after the last one in which a node of higher priority at distance one or
             two was decided. Nodes that would be roots of later generations than this stay undecided.
@@ -151,9 +148,9 @@ class AggregationKernels(Protocol):
     def join_aggregates(self, device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
         """Return the aggregate of each node (int32, -1 for none), and the number of aggregates. Synchronizes.
 
-        Aggregates are numbered in the order of their roots. A node that is `OUTSIDE` joins the neighbouring aggregate
-        with which the weights of its connections have the largest sum, and the first one of several; if it has more
-        than `MOST_SUMMED` entries, that of the heaviest connection. It stays out if it has none.
+        Aggregates are numbered in the order of their roots. An `OUTSIDE` node joins the neighbouring aggregate to which
+        the weights of its connections have the largest sum, or the first of several. If it has more than `MOST_SUMMED`
+        entries, it joins the aggregate of its heaviest connection. Without neighbouring aggregate it gets -1.
         """
 
 
@@ -168,24 +165,25 @@ class ProlongationKernels(Protocol):
         Parameters
         ----------
         bounds, order : array
-            The nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``, in rising order.
+            ``order[bounds[a]:bounds[a + 1]]`` are the nodes of aggregate a, in ascending order.
         candidates : array, shape (num_rows, k), in C order
         block_size : int
 
         Returns
         -------
         (array, array)
-            Q, of the shape of `candidates` (zero outside of the aggregates), and R, of shape (k·num_aggregates, k):
-            within the aggregate, ``candidates = Q @ R``. A candidate that depends on the ones before it is zero in Q.
+            Q, of the shape of `candidates` (zero for nodes without aggregate), and R, of shape (k·num_aggregates, k),
+            with ``candidates = Q @ R`` in each aggregate. A candidate that depends linearly on those before it is zero
+            in Q.
         """
 
     def prolongator_pattern(
         self, device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
     ) -> NodePattern:
-        """Return from which aggregates each node interpolates. Synchronizes.
+        """Return the aggregates from which each node interpolates. Synchronizes.
 
-        These are the aggregates of the node, and of the nodes with which it has entries that it does not drop. With
-        ``theta = 0``, it drops none.
+        These are the aggregates of the node and of all nodes to which it has entries that are not dropped (see
+        `Examination`). With ``theta = 0``, no entry is dropped.
         """
 
     def expand_pattern(
@@ -193,8 +191,8 @@ class ProlongationKernels(Protocol):
     ) -> tuple[Array, Array]:
         """Return the row pointers and columns of a matrix with a full block of `block_size` x k for each entry.
 
-        `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. They are the result themselves if
-        `block_size` and `k` are 1. The result is of their dtype, or int64 if there are too many entries.
+        `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. If `block_size` and `k` are 1, they are
+        returned unchanged. The result has their dtype, or int64 if it has too many entries for it.
         """
 
     def prolongator_values(
@@ -212,14 +210,13 @@ class ProlongationKernels(Protocol):
     ) -> Array:
         """Return the values of (I - ω·D⁻¹·A)·T, where A is the filtered matrix and D its diagonal.
 
-        Entries that lead to an aggregate which is not in the pattern of the row are dropped too. Where D is less than a
-        hundredth of the diagonal of the matrix that was not filtered, that diagonal takes its place. Where this is 0,
-        too, so is D⁻¹.
+        Entries to aggregates that are not in the pattern of the row are dropped too. Where D is less than a hundredth
+        of the diagonal of the unfiltered matrix, that diagonal is used instead. Where this is 0 too, D⁻¹ is 0.
 
         Parameters
         ----------
         tentative : array, shape (num_rows, k)
-            Q of `orthonormal_candidates`.
+            T: the result Q of `orthonormal_candidates`.
 
         Returns
         -------

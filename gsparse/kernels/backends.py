@@ -1,4 +1,4 @@
-"""The kernels of a device."""
+"""The choice of the backend that has the kernels of a device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gsparse.profiling.recording import recorded_call
 
 
 def kernels_of(device: Device) -> Kernels:
-    """Return the modules that implement the contract on a device, of `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
+    """Return the modules that implement the contract for a device: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
     return _cpu_kernels() if device.is_host else _gpu_kernels()
 
 
-# The backends are imported at the first use, because numba alone takes longer to import than all of gsparse.
+# The backends are imported when first used, because importing numba alone takes longer than importing all of gsparse.
 @cache
 @recorded_call("import", "kernels of the CPU")
 def _cpu_kernels() -> Kernels:

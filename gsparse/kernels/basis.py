@@ -26,7 +26,7 @@ ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
 
 
 class Arnoldi(ABC):
-    """A basis and its least-squares problem, for each right-hand side.
+    """The Arnoldi process and its least-squares problem, for each right-hand side.
 
     The calls that the methods return neither wait nor allocate, and do nothing once `stop` is set.
 
@@ -34,16 +34,16 @@ class Arnoldi(ABC):
     ----------
     device : Device
     state : StepState
-        State of a program that has `ARNOLDI_CELLS`. Its `reduce` adds up sums over all ranks that share the vectors:
-        once per iteration if the backend finishes columns of R one iteration later.
+        State of a program that has `ARNOLDI_CELLS`. Its `reduce` sums over all ranks that share the vectors: only once
+        per iteration if the backend finishes columns of R one iteration later.
     w, u : array, shape (columns * n,)
-        See the module's docstring.
+        The vectors w and u of the module's docstring.
     restart : int
         Maximal number of vectors.
     dtype : dtype
-        Dtype in which the basis is stored: that of w, or the same kind with half the precision.
+        Dtype in which the basis is stored: the dtype of w, or the same kind of number in half the precision.
     flexible : bool
-        Whether u is A·z for a vector z of the caller, see the module's docstring.
+        Whether u is A·z, where the caller computes the vector z (see the module's docstring).
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Arnoldi(ABC):
         self.device, self.state, self.w, self.u = device, state, w, u
         self.restart, self.flexible, self.reduce = restart, flexible, state.reduce
         self.columns, self.size = state.columns, w.size // state.columns
-        # Zeros, because passes may read vectors before they test `stop`.
+        # Initialize with zeros, because passes may read vectors before they test `stop`.
         self.vectors = device.xp.zeros((restart, self.columns, self.size), dtype)
         self.preconditioned = device.empty((restart if flexible else 0, w.size), w.dtype)
         self.places = tuple(state.program.cells[name] for name in ARNOLDI_CELLS)
@@ -85,13 +85,13 @@ class Arnoldi(ABC):
     def finish_column(self, j: int) -> Call:
         """Bind the end of iteration j: it finishes column j of R, and decides whether the cycle goes on.
 
-        Every later pass of the cycle and `combine` do this as well, if it has not been done. Only a caller that must
-        know the decision earlier needs this call.
+        Every later pass of the cycle, and `combine`, also do this if necessary. A caller needs this call only to know
+        the decision earlier.
         """
 
     @abstractmethod
     def combine(self, x: Array) -> Call:
-        """Bind the end of a cycle: x += V·y (Z·y where flexible), y the solution of the least-squares problem."""
+        """Bind the end of a cycle: x += V·y (Z·y if flexible), where y solves the least-squares problem."""
 
 
 class Decomposition(ABC):
@@ -103,16 +103,16 @@ class Decomposition(ABC):
     ----------
     device : Device
     state : StepState
-        State of a program with the sum `wu`, from which `predict` reads wᴴu. Its `reduce` adds up sums over all ranks
-        that share the vectors.
+        State of a program with the sum `wu`, from which `predict` reads wᴴu. Its `reduce` sums over all ranks that
+        share the vectors.
     vectors : array, shape (capacity + 1, n)
         The basis; the last row is w.
     u : array, shape (n,)
         The operator's product with w.
     hermitian : bool
-        Whether steps call `predict`, and not `project`.
+        Whether steps call `predict` in place of `project`.
     measures : bool
-        Whether every step is followed by `measure`, because the inner product is not the standard one.
+        Whether `measure` follows every step, because the inner product is not the standard one.
 
     Attributes
     ----------
@@ -120,11 +120,11 @@ class Decomposition(ABC):
         The largest number of basis vectors, m.
     w : array, shape (n,)
     table : array, shape (m + 1, 2, m + 2)
-        Row j holds s of step j with wᴴw behind it, and p with wᴴu behind it, in double precision. s of the first step
-        of a cycle is not in it, but in `start`.
+        Row j holds s of step j followed by wᴴw, and p followed by wᴴu, in double precision. For the first step of a
+        cycle, s is in `start` instead.
     start : array, shape (3 * m + 2,)
-        What the host passes to a cycle: s of its first step with wᴴw behind it, then the diagonal of H of the vectors
-        that exist already, and their coupling to the first new one.
+        The input of a cycle from the host: s of its first step followed by wᴴw; the diagonal of H for the vectors that
+        exist already; and their coupling to the first new vector.
     """
 
     def __init__(
@@ -143,20 +143,20 @@ class Decomposition(ABC):
         self.w, self.measures, self.reduce = vectors[self.capacity], measures, state.reduce
         wide, m = state.cells.dtype, self.capacity
         self.table = device.xp.zeros((m + 1, 2, m + 2), wide)
-        # start, then what `predict` finds: alpha, beta, the last elements of p and the norms, m of each.
+        # First `start`, then results of `predict`, m elements each: alpha, beta, the last elements of p, and the norms.
         self.memory = device.xp.zeros(3 * m + 2 + 4 * m, wide)
         self.start = self.memory[: 3 * m + 2]
 
     def begin(self, first: int, values: npt.ArrayLike = 0.0, couplings: npt.ArrayLike = 0.0) -> None:
-        """Queue the upload of what a cycle begins with. w is normalized and orthogonal to the vectors that exist.
+        """Queue the upload of the input of a cycle. w is normalized and orthogonal to the existing vectors.
 
         Parameters
         ----------
         first : int
-            Number of vectors that exist: the first step of the cycle.
+            Number of existing vectors, which is also the number of the first step of the cycle.
         values, couplings : array, shape (first,)
-            For `predict`: the part of H that belongs to these vectors is diagonal. `values` is its diagonal, and
-            `couplings` is row `first` of H.
+            For `predict`: the diagonal of the part of H for the existing vectors, which is diagonal; and row `first` of
+            H.
         """
         m = self.capacity
         host = np.zeros(self.start.size, self.start.dtype)
@@ -178,14 +178,14 @@ class Decomposition(ABC):
 
     @abstractmethod
     def measure(self, j: int, z: Array) -> Call:
-        """Bind the sums s = Vᴴz and wᴴz of the first j vectors, for step j, where z = M·w."""
+        """Bind the sums s = Vᴴz over the first j vectors, and wᴴz, for step j, where z = M·w."""
 
     @abstractmethod
     def finish(self, j: int) -> Call:
-        """Bind what completes the table after step j - 1: s and wᴴw of step j, which is not taken."""
+        """Bind the end of the table after step j - 1: s and wᴴw of step j, although that step is not taken."""
 
     def _s(self, j: int, first: int) -> Array:
-        """Return the row of s of step j, with wᴴw at place j."""
+        """Return the array that holds s of step j, with wᴴw at index j."""
         return self.start[: self.capacity + 2] if j == first else self.table[j, 0]
 
     def _p(self, j: int) -> Any:

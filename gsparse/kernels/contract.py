@@ -1,4 +1,4 @@
-"""The contract of the kernels: what each one computes, written once and implemented for the CPU and for GPUs.
+"""The contract of the kernels: the result of each kernel, written once and implemented for the CPU and for GPUs.
 
 Kernels of one subject are a module of the same name in both backends, such as `gsparse.kernels.cpu.sparse_rows` and
 `gsparse.kernels.gpu.sparse_rows`. Both implement one protocol: the same names with the same signatures, which mypy and
@@ -9,16 +9,14 @@ tests/test_contract.py compare. `gsparse.kernels.backends.kernels_of` returns th
 To add a kernel, add it to the protocol and to the two modules. The module of the GPU also lists the instantiations of
 its CUDA templates (`gsparse.kernels.gpu`).
 
-Common to all kernels
----------------------
-- All arrays live on `device`, which is active. Nothing waits for the device unless the text says "Synchronizes".
-- Rows are summed in a fixed order, so the same input gives the same bits.
-- Index arrays are int32 or int64, one dtype for `indptr` and `indices`.
-- A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
+Common to all kernels --------------------- - All arrays are on `device`, which is active. A function waits for the
+device only if its docstring says "Synchronizes". - Rows are summed in a fixed order, so the same input gives the same
+bits. - Index arrays are int32 or int64, one dtype for `indptr` and `indices`. - A *run* is ``device.lanes`` consecutive
+positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
-The protocols of products with dense vectors and of triangular factors are below, the others in files of their own: the
-set-up of storage formats (`gsparse.kernels.set_up`), sparse algebra and gradients (`gsparse.kernels.algebra`),
-relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), what ranks exchange
+Protocols of products with dense vectors and of triangular factors are below. Others are in separate files: the set-up
+of storage formats (`gsparse.kernels.set_up`), sparse algebra and gradients (`gsparse.kernels.algebra`), relaxation
+(`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), messages between ranks
 (`gsparse.kernels.exchange`), steps of solvers (`gsparse.kernels.steps`), and Arnoldi's process and Krylov
 decompositions (`gsparse.kernels.basis`).
 """
@@ -55,31 +53,31 @@ ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
 
 
 class Multiply(Protocol):
-    """A product that is bound to a matrix: y = alpha·A·x + beta·y, in place.
+    """A product with a fixed matrix: y = alpha·A·x + beta·y, which overwrites y.
 
     `x` and `y` are contiguous vectors of `num_cols` and `num_rows` elements of the compute dtype; they do not overlap.
-    `alpha` and `beta` are NumPy scalars of that dtype. Where beta is 0, y is never read, so NaN in it does not survive.
-    Where `conjugate` is true, the values of A are conjugated as they are read.
+    `alpha` and `beta` are NumPy scalars of that dtype. If beta is 0, y is never read, so it may contain NaN. If
+    `conjugate`, the values of A are conjugated as they are read.
 
-    A GPU allocates nothing but scratch memory, once for each stream. A CPU allocates it for each product.
-    Bytes moved: ``matrix.nbytes``, x once (more where gathers miss the cache), y once (twice where beta is not 0).
+    Only scratch memory is allocated: on a GPU once for each stream, on a CPU in each product.
+    Bytes moved: ``matrix.nbytes``, x once (more if gathers miss the cache), y once (twice if beta is not 0).
     """
 
     @property
     def num_dots(self) -> int:
-        """How many partial sums of conj(x)·y the product of a square matrix can leave, or 0 where it leaves none.
+        """Number of partial sums of conj(x)·y that the product of a square matrix can write; 0 if it cannot.
 
-        Where this is not 0, a call takes one more argument: an array `dots` of as many elements in double precision.
+        If this is not 0, a call may have one more argument: an array `dots` of as many elements in double precision.
         """
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None: ...
 
 
 class MultiplyColumns(Protocol):
-    """A product with k dense columns that is bound to a matrix: Y = alpha·A·X + beta·Y, in place.
+    """A product of a fixed matrix with k dense columns: Y = alpha·A·X + beta·Y, which overwrites Y.
 
-    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. A GPU copies neither, except an X whose rows
-    are 2 GiB apart. A CPU copies strips of an X whose rows are not contiguous, and of such a Y for blocks. Bytes moved:
+    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. A GPU copies only an X whose rows are at least
+    2 GiB apart. A CPU copies strips of X if its rows are not contiguous, and likewise of Y for `Bsr`. Bytes moved:
     ``csr.nbytes`` once for each tile of columns, X and Y once; nnz·k elements of X are gathered, most of them from the
     cache.
     """
@@ -88,15 +86,15 @@ class MultiplyColumns(Protocol):
 
 
 class BindProduct(Protocol):
-    """Bind a product to a matrix in one storage format."""
+    """Function that binds a product to a matrix in one storage format."""
 
     def __call__(self, device: Device, matrix: Any, dtype: DType, launch: Launch) -> Multiply:
         """Return the product of `matrix` with vectors of the compute dtype `dtype`.
 
         The type of `matrix` belongs to the format: `CsrEntries` for the CSR schedules, `Ellpack`, `BlockedEllpack`,
-        `RowPattern` or `Bsr`. Its columns and values are encoded as `gsparse.formats.entries` says, in any combination.
-        Plain values are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance);
-        tables of values are of `dtype`.
+        `RowPattern` or `Bsr`. Its columns and values have any combination of the encodings in
+        `gsparse.formats.entries`. Plain values are of `dtype`, or of a narrower dtype that is widened when read
+        (float32 in a float64 product, for instance). Tables of values are of `dtype`.
         """
 
 
@@ -105,11 +103,11 @@ class SpmvKernels(Protocol):
 
     @property
     def PRODUCTS(self) -> Mapping[str, BindProduct]:
-        """How to bind a product in each storage format, by the name of the format."""
+        """From the name of each storage format to the function that binds its product."""
 
     @property
     def FIRST_FORMAT(self) -> str:
-        """A format without set-up that is fast enough for a few products of any matrix; "auto" if there is none."""
+        """The format for the first few products of any matrix, which needs no set-up; "auto" if there is none."""
 
 
 class SpmmKernels(Protocol):
@@ -117,17 +115,17 @@ class SpmmKernels(Protocol):
 
     @property
     def FORMATS(self) -> tuple[str, ...]:
-        """The names of the formats that these products can read, besides CSR."""
+        """The names of the formats that these products can read, in addition to CSR."""
 
     @property
     def READS_HALVES(self) -> bool:
-        """Whether these products also read CSR's values in half the precision."""
+        """Whether these products can also read CSR values that are stored in half the precision."""
 
     @property
     def TRANSPOSED_PRODUCT(self) -> Callable[[Csr, Array, Array, Any, Any, bool], None] | None:
-        """``TRANSPOSED_PRODUCT(csr, x, y, alpha, beta, conjugate)`` computes y = alpha·Aᵀ·x + beta·y, if it exists.
+        """The function ``(csr, x, y, alpha, beta, conjugate)`` that computes y = alpha·Aᵀ·x + beta·y; None without one.
 
-        It needs no transposed arrays. x and y are vectors, or have several columns.
+        It needs no transposed matrix. x and y are vectors, or have several columns.
         """
 
     def csr_spmm(
@@ -139,14 +137,13 @@ class SpmmKernels(Protocol):
         survey: Survey,
         transpose: Csr | None = None,
     ) -> MultiplyColumns:
-        """Bind a product with several dense columns.
+        """Return the product of a matrix with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
-        `FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
-        such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
-        matrix; the CPU uses neither. `transpose` has the transposed arrays, with values of any dtype that can be
-        converted to `dtype`, if the caller has them. The CPU reads them instead of `matrix` where that is faster; the
-        GPU does not use them.
+        `matrix` is CSR with values of `dtype`, or of a narrower dtype of the same kind. If `FORMATS` lists them, it may
+        also be a `RowPattern` with values in its patterns, or a `Bsr` of square blocks of at least 2 x 2. `choose`
+        returns the launch for the memory layout of an X, and `survey` is the `Survey` of this matrix; only GPUs use
+        them. `transpose` is the transposed matrix if the caller has it, with values of any dtype that can be converted
+        to `dtype`. Only the CPU uses it, where it is faster to read than `matrix`.
         """
 
 
@@ -155,21 +152,22 @@ class TriangularKernels(Protocol):
 
     @property
     def NEEDS_LEVELS(self) -> bool:
-        """Whether triangular factors are solved level by level, and so need `Levels`."""
+        """Whether triangular solves go level by level, so that they need `Levels`."""
 
     def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
         """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
 
-        The level of a row is one more than the highest level of the rows that its entries name, and 0 without entries.
-        Within a level, rows are in ascending order. The values are not read.
+        A row without entries has level 0. Other rows have a level of one more than the highest level of the rows that
+        their column indices name. Within a level, rows are in ascending order. The values are not read.
         """
 
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
         """Replace the values of a square matrix by its incomplete factors on the same pattern, in place.
 
-        Columns rise within each row. L, without its unit diagonal, ends up below the diagonal, and U on and above it.
-        `diagonal` holds the position of each row's diagonal entry. `levels` are those of the entries below the
-        diagonal; they are None where `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN in later rows.
+        The columns of each row are in ascending order. The result holds L, without its unit diagonal, below the
+        diagonal, and U on and above it. `diagonal` holds the position of each row's diagonal entry. `levels` are those
+        of the entries below the diagonal; None if `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN in later
+        rows.
         """
 
     def triangular_solver(
@@ -177,8 +175,8 @@ class TriangularKernels(Protocol):
     ) -> Callable[[Array, Array], None]:
         """Return ``solve(x, y)``: y = (I + N)⁻¹·x for a strictly triangular matrix N.
 
-        N is upper triangular where `upper` is true, else lower. `x` and `y` hold `columns` vectors one after the other
-        and do not overlap. `levels` are None where `NEEDS_LEVELS` is false.
+        N is upper triangular if `upper`, otherwise lower triangular. `x` and `y` hold `columns` vectors one after the
+        other and do not overlap. `levels` are None if `NEEDS_LEVELS` is false.
         """
 
     def factorize_block_ilu0(
@@ -187,20 +185,21 @@ class TriangularKernels(Protocol):
         """Return the incomplete factors (I + L)·D·(I + U) of a square matrix whose entries are dense blocks.
 
         `blocks.data` has the shape (nnz, size, size), with blocks of at most `MAX_INVERSE` rows, and is overwritten.
-        Columns rise within each row, `diagonal` holds the position of each diagonal block, and `levels` are as for
-        `factorize_ilu0`. The first result has the same shape: L below the diagonal, the inverses of the blocks of D on
-        it, and U above it. The second one, of uint8, says whether each block of D is regular: all elements of its
-        product with its inverse are closer to the identity than `largest_error`. An irregular block leaves inf and NaN
-        in later rows.
+        The columns of each row are in ascending order, `diagonal` holds the position of each diagonal block, and
+        `levels` are as for `factorize_ilu0`. The first result has the same shape: L below the diagonal, the inverses of
+        the blocks of D on it, and U above it. The second result (uint8) says whether each block of D is regular: the
+        elements of its product with its inverse differ from those of the identity by less than `largest_error`. An
+        irregular block leaves inf and NaN in later rows.
         """
 
     def block_triangular_solver(
         self, device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:
-        """Return ``solve(x, y)`` as `triangular_solver` does, for a matrix N of dense blocks.
+        """Return ``solve(x, y)``: y = (I + N)⁻¹·x for a strictly triangular matrix N of dense blocks.
 
-        `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements; where these are no multiple
-        of the size, the last block of rows has fewer elements, and the elements of N past them are 0.
+        `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements. If this is no multiple of
+        the block size, the last block row is shorter, and elements of N past the end are 0. The other arguments are
+        those of `triangular_solver`.
         """
 
     def invert_blocks(
@@ -211,14 +210,15 @@ class TriangularKernels(Protocol):
         Parameters
         ----------
         csr : Csr
-            A square matrix of floating-point values, whose columns rise. The last block may have fewer rows than the
-            others; it is filled up with the identity.
+            A square matrix of floating-point values, with ascending columns in each row. If the last block has fewer
+            rows than the others, it is padded with the identity.
         size : int
             Number of rows of a block, at most `MAX_INVERSE`.
         fills_rows : bool
             Whether a row of a block counts as a row of the identity if all of its elements are 0.
         largest_error : float
-            A block is regular if all elements of its product with its inverse are closer than this to the identity.
+            A block is regular if the elements of its product with its inverse differ from the identity by less than
+            this.
 
         Returns
         -------
@@ -238,28 +238,28 @@ class TriangularKernels(Protocol):
         start: str,
         copies: bool,
     ) -> Call:
-        """Return a step x_i += ω·W_i·(b_i - r_i) for all blocks i, or x_i = ω·W_i·b_i.
+        """Return a call that does x_i += ω·W_i·(b_i - r_i), or x_i = ω·W_i·b_i, for all blocks i.
 
-        Traffic in vectors, beside W: 4, or 2 from zero, and 1 more with `copies`.
+        It reads or writes 4 vectors, or 2 from zero, and 1 more with `copies`, in addition to W.
 
         Parameters
         ----------
         weights : array, shape (num_blocks, size, size)
             The transposes of W, contiguous, so that neighbouring elements belong to neighbouring rows. The last block
-            may be filled up.
+            may be padded.
         b, x, r : array
             `columns` vectors each, one after the other, all of one dtype. `b` and `x` are different arrays; so are `b`
             and `r`. From zero and without `copies`, `r` is not used.
         start : str
             `EVERY_GROUP`, or `FROM_ZERO` for x_i = ω·W_i·b_i, whatever x contains.
         copies : bool
-            Whether r finally becomes b.
+            Whether b is finally copied to r.
         """
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The modules of a backend, each of which implements a protocol."""
+    """The modules of a backend. Each implements one protocol."""
 
     aggregation: AggregationKernels
     basis: BasisKernels

@@ -1,17 +1,17 @@
-"""The contract of what ranks exchange: elements of vectors, and messages through memory (`Mailboxes`).
+"""The contract of exchanges between ranks: elements of vectors, and messages through shared memory (`Mailboxes`).
 
-Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages, which take
-the two halves in turn. Every stamped word, of 64 bits, has a word of the message, of 32 bits, and the number of the
-message, its stamp:
+Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages: even and odd
+messages use different halves. Every stamped word has 64 bits: 32 bits of the message, and the number of the message
+(its stamp):
 
     memory of rank 1:    box of rank 0                                         box of rank 2
                          even messages             odd messages
                        | count  0 | w | w | ...  | count  0 | w | w | ...    | ...
     stamps             |   4    4 | 4 | 4 |      |   5    5 | 5 | 5 |        |
 
-The reader repeats its loads until the stamps are those that it waits for. So no flag is needed, and words may arrive in
-any order: a stamped word is written and read as a whole. The count makes the reader notice a message of another size.
-Sums on a GPU have no count.
+The reader repeats its loads until all stamps are the number of the message for which it waits. So no flag is needed,
+and words may arrive in any order: a stamped word is written and read as a whole. From the count, the reader notices a
+message of an unexpected size. Sums on a GPU have no count.
 
 Two ranks send each other the same number of messages, of which some are empty. Before rank 0 writes a message to rank
 1, it has read all earlier messages of rank 1, and the other way round. So once rank 0 has read message n + 1 of rank 1,
@@ -34,16 +34,16 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Call
 
-# Stamped words before the contents of a message: the count, and an unused one, so that the contents begin at a multiple
-# of 16 bytes, which a GPU thread accesses at once.
+# Stamped words before the contents of a message: the count, and an unused word, so that the contents begin at a
+# multiple of 16 bytes, which a GPU thread reads or writes at once.
 HEADER_WORDS = 2
 
 
 class Mailboxes(ABC):
-    """The boxes of one rank in the memory of the others, and those of the others in its own memory.
+    """The boxes through which one rank sends messages to the other ranks and receives theirs.
 
-    On a GPU, calls only queue work on the current stream. On a CPU, calls that read do what can be done at once, and
-    the caller repeats them until they are done.
+    On a GPU, calls only queue work on the current stream. On a CPU, calls that read return at once, and the caller
+    repeats them until all messages have arrived.
 
     Parameters
     ----------
@@ -53,39 +53,38 @@ class Mailboxes(ABC):
         The number of this rank.
     theirs, own : sequence of arrays of uint64, shape (2, stamped words)
         This rank writes to ``theirs[p]``, which is in the memory of rank p. Rank p writes to ``own[p]``, which is in
-        this rank's memory. All are full of zeros. Those of the rank itself are not used.
+        this rank's memory. All elements are initially zero. The boxes for the rank itself are not used.
 
     Attributes
     ----------
     capacity : int
-        How many words of 32 bits a message may have.
+        Largest number of 32-bit words in a message.
     """
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         self.device, self.rank, self.world_size = device, rank, len(own)
         self.theirs, self.own = list(theirs), list(own)
-        self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS  # the box of any other rank: all have one size
-        # Element 0 is 1 once waits are to end. Element 1 is the sender of a message of an unexpected size, plus 1.
+        self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS  # of any other rank: all have one size
+        # Element 0 is set to 1 to end all waits. Element 1 is 1 plus the sender of a message of an unexpected size.
         self._flags, self._flags_on_device = device.host_array(2, np.dtype(np.uint32))
 
     def stop(self) -> None:
         """End all waits of this rank, now and in the future.
 
-        The arrays that they should have filled then have no valid contents.
+        Arrays that these waits should have filled have no valid contents afterwards.
         """
         self._flags[0] = 1
 
     @property
     def disagreeing_rank(self) -> int | None:
-        """A rank that has sent a message of another size than this rank expected; None if none has."""
+        """A rank that has sent a message of an unexpected size; None if there is none."""
         return int(self._flags[1]) - 1 if self._flags[1] else None
 
     @abstractmethod
     def bind_post(self, words: Mapping[int, Array]) -> Call:
         """Return a call that writes the next message to each of some ranks.
 
-        After each message to a rank, the next message of that rank must be collected before another one is posted to
-        it.
+        After posting a message to a rank, collect the next message from that rank before posting another one to it.
 
         Parameters
         ----------
@@ -100,20 +99,20 @@ class Mailboxes(ABC):
         Parameters
         ----------
         words : mapping of rank to array of uint32
-            As many words as each message has; for at least one rank.
+            The arrays to fill, of the sizes of the messages; for at least one rank.
 
         Returns
         -------
         callable
-            Returns the ranks whose messages have not arrived; none on a GPU, where the work is only queued. If there
-            are some, call again.
+            Returns the ranks whose messages have not arrived yet. If there are some, call again. On a GPU the list is
+            empty, because the work is only queued.
         """
 
     @abstractmethod
     def sum(self, values: Array) -> list[int]:
         """Replace an array by its sum over all ranks, with the same bits on all of them.
 
-        In the numbering of messages, it counts as one from each rank to each other rank.
+        It takes one message number from each rank to each other rank.
 
         Parameters
         ----------
@@ -123,12 +122,13 @@ class Mailboxes(ABC):
         Returns
         -------
         list of int
-            The ranks whose values have not arrived; none on a GPU. If there are some, call again with the same array.
+            The ranks whose values have not arrived yet; empty on a GPU. If there are some, call again with the same
+            array.
         """
 
 
 class ExchangeKernels(Protocol):
-    """Elements of vectors that ranks exchange, and messages through memory that they share."""
+    """Elements of vectors that ranks exchange, and messages through shared memory."""
 
     @property
     def Mailboxes(self) -> type[Mailboxes]:
@@ -148,9 +148,9 @@ class ExchangeKernels(Protocol):
     ) -> None:
         """Compute y[numbers] += values; all numbers are distinct.
 
-        With `x` and `dots` it also leaves ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values in
+        With `x` and `dots`, also write ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values into
         `dots`.
         """
 
     def num_scatter_dots(self, count: int) -> int:
-        """Return how many partial sums `scatter_add` of `count` values leaves; 0 where it leaves none."""
+        """Return the number of partial sums that `scatter_add` writes for `count` values."""

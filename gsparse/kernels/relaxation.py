@@ -9,34 +9,34 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 
-# The largest number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
+# Maximum number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
 MAX_INVERSE = 32
 
-# How a sweep begins: with the first group; with the second one, because the sweep before it ended with the first; or
-# with x = 0, whatever x contains.
+# The start of a sweep: with the first group; with the second group, because the previous sweep ended with the first
+# one; or from x = 0, whatever x contains.
 EVERY_GROUP, NOT_THE_FIRST, FROM_ZERO = "every group", "not the first", "from zero"
 
 # ``sweep(x, b)`` updates x in place.
 Sweep = Callable[[Array, Array], None]
-# ``project(v, b)`` updates v in place, or ``project(v, y)`` updates both.
+# ``project(v, b)`` updates v in place. ``project(v, y)`` updates both in place.
 Project = Callable[[Array, Array], None]
 
 
 class RelaxationKernels(Protocol):
     """Methods that update unknowns with the newest values of the others.
 
-    Common to `bind_sweep` and `bind_projections`: `rows` is a square matrix with its rows in the order of `levels`, and
-    with columns as they were. `columns` vectors lie one after the other. `levels` are None where `NEEDS_LEVELS` is
-    false and all rows are to be visited one after the other. With `backward`, the groups (or all rows) are visited in
-    the reverse order. The functions that are returned neither wait nor allocate.
+    Common to `bind_sweep` and `bind_projections`: `rows` is a square matrix with its rows permuted to the order of
+    `levels`; its columns are not permuted. Vectors have `columns` columns, stored one after the other. `levels` are
+    None if all rows are visited one after the other, which is possible if `NEEDS_LEVELS` is false. With `backward`, the
+    groups (or rows) are visited in reverse order. The returned functions neither wait nor allocate.
     """
 
     def color_rows(self, device: Device, graph: Csr) -> Array:
-        """Return a colour for each row (int32, from 0 on): rows that are joined by an entry have different colours.
+        """Return a colour for each row (int32, from 0): if entry (i, j) exists, rows i and j have different colours.
 
-        The structure of `graph` is symmetric; entries may be there several times. A row gets the smallest colour that
-        no neighbour of higher priority has. Rows with more entries have higher priority, and rows with about as many
-        have it by a hash of their number, so that the colours are the same on every device. Synchronizes.
+        The structure of `graph` is symmetric; entries may be repeated. A row gets the smallest colour that no neighbour
+        of higher priority has. Rows with more entries have higher priority. Among rows of similar length, a hash of the
+        row number decides, so that colours are the same on every device. Synchronizes.
         """
 
     def bind_sweep(
@@ -54,13 +54,11 @@ class RelaxationKernels(Protocol):
         Parameters
         ----------
         rows : Csr
-            The last block may have fewer rows than the others. In the order of `levels`, empty rows take the places
-            that it leaves.
+            The last block may have fewer rows than the others. If there are `levels`, it is padded with empty rows.
         levels : Levels or None
-            The groups of blocks: ``order`` numbers blocks of rows, and the rows of a block follow each other in `rows`.
+            The groups of blocks: ``order`` holds numbers of blocks. The rows of a block are adjacent in `rows`.
         weights : array, shape (num_blocks, size, size)
-            W, the inverses of the diagonal blocks, in the order of the blocks. For blocks of one row, ω over the
-            diagonal.
+            W, in the order of the blocks: ω times the inverses of the diagonal blocks.
         start : str
             `EVERY_GROUP`, `NOT_THE_FIRST` or `FROM_ZERO`.
         """
@@ -77,7 +75,7 @@ class RelaxationKernels(Protocol):
     ) -> Project:
         """Return projections on the rows g of a matrix G: ``project(v, b)``, or ``project(v, y)`` if `of_residual`.
 
-        Rows of one group have no column in common. `weights` has an element w for each row. They compute
-        δ = w·(b_i - g·v) and v += δ·conj(g): with v = x, this is a sweep of Kaczmarz's method. With `of_residual`, b is
+        Rows of one group have no column in common. `weights` holds a number w for each row. A projection computes δ =
+        w·(b_i - g·v) and v += δ·conj(g): with v = x, this is a sweep of Kaczmarz's method. With `of_residual`, b is
         zero and y_i -= δ: with v = b - A·x, y = x and G = Aᴴ, this is a sweep of Gauss-Seidel's method for AᴴA·x = Aᴴb.
         """

@@ -1,4 +1,4 @@
-"""The contract of the kernels that examine a matrix, make storage formats of it, and multiply matrices of blocks.
+"""The contract of the kernels that examine a matrix, build storage formats, and multiply matrices of blocks.
 
 `gsparse.kernels.contract` says what all kernels have in common.
 """
@@ -20,28 +20,29 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Statistics of a matrix's row pointers and columns; 0 where there is nothing to count.
+    """Statistics of a matrix's row pointers and columns; 0 for an empty matrix.
 
     Attributes
     ----------
     min_length, max_length, num_empty, sum_squares : int
-        Of the rows' lengths: the least, the greatest, how many are 0, the sum of their squares.
+        Of the lengths of rows: the smallest, the largest, the number of zeros, and the sum of squares.
     blocked_stored, split_stored : int
-        Positions of slices in natural order; the same without rows longer than `LONG_LENGTH`.
+        Number of positions, with padding, of slices of rows in natural order; the same without rows longer than
+        `LONG_LENGTH`.
     num_long, long_entries : int
-        Rows longer than that, and their entries.
+        Number of rows longer than `LONG_LENGTH`, and number of their entries.
     first, last, num_falls : int
-        First and last row pointer, and how many row pointers are less than the one before them.
+        The first and the last row pointer, and the number of row pointers that are less than the one before.
     min_column, max_column : int
-        Of the entries up to the last row pointer, or of all entries where there are fewer.
+        The smallest and largest column among the entries up to the last row pointer, or all entries if there are fewer.
     num_unsorted : int
-        Entries whose column is not greater than that of the entry before them in the same row.
+        Number of entries whose column is not greater than the column of the previous entry of the row.
     run_span : int
-        The largest distance between two columns of one run in CSR order, where it was asked for.
+        The largest distance between two columns of a run in CSR order, if it was requested.
     may_consist_of_blocks : bool
         False if the rows that were examined show that the matrix does not consist of dense blocks (`full_blocks`).
     counts : object
-        Private data of the backend, which it reads in later set-up steps.
+        Private data of the backend for later set-up steps.
     """
 
     min_length: int
@@ -68,9 +69,9 @@ class Survey:
         Parameters
         ----------
         num_cols : int
-            Columns of the matrix.
+            Number of columns of the matrix.
         capacity : int
-            Entries that the arrays can hold.
+            Number of entries for which the arrays have room.
         """
         columns_fit = not self.last or (self.min_column >= 0 and self.max_column < num_cols)
         return self.first == 0 and not self.num_falls and 0 <= self.last <= capacity and columns_fit
@@ -88,7 +89,7 @@ class BlockPattern:
     blocksize : (int, int)
         Number of rows and of columns of a block.
     blocks : Csr
-        The matrix that has an entry for each block, without values.
+        The matrix, without values, that has an entry for each block.
     """
 
     blocksize: tuple[int, int]
@@ -96,28 +97,28 @@ class BlockPattern:
 
 
 class LayoutKernels(Protocol):
-    """Statistics of a structure, and where padded formats store its entries. The functions return new arrays."""
+    """Statistics of a structure, and the positions of entries in padded formats. The functions return new arrays."""
 
     @property
     def SORTING_SCOPE(self) -> int:
-        """Rows within which slices are sorted by length."""
+        """Number of consecutive rows that are sorted by length together, before they are cut into slices."""
 
     @property
     def CHUNK_SIZE(self) -> int:
-        """Entries of a chunk of a long row."""
+        """Number of entries in a chunk of a long row."""
 
     @property
     def LONG_LENGTH(self) -> int:
-        """Entries above which a row is kept out of slices."""
+        """Rows with more entries than this are not stored in slices."""
 
     @property
     def SCALAR_LENGTH(self) -> int:
-        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
+        """Rows with more entries than this are long for scalar CSR; `NO_LIMIT` if none is."""
 
     def survey(self, device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-        """Return the statistics of row pointers and columns, whatever the arrays hold. Synchronizes.
+        """Return the statistics of row pointers and columns, which may be invalid. Synchronizes.
 
-        `spans` says whether `Survey.run_span` is wanted.
+        `spans` says whether to compute `Survey.run_span`.
         """
 
     def long_rows(
@@ -125,9 +126,9 @@ class LayoutKernels(Protocol):
     ) -> tuple[LongRows, int]:
         """Return the rows longer than `limit`, and the position at which their last run ends.
 
-        Without `first` they stay at their positions in CSR. With it they are to be copied one after the other from
-        position `first` on, each beginning with a whole run. `limit` is one of the backend's constants (with `first`,
-        `LONG_LENGTH`).
+        Without `first`, they stay at their positions in CSR. With `first`, they will be copied one after the other to
+        the positions from `first` on, each to the beginning of a run. `limit` is one of the backend's constants (with
+        `first`, `LONG_LENGTH`).
         """
 
     def cut_slices(
@@ -135,13 +136,13 @@ class LayoutKernels(Protocol):
     ) -> tuple[Array | None, Array, int]:
         """Return (rows, slice_offsets, number of positions) as in `Slices`.
 
-        Rows longer than `long_length` get no place. `sort` orders the other rows within each `SORTING_SCOPE`
-        consecutive ones by falling length, rows of equal length in order; -1 marks places without a row, at the end.
-        `rows` is None where all rows keep their order. Synchronizes where it sorts.
+        Rows longer than `long_length` are not in slices. With `sort`, the other rows are sorted by descending length
+        within each group of `SORTING_SCOPE` rows; rows of equal length keep their order. In `rows`, -1 stands for no
+        row, at the end of a group. `rows` is None if all rows keep their order. Synchronizes with `sort`.
         """
 
     def lay_out(self, device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-        """Return items, one for each entry in CSR order, at the positions of `slices`, and `padding` elsewhere.
+        """Return `items`, one for each entry in CSR order, copied to the positions of `slices`; `padding` elsewhere.
 
         Long rows are included. Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
         """
@@ -149,30 +150,30 @@ class LayoutKernels(Protocol):
     def lay_out_ellpack(
         self, device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any
     ) -> Array:
-        """Return the same for the column-major positions of `Ellpack`."""
+        """Return `items`, one for each entry in CSR order, at the positions of `Ellpack`; `padding` elsewhere."""
 
     def lane_rows(
         self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
     ) -> tuple[Array, Array, Array, Array]:
         """Return (order, lanes, frequent_steps, rare_steps) of the rows for `LaneSlices`.
 
-        A row with up to ``device.lanes * most_steps`` entries has the least power of two of lanes that is at least its
-        number of entries divided by `most_steps`, a longer row a multiple of ``device.lanes``. `frequent_steps` and
-        `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in
-        frequent and in rare columns. `order` are the rows by falling number of lanes, then of all steps, then of
-        frequent steps, and then in their order. `numbers` is that of `LaneSlices`. On a CPU it is None, and each row
-        has one lane.
+        A row with at most ``device.lanes * most_steps`` entries has the smallest power of two of lanes that is at least
+        its number of entries divided by `most_steps`. A longer row has a multiple of ``device.lanes``. `frequent_steps`
+        and `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in frequent and in rare
+        columns. `order` holds the row numbers, sorted by descending number of lanes, then of all steps, then of
+        frequent steps; equal rows keep their order. `numbers` is the field of `LaneSlices`. On a CPU it is None, and
+        each row has one lane.
         """
 
     def lane_positions(self, device: Device, csr: Csr, slices: LaneSlices) -> Array:
         """Return the position of each entry, in CSR's order, as int64.
 
-        Those of the frequent positions come first, and the rare ones follow (`LaneSlices`).
+        The frequent positions come first, followed by the rare ones (see `LaneSlices`).
         """
 
 
 class BlockKernels(Protocol):
-    """Matrices that consist of dense blocks: found, stored as BSR, and multiplied. The functions return new arrays."""
+    """Matrices of dense blocks: find the blocks, store them as BSR, and multiply. The functions return new arrays."""
 
     @property
     def SLICES_BLOCKS(self) -> bool:
@@ -181,43 +182,42 @@ class BlockKernels(Protocol):
     def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
         """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
 
-        Every block of this size is either full or empty, and its entries are in its rows in the order of their columns.
-        The blocks of a row may be in any order, and there several times. A matrix without such blocks is recognized
-        from its first rows. Synchronizes.
+        Every aligned block of this size is full or empty, and within each row its entries are adjacent and in the order
+        of their columns. The blocks of a row may be in any order, and repeated. A matrix without such blocks is usually
+        recognized from its first rows. Synchronizes.
         """
 
     def block_parts(self, device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-        """Return (indptr, indices) whose rows are the parts of block rows (`BlockRows`), and whose entries the blocks.
+        """Return (indptr, indices) of a matrix whose rows are parts of block rows and whose entries are blocks.
 
-        Each block row is divided into `row_lanes` parts.
+        Each block row is divided into `row_lanes` parts (see `BlockRows`).
         """
 
     def lay_out_blocks(self, device: Device, blocks: BlockRows, items: Array) -> Array:
-        """Return items, one for each entry in CSR order, at the positions of `Bsr`, and zeros elsewhere.
+        """Return `items`, one for each entry in CSR order, copied to the positions of `Bsr`; zeros elsewhere.
 
         Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
         """
 
     def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-        """Return the pattern of A·B for two matrices of blocks, with a block wherever a product contributes, sorted.
+        """Return the sorted pattern of A·B for two matrices of blocks, including blocks whose products cancel.
 
-        B is sorted, the number of columns of A's blocks is that of the rows of B's blocks, and the dtype of both
-        patterns is that of the values. Returns None where `multiply_blocks` would take longer than `spgemm`.
-        Synchronizes.
+        B is sorted, A's blocks have as many columns as B's blocks have rows, and the dtype of both patterns is that of
+        the values. Return None if `multiply_blocks` would take longer than `spgemm`. Synchronizes.
         """
 
     def multiply_blocks(
         self, device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
     ) -> Array:
-        """Return the values of C = A·B in CSR order, zeros included, from those of A and B.
+        """Return the values of C = A·B in CSR order, zeros included, from the values of A and B.
 
-        `patterns` are those of A, B and C, which `block_product` returns. Each sum is made in the order of A's row. C's
-        blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
+        `patterns` are those of A, B and C, where `block_product` has returned that of C. Products are summed in the
+        order of A's row. C's blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
         """
 
 
 class EncodeKernels(Protocol):
-    """Columns, values and rows in fewer bytes. The functions return new arrays."""
+    """Encodings of columns, values and rows in fewer bytes. The functions return new arrays."""
 
     @property
     def CSR_CODES(self) -> tuple[np.dtype[Any], ...]:
@@ -229,46 +229,46 @@ class EncodeKernels(Protocol):
 
     @property
     def SHARES_RUNS(self) -> bool:
-        """Whether a product takes consecutive rows of one pattern together, so that their number decides its time."""
+        """Whether products process consecutive rows of the same pattern together: fewer such runs take less time."""
 
     def run_span(self, device: Device, columns: Array, num_cols: int) -> int:
-        """Return the largest distance between the columns of one run, over all runs of positions.
+        """Return the largest distance between two columns of the same run.
 
         Padding (negative columns) is not counted. Synchronizes.
         """
 
     def encode_columns(self, device: Device, columns: Array, dtype: Any) -> Columns:
-        """Return columns as distances of `dtype` from a base for each run; they must fit below the padding code."""
+        """Return columns as distances from a base for each run, in `dtype`. They must be below the padding code."""
 
     def distinct_keys(self, device: Device, keys: Array, limit: int) -> tuple[HostArray, npt.NDArray[np.int64]] | None:
-        """Return the distinct keys, rising, and a position of each in `keys`; both on the host.
+        """Return the distinct keys in ascending order, and a position of each in `keys`; both are host arrays.
 
-        `keys` are uint32 or uint64. Returns None where there are more than `limit` distinct keys; `limit` is at most
-        4096. Synchronizes.
+        `keys` are uint32 or uint64. Return None if there are more than `limit` distinct keys; `limit` is at most 4096.
+        Synchronizes.
         """
 
     def encode_keys(self, device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-        """Return the position of each key in the sorted `table`, which holds all of them."""
+        """Return the position of each key in `table`, which is sorted and holds all keys, as integers of `dtype`."""
 
     def row_keys(self, device: Device, csr: Csr, values: bool) -> Array:
-        """Return a hash (uint64) of each row's length and offsets, column minus row, and of its values if `values`."""
+        """Return a hash (uint64) of each row's length, offsets (column minus row) and, if `values`, its values."""
 
     def rows_follow(
         self, device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
     ) -> npt.NDArray[np.int32] | None:
-        """Return the lengths of the representative rows if every row is like its own representative, else None.
+        """Return the lengths of the representative rows if every row equals its representative, otherwise None.
 
-        Row i is compared with row ``representatives[codes[i]]``: the offsets, and the values if `values` is true.
-        Synchronizes.
+        Row i is compared with row ``representatives[codes[i]]``: the offsets (column minus row) and, if `values`, the
+        values. Synchronizes.
         """
 
     def gather_rows(
         self, device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
     ) -> tuple[Array, Array | None]:
-        """Return the int32 offsets of the representative rows, row r's at ``indptr[r]``, and their values if asked."""
+        """Return int32 offsets of the representative rows, row r from ``indptr[r]`` on, and values if `values`."""
 
     def survives_halving(self, device: Device, data: Array) -> bool:
-        """Return whether every float64 or complex128 value comes back from half the precision with the same bits.
+        """Return whether every float64 or complex128 value can be stored in half the precision without a loss.
 
-        That must hold however the values are cast. Synchronizes.
+        "Without a loss" means that widening restores the same bits, in any way of casting. Synchronizes.
         """

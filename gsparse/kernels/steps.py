@@ -1,4 +1,4 @@
-"""The language of solver steps: what one fused pass over vectors does, written once for every backend."""
+"""The language of solver steps: a step is one fused pass over vectors, written once for all backends."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _EXPRESSIONS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """``target = value``, or a call of `record` if the target is empty."""
+    """The statement ``target = value``, or a call of `record` if `target` is empty."""
 
     target: str
     value: ast.expr
 
 
 def parse(text: str) -> tuple[Assignment, ...]:
-    """Parse statements, separated by lines or semicolons.
+    """Parse assignments that are separated by newlines or semicolons.
 
     Raises
     ------
@@ -99,20 +99,19 @@ class Step:
     ----------
     name : str
     before : str
-        Assignments of scalars that all elements use; they are not stored in cells.
+        Assignments of scalars that are used for all elements; they are not stored in cells.
     each : str
-        Assignments for each element; those to vectors are stored, other names are temporary.
+        Assignments for each element. Names of vectors are stored, other names are temporary.
     sums : str
         ``name = term``: the terms of all elements are summed in double precision.
     after : str
-        Assignments of scalars, computed once from these sums and stored in cells. The pass must not read one of them
-        earlier.
+        Assignments of scalars, computed once after the sums and stored in cells. The pass must not read them before.
     may_stop_early : bool
-        Whether elements of this pass may be left unchanged if its own `after` sets `stop`. `after` then need not wait
+        Whether elements may remain unchanged if the `after` of the same pass sets `stop`. Then `after` need not wait
         for the last element.
     backward : bool
         Whether to proceed from the last element to the first, so that the elements that the previous pass or product
-        accessed last are still in the cache. The sums are reproducible, but in another order.
+        accessed last are still in the cache. The sums are reproducible, but in a different order than forward.
     """
 
     name: str
@@ -154,7 +153,7 @@ class Program:
         Names of vectors, separated by spaces.
     steps : tuple of Step
     exported : tuple of str, optional
-        Sums that not only steps read, but other kernels, for example `gsparse.kernels.basis`.
+        Sums that other kernels read in addition to steps, for example those of `gsparse.kernels.basis`.
     """
 
     name: str
@@ -168,7 +167,7 @@ class Program:
 
     @cached_property
     def deferred_sums(self) -> frozenset[str]:
-        """Sums that no step assigns: a backend may leave the partial sums to the steps or kernels that read them."""
+        """Sums that no step assigns. A backend may store partial sums, which their readers then add up."""
         sums = {name for step in self.steps for name in step.targets("sums")}
         assigned = {name for step in self.steps for name in step.targets("after")}
         return frozenset(
@@ -214,14 +213,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Multiplication:
-    """The product target = A·source of one matrix and a vector of a program, as a part of an iteration."""
+    """The product target = A·source of a matrix and a vector of a program, as an operation of an iteration."""
 
     source: str
     target: str
 
 
 class StepState(Protocol):
-    """The scalars of a running program, as steps use them.
+    """The scalars of a running program, in the form that steps need.
 
     Attributes
     ----------
@@ -229,12 +228,12 @@ class StepState(Protocol):
     dtype : dtype
         Dtype of the vectors.
     columns : int
-        Number of right-hand sides. Each vector holds those of all right-hand sides one after the other.
+        Number of right-hand sides. Each vector holds the columns of all right-hand sides one after the other.
     capacity : int
         Number of residuals in the ring buffer of recent residuals, for each right-hand side.
     partial_sums : dict
-        The partial sums of each of `Program.deferred_sums`, in a form that only the backend knows. Steps that read the
-        sum add them up.
+        From the name of each of `Program.deferred_sums` to its partial sums, in a form private to the backend. Steps
+        that read the sum add them up.
     """
 
     program: Program
@@ -253,14 +252,14 @@ class StepState(Protocol):
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
-        """A function that adds up sums over all ranks, in place, or None if there is one rank."""
+        """A function that sums an array over all ranks, in place; None if there is one rank."""
 
 
 class StepKernels(Protocol):
     """Steps of solvers, and the vectors that they begin with."""
 
     def compile_steps(self, device: Device, program: Program, dtype: np.dtype[Any]) -> None:
-        """Begin to compile the passes of a program for vectors of this dtype, if other threads can do that."""
+        """Begin to compile the passes of a program for vectors of this dtype, if this can be done on other threads."""
 
     def bind_step(
         self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
@@ -278,21 +277,21 @@ class StepKernels(Protocol):
         state: StepState,
         turns: int,
     ) -> Call | None:
-        """Return a call that runs up to `turns` iterations and stops when the program does, as one kernel.
+        """Return a call that runs up to `turns` iterations in one kernel, and fewer if the program sets `stop`.
 
-        An iteration consists of these steps and products with the square matrix, in this order; each step occurs once.
-        There is one right-hand side, values and vectors have one dtype, and the longest row has `width` entries. None
-        if the device has no such kernel, or if the matrix is too large for it.
+        An iteration consists of `operations` in this order; products are with the square matrix `csr`, and each step
+        occurs once. There is one right-hand side, values and vectors have one dtype, and the longest row has `width`
+        entries. Return None if the device has no such kernel, or if the matrix is too large for it.
         """
 
     def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-        """Return an array for the partial sums that a product leaves, and what must be called after the product.
+        """Return an array for the partial sums of a product, and the call to make after the product, or None.
 
-        Steps that are bound later read the sum under `name`. Only for products whose `num_dots` is not 0.
+        Steps that are bound later read the sum under `name`. `num_dots` is that of the product, and is not 0.
         """
 
     def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
-        """Write real numbers between -1/2 and 1/2 that look random: element i is a hash of i + 1 + offset, modulo 2³².
+        """Write pseudorandom real numbers between -1/2 and 1/2: element i is a hash of i + 1 + offset, modulo 2³².
 
         For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
         the lower ones by an exclusive or. The element is h / 2³² - 1/2.

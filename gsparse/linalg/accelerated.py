@@ -1,4 +1,4 @@
-"""SciPy's own solvers at the speed of the device, by an operator whose preconditioner solves; and adjoint operators."""
+"""Adjoint operators, and an operator that makes SciPy's own solvers run at the speed of the device."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class AdjointOperator(DerivedOperator):
         return self._operator.bind(device, dtype, columns, adjoint=not adjoint)
 
 
-# Default rtol by the size of a real number in bytes. It is tight enough that SciPy's own tolerance is met in one to
-# three of its iterations, and loose enough to be reached on ill-conditioned problems.
+# Default rtol, by the size in bytes of a real number of the dtype. It is tight enough that SciPy's solver reaches its
+# own tolerance in one to three iterations, and loose enough to be reached for ill-conditioned matrices.
 _RTOL = {4: 1e-5, 8: 1e-10}
 
-# Methods that "auto" tries in this order until one converges. Iterations are bounded, so that the next method is tried:
-# a solve that has not converged by then is unlikely to converge at all.
+# Methods that "auto" tries, in this order, until one converges. Each has a limit of iterations: a solve that has not
+# converged by then is unlikely to converge at all.
 _MAXITER = {"maxiter": 20_000}
 _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))
@@ -145,7 +145,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     def _rmatmat(self, X: Array) -> Array:
         return self.matrix.rmatmat(X)
 
-    # ------------------------------------------- what SciPy's solvers use as preconditioner
+    # --------------------- Methods that SciPy's solvers look for in a matrix that has a preconditioner
 
     def psolve(self, b: npt.NDArray[Any], which: str = "left") -> npt.NDArray[Any]:
         """Solve A·x = b on the device.

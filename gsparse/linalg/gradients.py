@@ -1,9 +1,9 @@
-"""Products and solves with a matrix whose values are an argument, and what their derivatives are made of.
+"""Products and solves with a matrix whose values are an argument, and their derivatives.
 
-Libraries that differentiate automatically (`gsparse.torch`) need these functions, which know nothing of such libraries.
-A(v) is the matrix with the structure of A and the values v. Three functions express each other's derivatives. G is the
-gradient in the result, as in PyTorch: a small change dz of an argument changes the number that is differentiated by the
-real part of conj(gradient in z)·dz.
+Libraries that differentiate automatically (`gsparse.torch`, `gsparse.jax`) call these functions, which import none of
+them. A(v) is the matrix with the structure of A and the values v. The three functions below are enough to express each
+other's derivatives. G is the gradient of a real number with respect to the result. As in PyTorch, a small change dz of
+an argument z changes that number by the real part of conj(gradient of z)·dz.
 
     function                                              gradients
 
@@ -14,7 +14,7 @@ real part of conj(gradient in z)·dz.
       adjoint       A(v)ᴴ·x = b, with A(v)·w = G          v: -x_i·conj(w_j)           b: w
 
 Products such as G_i·conj(x_j) are computed only for the entries (i, j) of A. If the vectors have several columns, the
-products are added up over the columns.
+products are summed over the columns.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from gsparse.products.checks import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix
 
-# Rows of the transpose that are longer than this many times the mean, and than this many entries, are too long for the
-# few threads that `product_gradients` of the kernels gives to a row of the transpose.
+# Rows of the transpose are long if they have more than _LONG_ROW entries and more than _LONG_RATIO times the mean. The
+# kernel `product_gradients` has only a few threads per row of the transpose, and is slow for such rows.
 _LONG_ROW, _LONG_RATIO = 2048, 32
 
 
 def parse_matrix(A: Any) -> DeviceMatrix:
-    """Return a matrix of two dimensions on a device; refuse anything else.
+    """Return A if it is a two-dimensional matrix on a device; raise an error otherwise.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def parse_matrix(A: Any) -> DeviceMatrix:
 
 
 def check_square_solver(solver: Callable[..., Any]) -> None:
-    """Refuse a function of `gsparse.linalg` that is no solver for square systems.
+    """Raise an error for a function of `gsparse.linalg` that does not solve square systems.
 
     Raises
     ------
@@ -72,16 +72,16 @@ def check_square_solver(solver: Callable[..., Any]) -> None:
 
 
 def with_values(A: DeviceMatrix, values: Any, *, symmetric: bool | None = None) -> DeviceMatrix:
-    """Return A with other values, for few products: none of them converts the matrix to another format.
+    """Return A with other values, in CSR format: it is meant for few products, which are not worth a conversion.
 
     Parameters
     ----------
     A : DeviceMatrix
     values : array, shape (nnz,), or None
-        In float32, float64, complex64 or complex128, in the order of ``A.data``. They are not copied if they are on the
-        device of A. They must not be written while the matrix is in use. None stands for the values of A.
+        Of dtype float32, float64, complex64 or complex128, in the order of ``A.data``. They are not copied if they are
+        on the device of A. They must not be written while the matrix is in use. None: return A itself.
     symmetric : bool or None
-        Whether the matrix is to be taken for a symmetric one; None if this is to be found out when it matters.
+        Whether the matrix is symmetric; None to test it when it matters.
 
     Raises
     ------
@@ -158,16 +158,17 @@ def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
         if by_columns:
             arrays.reverse()
         dots = kernels_of(device).edits.dot_rows(device, rows, columns, *arrays)
-        # The rows of the stored arrays are the columns of A. Their products are the conjugates.
+        # The stored rows are the columns of A, so the kernel returns the conjugates of the products.
         dots = device.xp.conj(dots) if by_columns and dots.dtype.kind == "c" else dots
         dots = one.copy_back(device, dots)
     return one.returned(dots)
 
 
 def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tuple[Any, Any]:
-    """Return the gradients of A(values)·x in x and in `values`: A(values)ᴴ·gradient and ``entry_products``.
+    """Return the gradients of A(values)·x with respect to x and to `values`.
 
-    Both are computed in one pass over the entries, unless A is a transposed view or its columns differ much in length.
+    They are A(values)ᴴ·gradient and ``entry_products(A, gradient, x)``. One pass over the entries computes both, unless
+    A is a transposed view or has a column that is much longer than the mean.
 
     Parameters
     ----------
@@ -222,10 +223,9 @@ def solution(
     values : array, shape (nnz,), or None
     b : array, shape (N,) or (N, k)
     solver : callable
-        A solver of `gsparse.linalg`. One that needs a Hermitian matrix gets the same matrix and preconditioner in both
-        cases, so that nothing is transposed.
+        A solver of `gsparse.linalg`. If it needs a Hermitian matrix, A and `M` are not transposed for `adjoint`.
     options : mapping
-        Arguments of the solver. The preconditioner `M` is one for A(values), also with `adjoint`.
+        Arguments of the solver. The preconditioner `M` is one for A(values), even if `adjoint` is set.
     adjoint : bool
     """
     matrix = with_values(A, values)
@@ -242,7 +242,7 @@ def solution(
 
 
 def _remember_transposition(matrix: DeviceMatrix) -> None:
-    """Compute the transposition of a structure, so that its matrices only rearrange their values when transposed."""
+    """Compute the transposed structure now, so that transposing a matrix of this structure only reorders its values."""
     device = matrix.device
     with device.active(), device.memory_guard():
         _ = matrix._arrays.current(matrix._stored_shape).structure.transposition
@@ -269,12 +269,12 @@ def _check_pair(A: DeviceMatrix, left: DenseInput, right: DenseInput) -> None:
 
 
 def _on_device(device: Device, array: DenseInput) -> Array:
-    """Return an array on a device, contiguous row by row. It shares memory with the caller's if nothing has to move."""
+    """Return a row-major array on a device. It shares memory with the caller's array if no copy is needed."""
     if device.owns(array.array):
         return device.xp.ascontiguousarray(array.array)
     return device.upload(np.ascontiguousarray(array.array))
 
 
 def _as_columns(device: Device, array: DenseInput) -> Array:
-    """Return an array of one or two dimensions on a device, with two dimensions."""
+    """Return a vector, or a matrix of several columns, as a two-dimensional array on a device."""
     return _on_device(device, array).reshape(array.shape[0], *(array.shape[1:] or (1,)))

@@ -21,7 +21,7 @@ from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
 
-# Norms of a matrix that are an extreme of the sums of absolute values along an axis: the axis, and the extreme.
+# Norms that are the largest or smallest sum of absolute values along an axis: from `ord` to the axis and the extreme.
 _OF_SUMS = {1.0: (0, "maximum"), -1.0: (0, "minimum"), np.inf: (1, "maximum"), -np.inf: (1, "minimum")}
 
 
@@ -36,12 +36,12 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     ord : {None, 'fro', 'f', inf, -inf, 1, -1, 2} or number, optional
         As in `scipy.sparse.linalg.norm`. The Frobenius norm by default, or the 2-norm of vectors.
     axis : {None, int, (int, int)}, optional
-        With 0, the norms of the columns; with 1, those of the rows; by default, that of the matrix.
+        0 for the norm of each column, 1 for the norm of each row; by default, the norm of the matrix.
 
     Returns
     -------
     float or ndarray
-        Of the precision of the matrix, as SciPy's; of shape (N,) or (M,) if `axis` is a number.
+        In the precision of the matrix, as in SciPy; an array of shape (N,) or (M,) if `axis` is a number.
 
     Raises
     ------
@@ -51,8 +51,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     Notes
     -----
     The 2-norm of a matrix is its largest singular value, from `svds`. All other norms of a matrix, and the 1-norms and
-    2-norms of its rows and columns, read floating-point values once. For the remaining norms, SciPy's function runs on
-    the matrix, whose operations make matrices of the mapped values first.
+    2-norms of its rows and columns, read the values once if they are floating-point numbers. For the remaining norms,
+    SciPy's function runs on the device matrix, and makes temporary matrices.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
 
 
 def _matrix_norm(x: MatrixLike, ord: Any, axis: Any) -> Any:
-    """Return the norm of a matrix, or None if SciPy's function must compute or refuse it."""
+    """Return the norm of a matrix; None if SciPy's function must compute it or raise the error."""
     if ord in (None, "fro", "f"):
         return _frobenius(x)
     if not isinstance(ord, int | float | np.number):
@@ -104,7 +104,7 @@ def _two_norm(matrix: Any) -> Any:
 
 
 def _parse_axis(axis: Any) -> tuple[int, ...] | None:
-    """Return the axes in rising order; None for what SciPy refuses."""
+    """Return the axes in ascending order; None if SciPy refuses them."""
     if axis is None:
         return (0, 1)
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -115,7 +115,7 @@ def _parse_axis(axis: Any) -> tuple[int, ...] | None:
 
 
 def _frobenius(matrix: MatrixLike) -> Any:
-    """Return the square root of the sum of the squares. Integers are squared as float64."""
+    """Return the Frobenius norm: the square root of the sum of the squares. Integers are squared as float64."""
     convert = None if matrix.dtype.kind in "fc" else lambda data: data.astype(np.float64)
     total = sums_of_all(matrix, "square", convert, summed=True)
     real = _real(matrix)
@@ -124,7 +124,7 @@ def _frobenius(matrix: MatrixLike) -> Any:
 
 
 def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
-    """Return the greatest or the least of the sums of absolute values along an axis."""
+    """Return the largest or the smallest sum of absolute values along an axis."""
     device, sums = matrix.device, sums_along(matrix, axis, "absolute", summed=True)
     if not sums.size:
         return getattr(np, extreme).reduce(np.zeros(0))  # NumPy's error
@@ -134,12 +134,12 @@ def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
 
 
 def _real(matrix: MatrixLike) -> np.dtype[Any]:
-    """Return the dtype of the absolute values, or float64 for integers."""
+    """Return the real dtype of the same precision, or float64 for integers."""
     return np.dtype(np.float64) if matrix.dtype.kind in "biu" else np.zeros(0, matrix.dtype).real.dtype
 
 
 def _downloaded(matrix: MatrixLike, values: Array, function: Any = None) -> Any:
-    """Return values of the device, or a function of them, as a NumPy array of the dtype that SciPy's sums have."""
+    """Return device values, or `function` of them, as a NumPy array of the dtype that SciPy returns."""
     host = matrix.device.download(values)  # synchronizes
     host = host if function is None else function(host)
     widens = CASTS_FIRST and matrix.dtype == np.float32
@@ -166,12 +166,12 @@ def spectral_radius(
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
         Real or complex.
     hermitian : bool, optional
-        Whether A is Hermitian, which is tested by default if A is sparse. A dense array or an operator is taken for a
-        general one.
+        Whether A is Hermitian. By default, a sparse A is tested, and a dense array or an operator counts as
+        non-Hermitian.
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     tol : float, optional
-        Relative accuracy of the residual. The radius of a Hermitian matrix is accurate to about its square.
+        Relative tolerance of the residual. The error of the radius is about `tol` squared for a Hermitian matrix.
     maxiter : int, optional
         Maximum number of restarts; 10·n by default.
 

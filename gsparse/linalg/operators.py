@@ -1,4 +1,4 @@
-"""Operators: anything with a shape and a product, which solvers use as a call ``apply(x, y)`` that writes y."""
+"""Operators have a shape and a product. Solvers call the product as ``apply(x, y)``, which writes y."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.registry import names_of
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
-# ``apply(x, y)`` writes the product into y. Both are flat arrays, one column after the other.
+# ``apply(x, y)`` writes the product into y. Both are one-dimensional; several columns are stored one after the other.
 Apply = Callable[[Array, Array], None]
 
 
 class RankGroup(Protocol):
-    """What solvers need of the ranks that share their vectors. All ranks make the same calls in the same order."""
+    """Communication for solvers whose vectors are divided among ranks. All ranks make the same calls in order."""
 
     def allreduce(self, values: Array) -> None:
-        """Add a device array up over all ranks, in place and in stream order. Every rank gets the same bits."""
+        """Sum a device array over all ranks, in place and in stream order. All ranks get the same bits."""
         ...
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of the first rank, on all ranks. Synchronizes."""
+        """Return the values that the first rank passed, on all ranks. Synchronizes."""
         ...
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait until queued work is done; raise if another rank is lost meanwhile."""
+        """Wait until ``is_done()`` is true; raise an error if another rank is lost meanwhile."""
         ...
 
     def observe(self, iteration: Any) -> None:
-        """Inspect a running solve, which calls this whenever the host has read its scalars; raise to end the solve.
+        """Inspect a running solve, and raise an error to end it.
 
-        `iteration` is a `SolveLoop`, or the loop of `lobpcg`.
+        The solve calls this method whenever the host has read its scalars. `iteration` is a `SolveLoop`, or the loop of
+        `lobpcg`.
         """
         ...
 
@@ -55,10 +56,10 @@ class Operator(ABC):
     shape : (int, int)
     dtype : dtype
     is_resident : bool
-        Whether a product runs entirely on the device without waiting or allocating, so that it can be part of a CUDA
-        graph.
+        Whether a product runs on the device only, and neither synchronizes nor allocates. Then a CUDA graph can record
+        it.
     matrices : tuple of GpuSparseMatrix
-        The matrices that hold the entries; none if the entries cannot be read.
+        The matrices that hold the entries; empty if the entries cannot be read.
     """
 
     shape: tuple[int, int]
@@ -68,27 +69,27 @@ class Operator(ABC):
 
     @property
     def ranks(self) -> RankGroup | None:
-        """The ranks that share the operator, if this is one rank's part of it; vectors are then parts too."""
+        """The ranks that share the operator if this object is one rank's part of it; otherwise None."""
         return None
 
     @property
     def scaling(self) -> Array | None:
-        """The factors by which the operator multiplies the elements of a vector, if that is all it does."""
+        """The diagonal, if the operator is a diagonal matrix whose diagonal is known; otherwise None."""
         return None
 
     @property
     def whole_shape(self) -> tuple[int, int]:
-        """The shape of the whole operator, if this is one rank's part of it; otherwise `shape`."""
+        """The shape of the whole operator if this object is one rank's part of it; otherwise `shape`."""
         return self.shape
 
     @property
     def first_index(self) -> int:
-        """The number of elements of vectors on the ranks before this one."""
+        """The index, in the whole vector, of the first element that this rank holds."""
         return 0
 
     @abstractmethod
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        """Return the call that multiplies `columns` vectors of `dtype` by this operator, or by its adjoint."""
+        """Return the ``apply`` that multiplies `columns` vectors of `dtype` by this operator, or by its adjoint."""
 
     def matvec(self, x: Array) -> Array:
         """Multiply by a vector, as SciPy and CuPy require of an operator.
@@ -187,7 +188,7 @@ class Operator(ABC):
         return vector.returned(product.reshape(*other_axes, rows).T)
 
     def _product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
-        """Return the product with flat columns on the device, as a new array."""
+        """Return the product with columns that are stored one after the other on the device, as a new array."""
         y = device.empty(columns * self.shape[1 if adjoint else 0], x.dtype)
         self.bind(device, x.dtype, columns, adjoint=adjoint)(x, y)
         return y
@@ -198,7 +199,7 @@ class Operator(ABC):
 
 
 class _BoundProduct:
-    """The product of a matrix as an `Apply`, which counts its calls.
+    """The product of a matrix with one vector, as an `Apply`. It counts its calls in the statistics of the matrix.
 
     If ``dots`` is passed, the kernel also writes partial sums of conj(x)·y into it.
 
@@ -280,7 +281,7 @@ class DenseOperator(Operator):
         def apply(x: Array, y: Array) -> None:
             device.xp.matmul(x.reshape(columns, -1), array.T, out=y.reshape(columns, -1))
 
-        # CuPy loads cuBLAS for this product, and not within the solve.
+        # Multiply once now, so that CuPy loads cuBLAS here and not during the solve.
         apply(device.xp.zeros(columns * array.shape[1], dtype), device.xp.zeros(columns * array.shape[0], dtype))
         return apply
 
@@ -303,7 +304,7 @@ class ForeignOperator(Operator):
 
         def apply(x: Array, y: Array) -> None:
             for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
-                # The operator may write to its argument, which is a vector of the solver.
+                # Pass a copy: the operator may write to its argument, which is a vector of the solver.
                 result = product(source.copy() if is_direct else device.download(source))
                 target[...] = (result if is_direct else device.upload(np.asarray(result).astype(dtype))).reshape(-1)
 
@@ -311,7 +312,7 @@ class ForeignOperator(Operator):
 
 
 def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
-    """Return an operator for what a caller passed.
+    """Return the operator for a matrix or operator that a caller passed.
 
     Parameters
     ----------
@@ -376,7 +377,7 @@ def device_for(*parts: Any) -> Device:
         if isinstance(part, Operator):
             return part.home()
         device = None if part is None else device_of(part)
-        if device is not None:  # only GPU arrays have a device
+        if device is not None:  # an array without one is on the host
             return device
     return get_device()
 
@@ -395,4 +396,4 @@ def solve_dtype(*parts: Any) -> np.dtype[Any]:
         raise DtypeError(f"matrices and vectors must consist of numbers, got {dtype}: use astype(float)")
     if dtype in COMPUTE_DTYPES and dtype.kind in "fc":
         return dtype
-    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)  # extended precision is rounded, too
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)  # rounds extended precision

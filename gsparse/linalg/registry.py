@@ -1,7 +1,7 @@
-"""The methods of `gsparse.linalg` by name: each solver and each preconditioner registers itself once.
+"""The registry of the methods of `gsparse.linalg`: solvers, preconditioners and eigensolvers by name.
 
-Distributed matrices, the command line and `accelerated` use this registry to list methods or to find one by its name.
-The registered functions check their arguments first.
+Distributed matrices, the command line and `accelerated` list methods here, or find one by its name. Registration also
+adds a check of the arguments to a solver or preconditioner.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ class Method:
     signature : Signature
         The arguments that the function accepts.
     hermitian : bool
-        Whether a solver needs a matrix, and a preconditioner, that is Hermitian.
+        Whether a solver requires the matrix and the preconditioner to be Hermitian.
     least_squares : bool
-        Whether a solver accepts rectangular matrices, and no preconditioner.
+        Whether a solver solves least-squares problems: it accepts rectangular matrices, but no preconditioner.
     spans_ranks : bool
-        Whether ranks make the preconditioner of a distributed matrix together. Each rank makes all others of its own
-        diagonal block.
+        For a preconditioner of a distributed matrix: whether all ranks build it together. Otherwise each rank builds
+        one from its own diagonal block.
     row_arguments : tuple of str
-        The arguments of a preconditioner that are arrays with a row for each row of the matrix.
+        The names of a preconditioner's arguments that have one row for each row of the matrix. They are divided among
+        the ranks like the matrix.
     vectors : tuple of int
-        Positions of the distributed vectors in the tuple that a call returns, which for a solver begins with x.
+        Positions of the distributed vectors in the returned tuple. A solver returns x at position 0.
     start : {"", "v0", "X"}
-        The argument of an eigensolver that ranks can run: a start vector, or a block of them. Other eigensolvers run in
-        the process of the user, also for a distributed matrix.
+        For an eigensolver that ranks can run, the name of the argument for its start vector or block of start vectors.
+        If empty, the eigensolver runs in the user's process even for a distributed matrix.
     """
 
     name: str
@@ -65,9 +66,9 @@ class Method:
     start: str = ""
 
     def limits(self, iterations: int | None, cycle: int) -> dict[str, int | None]:
-        """Return the arguments that limit the iterations of a solver; None stands for its own limit.
+        """Return the keyword arguments that limit a solver to `iterations`; None keeps the solver's default limit.
 
-        A solver that restarts, whose own limit counts cycles, has cycles of at most `cycle` iterations.
+        The limit of a solver with restarts counts cycles; each then has at most `cycle` iterations.
 
         Examples
         --------
@@ -91,14 +92,14 @@ METHODS: dict[str, Method] = {}
 def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attributes: Any) -> Callable[[F], F]:
     """Return a decorator that registers a function of `gsparse.linalg`.
 
-    A matrix of another class, such as `DistributedMatrix`, may define ``__gsparse_call__(name, args, kwargs)``. It is
-    then called instead of the function. If it returns NotImplemented, the function itself is called.
+    The class of the matrix, such as `DistributedMatrix`, may define ``__gsparse_call__(name, args, kwargs)``. Then this
+    method is called first. If it returns NotImplemented, the function itself is called.
 
     Parameters
     ----------
     kind : {"solver", "preconditioner", "eigensolver"}
     accepts : callable, optional
-        The function whose arguments are accepted, if the registered function passes its options on to it.
+        The function that defines the accepted arguments, if the registered function passes its options on to it.
     **attributes
         Other attributes of `Method`.
     """
@@ -158,10 +159,10 @@ def names_of(kind: Kind, **attributes: Any) -> tuple[str, ...]:
     )
 
 
-# Numbers of iterations, and real numbers that must not be negative, by the names that solvers give them.
+# Limits of iterations with their smallest values, and the names of tolerances, which must not be negative.
 _COUNTS = {"maxiter": 0, "iter_lim": 0, "restart": 1}
 _TOLERANCES = ("rtol", "atol", "btol", "conlim")
-# Names that users expect from other functions, and those that a solver may have in their place.
+# Argument names of other libraries, each with the names that solvers of gsparse have instead.
 _OTHER_NAMES = {
     "tol": ("rtol", "atol", "btol"),
     "rtol": ("atol", "btol"),
@@ -173,14 +174,14 @@ _OTHER_NAMES = {
 
 
 def checked(solver: F, accepted: Signature | None = None) -> F:
-    """Return a solver that checks its tolerances and limits first, and accepts a right-hand side without columns.
+    """Return a solver that checks its tolerances and limits first, and accepts a right-hand side of shape (n, 0).
 
     Parameters
     ----------
     solver : callable
         Its first two arguments are the matrix and the right-hand side.
     accepted : Signature, optional
-        The arguments that it accepts, if it passes its options on to another function.
+        The arguments that the solver accepts; by default, those of its own signature.
     """
     parameters = (accepted or signature(solver)).parameters
 
@@ -196,7 +197,7 @@ def checked(solver: F, accepted: Signature | None = None) -> F:
 
 
 def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, Any]) -> None:
-    """Refuse limits and tolerances that no solver can honour; `None` stands for a default."""
+    """Raise an error for invalid limits and tolerances. None is valid where it is the default."""
     for argument, value in arguments.items():
         names = [other for other in _OTHER_NAMES.get(argument, ()) if other in parameters]
         if names and argument not in parameters:
@@ -230,7 +231,7 @@ def _by_name(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _is_left_out(parameters: Mapping[str, Parameter], argument: str, value: Any) -> bool:
-    """Return whether an argument is None, and None is its default."""
+    """Return whether an argument is None and this is its default."""
     return value is None and argument in parameters and parameters[argument].default is None
 
 
@@ -248,9 +249,9 @@ def _has_no_columns(b: Any) -> bool:
 
 
 def _solve_no_columns(solver: Callable[..., Any], arguments: dict[str, Any], num_positional: int) -> Any:
-    """Solve for two columns of zeros instead of no columns, and return the result without these columns.
+    """Solve with two columns of zeros in place of a right-hand side of shape (n, 0); return the result without columns.
 
-    In this way, all other arguments are checked, and the result has the dtype and the library of any other solve.
+    Thus all other arguments are checked, and the result has the same dtype and library as that of any other solve.
     """
     b = parse_dense(arguments["b"])
     options = {**arguments, "b": b.returned(b.array.sum(axis=1, keepdims=True, dtype=b.dtype).repeat(2, axis=1))}
@@ -271,5 +272,5 @@ def _solve_no_columns(solver: Callable[..., Any], arguments: dict[str, Any], num
 
 
 def _without_columns(values: Any) -> Any:
-    """Return an array with no columns; `info` is one number for all columns."""
+    """Return an array with its columns removed; a number, such as `info`, is returned as it is."""
     return values[..., :0] if np.ndim(values) else values

@@ -1,4 +1,4 @@
-"""The result of a solve: the solution, its history, advice; and the caller's callback and progress bar."""
+"""The result of a solve: solution, residuals and advice. Also the user's callback and the progress bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gsparse.device.dtypes import Array
 
 
 class ConvergenceMonitor:
-    """Calls the caller's callback and updates the progress bar whenever the host has read the scalars of a solve.
+    """Call the user's callback and update the progress bar whenever the host has read the scalars of a solve.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class ConvergenceMonitor:
         Called after each iteration with the value of `argument`.
     argument : callable, optional
         ``argument(loop, snapshot)`` computes the argument of `callback`. By default this is the current solution, in
-        the form that the caller gets.
+        the library of the right-hand side.
     progress : bool
         Whether to show a progress bar (tqdm) with the number of iterations and the residual.
     bounded : bool
@@ -92,9 +92,9 @@ def bars() -> Callable[..., Any]:
 
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
-# Codes of a success that is none: x does not fit into its dtype, or its true residual is too large.
+# Codes for a solve that passed its own test but failed: x overflows or underflows its dtype, or b - A·x is too large.
 OUT_OF_RANGE, REFUTED = -1, -2
-# SciPy's `info` is negative after a breakdown.
+# Values of `info` after a breakdown; SciPy's are negative, too.
 BREAKDOWN_INFO = {BREAKDOWN: -1}
 
 _REASONS = {
@@ -120,9 +120,9 @@ class SolveAttempt:
     method : str
         The solver and its preconditioner, such as "cg with amg".
     why : str
-        What spoke for it.
+        Why it was chosen.
     outcome : str
-        "converged", or what happened instead.
+        "converged", or the reason why it did not.
     iterations : int
     relative_residual : float
         The largest of norm(b - A·x) / norm(b) over all right-hand sides, for the best solution so far.
@@ -160,31 +160,31 @@ class SolveResult:
         The norm that the method monitors, before the first iteration and after each one. NaN after a right-hand side
         has stopped.
     reason : str
-        Why the solve stopped. "converged" means that the residual reached the tolerance relative to b. A solver whose
-        test is another one, as SciPy's `minres`, `lsqr` and `lsmr`, names the test that x has passed.
+        Why the solve stopped. "converged" means that norm(b - A·x) / norm(b) reached the tolerance. Solvers with other
+        tests (`minres`, `lsqr` and `lsmr`, as in SciPy) name the test that x has passed.
     advice : str
         What to try next; empty if the solve converged.
     seconds : float
-        Time for the vectors, the iterations and the solution, without the conversion of the arguments. For `solve`,
-        the time from the call on.
+        Time of the iterations and of preparing and returning the vectors, without the conversion of the arguments. For
+        `solve`, the time of the whole call.
     norm : str
         Which norm `residuals` contains: "residual" is the norm of r = b - A·x. With a preconditioner, some methods
         monitor another norm.
     method, why : str
-        The solver and preconditioner that `solve` has chosen, such as "cg with amg", and what spoke for them; empty for
-        a solver that the caller has chosen. If no method has converged, this is the last one, whose `residuals` these
-        are; x may be from an earlier one.
+        The solver and preconditioner that `solve` has chosen, such as "cg with amg", and why; empty if the caller chose
+        the solver. If no method has converged, `method` and `residuals` are those of the last one, but x may come from
+        an earlier one.
     attempts : tuple of SolveAttempt
         All methods that `solve` has tried; `method` is the last one.
     relative_residual : float, or ndarray of shape (k,)
         norm(b - A·x) / norm(b) of the x that is returned, computed with a product after the solve; where b is zero, the
         norm of the residual itself.
     normal_residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)
-        norm(A.H @ r) for each of the `residuals` of `lsqr` and `lsmr`, which goes to zero also if the residual does
-        not. A and r have the rows of damping, damp·I and -damp·x. Empty for other solvers.
+        norm(A.H @ r) for each of the `residuals` of `lsqr` and `lsmr`, which converges to zero even if the residual
+        does not. With damping, A is extended by the rows damp·I, and r by the rows -damp·x. Empty for other solvers.
     statistics : tuple
-        The values that `lsqr` and `lsmr`, as SciPy's, return after x without the full output: istop, the number of
-        iterations, norms, and for `lsqr` the variance. Empty for other solvers.
+        The values that SciPy's `lsqr` and `lsmr` return after x: istop, the number of iterations, norms, and for `lsqr`
+        the variance. Empty for other solvers.
     """
 
     x: Array
@@ -204,7 +204,7 @@ class SolveResult:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether x passed the test of the method, whose residual has lost touch with b - A·x, which is too large."""
+        """Whether x passed the test of the method, but norm(b - A·x) is larger than the tolerance."""
         return self.reason == _REASONS[REFUTED]
 
     def __iter__(self) -> Iterator[Any]:
@@ -232,7 +232,7 @@ class SolveResult:
         Returns
         -------
         tuple
-            ``x, info``, or for `lsqr` and `lsmr` x and the `statistics`.
+            ``(x, info)``; for `lsqr` and `lsmr`, ``(x, *statistics)``.
         """
         return (self.x, *(self.statistics or (self.info,)))
 
@@ -249,7 +249,7 @@ class SolveResult:
 
 
 def first_and_last(residuals: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the largest first and the largest last residual of all right-hand sides, NaN if there is none."""
+    """Return the largest residual of all right-hand sides at the start, and at the end; NaN if unknown."""
     columns = residuals.reshape(len(residuals), -1)
     last = [[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T]
     return largest(columns[:1]), largest(last)
@@ -261,14 +261,14 @@ def largest(residuals: npt.ArrayLike) -> float:
 
 
 def more_iterations(which: str, preconditioners: str, has_one: bool) -> str:
-    """Return the advice for a solve that reached its limit: allow more of `which`, or change the preconditioner.
+    """Return the advice for a solve that reached its limit of `which` ("iterations", for instance).
 
-    `preconditioners` are those to use if the solve had none. `has_one` says whether it had one.
+    `has_one` says whether the solve had a preconditioner. If not, the advice names `preconditioners`.
     """
     other = "try another preconditioner" if has_one else f"give a preconditioner: M=gsparse.linalg.{preconditioners}"
     return f"Allow more {which}, or {other}."
 
 
 def describe(stop: int, extra: dict[int, str]) -> str:
-    """Return the meaning of a stop code; `extra` are the codes of one method."""
+    """Return the meaning of a stop code. `extra` are the meanings of codes that only one method has."""
     return extra.get(stop, _REASONS.get(stop, f"stopped with code {stop}"))

@@ -1,4 +1,4 @@
-"""Small dense matrices and eigenproblems, one thread of BLAS, and vectors that look random on the device."""
+"""Small dense matrices and eigenproblems, a limit of one BLAS thread, and pseudorandom vectors on the device."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, RankGroup
 from gsparse.sparse.reshaping import dense_of
 
-# Matrices with at most this number of rows are inverted on the host. On a GPU the inverse of one with 100 rows takes 1
-# to 2 ms, and up to a second the first time, because CuPy loads cuSOLVER then. On the host it takes 0.5 ms.
+# Matrices with at most this many rows are inverted on the host, where 100 rows take 0.5 ms. On a GPU they take 1 to 2
+# ms, and up to a second the first time, because CuPy then loads cuSOLVER.
 _HOST_ROWS = 256
-# A matrix is inverted as it is if the condition number, in the 1-norm, is at most this part of 1/eps. Otherwise it
-# counts as singular, and gets a pseudo-inverse.
+# A matrix counts as regular if its condition number in the 1-norm is at most this value divided by eps. Other matrices
+# are singular and get a pseudo-inverse.
 _REGULAR = 1e-3
-# Eigenvalues and singular values below this multiple of eps·√n times the largest one count as zero.
+# Eigenvalues and singular values count as zero if they are at most this factor times eps·√n times the largest one.
 _NOISE = 4.0
 
 
@@ -56,32 +56,32 @@ def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _libraries() -> Any:
-    """Return the libraries with threads that this process has loaded, among them those of NumPy and SciPy."""
+    """Return the controller of the thread pools of all loaded libraries, such as the BLAS of NumPy and SciPy."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
-# Each vector hashes row numbers that begin this much later: 2³² divided by the square of the golden ratio.
+# Vector number k hashes the row numbers plus k times this stride: 2³² divided by the square of the golden ratio.
 _STRIDE = 1640531527
 
 
 def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int = 0, first_row: int = 0) -> Array:
-    """Return hashes of the row numbers, which are real numbers between -1/2 and 1/2.
+    """Return a device vector of pseudorandom real numbers between -1/2 and 1/2, made from the row numbers.
 
     The hash multiplies twice, and folds the upper bits into the lower ones each time. One multiplication alone would
-    give a sequence that rises and falls regularly, and hardly contains most eigenvectors of a grid.
+    give a sequence that rises and falls regularly, and is nearly orthogonal to most eigenvectors of a grid.
 
     Parameters
     ----------
     device : Device
     size : int
     dtype : dtype
-        Of the vector. The elements of a complex one are real.
+        The dtype of the vector. If it is complex, the imaginary parts are zero.
     number : int
-        Which vector: those with other numbers are independent of it.
+        Number of the vector. Vectors of different numbers are independent.
     first_row : int
-        The number of the first row: a rank that passes that of its own first row gets its part of the whole vector.
+        Number of the first row. A rank passes the number of its own first row, and gets its part of the whole vector.
     """
     vector = device.empty(size, dtype)
     kernels_of(device).steps.fill_hashes(device, vector, number * _STRIDE + first_row)
@@ -89,7 +89,7 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
 
 
 def as_dense(operator: Operator, device: Device, dtype: np.dtype[Any]) -> Host:
-    """Return the entries of an operator on the host, by products with the columns of the identity if need be."""
+    """Return an operator as a dense host array. Without readable entries, multiply it by the identity's columns."""
     if isinstance(operator, MatrixOperator):
         matrix: Any = operator.matrix
         return np.asarray(matrix.toarray()).astype(dtype, copy=False)
@@ -109,7 +109,7 @@ def as_dense(operator: Operator, device: Device, dtype: np.dtype[Any]) -> Host:
 def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
     """Return all eigenvalues of A·x = λ·M·x, ascending, and M-orthonormal eigenvectors, for Hermitian A and M.
 
-    If M is only semidefinite, the finite eigenvalues are returned.
+    If M is only semidefinite, return the finite eigenvalues only.
     """
     if M is None:
         values, vectors = np.linalg.eigh(np.asarray_chkfinite(A))
@@ -128,17 +128,17 @@ def hermitian_pairs(A: Host, M: Host | None) -> tuple[Host, Host]:
 
 
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which dense problems are solved."""
+    """Return float64, or complex128 for a complex dtype: dense problems are solved in double precision."""
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def rows_of(vectors: Host, dtype: np.dtype[Any], device: Device) -> Array:
-    """Return columns of a host array as rows of an array on the device."""
+    """Return the columns of a host array as rows of a device array."""
     return device.upload(np.ascontiguousarray(vectors.T).astype(dtype))
 
 
 def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, Host]:
-    """Return the eigenvalues (or a matrix) and vectors of the first rank: the signs may differ between hosts."""
+    """Return the first rank's eigenvalues (or matrix) and vectors on all ranks: signs differ between hosts."""
     if ranks is None:
         return values, vectors
     rows, dtype = np.atleast_2d(values), np.result_type(values, vectors)
@@ -148,7 +148,7 @@ def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, 
 
 
 def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
-    """Return the inverse, or the pseudo-inverse of a singular matrix, with an entry everywhere. Synchronizes.
+    """Return the inverse, or the pseudo-inverse of a singular matrix, with all entries stored. Synchronizes.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Connections, roots and aggregates of nodes (contract: `gsparse.kernels.aggregation`).
 
-In loops over connections, the rows, or the nodes, are divided among the threads so that each has about as many entries.
-One thread chooses the roots: it looks at the nodes in the order of their priorities. A root looks at all nodes within
-distance two, and no other node looks at more than its own label, so that the time is that of two passes over the graph.
+In loops over connections, the rows or nodes are divided among the threads so that all have about as many entries. One
+thread chooses the roots: it visits the nodes in the order of their priorities. For a root, it visits all nodes within
+distance two; for another node, it reads only the label. So the time is that of two passes over the graph.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gsparse.kernels.cpu.sparse_rows import Rows, keep_entries
 # Bits of a float64 that the rounding of a weight clears: 16 of its 52 remain.
 _CLEARED = np.uint64((1 << 36) - 1)
 _HALF = np.uint64(1 << 35)
-# If the diagonal of the filtered matrix is smaller than this part of the diagonal of the matrix, the latter is used.
+# If the diagonal of the filtered matrix is smaller than this fraction of the unfiltered diagonal, the latter is used.
 _LEAST_DIAGONAL = 0.01
 
-# The generation of a node that is not decided.
+# The generation of an undecided node.
 _NEVER = np.int32(2**31 - 1)
 
 
@@ -42,7 +42,7 @@ def rounded(magnitude: Any) -> Any:
 
 @inlined
 def weight(value: Any) -> Any:
-    """Return the weight of a value. Each operation rounds on its own, as on a GPU."""
+    """Return the weight of a value. Each operation rounds separately, as on a GPU, so that results are the same."""
     a, b = np.float64(abs(value.real)), np.float64(abs(value.imag))
     high, low = max(a, b), min(a, b)
     if low > 0:
@@ -53,13 +53,13 @@ def weight(value: Any) -> Any:
 
 @inlined
 def keeps(row: Any, column: Any, value: Any, scale: Any, theta: float) -> bool:
-    """Return whether a node keeps an entry."""
+    """Return whether an entry is not dropped in the filtered matrix."""
     return theta == 0.0 or row == column or weight(value) >= theta * scale
 
 
 @inlined
 def safe_diagonal(filtered: Any, diagonal: Any) -> Any:
-    """Return the diagonal that the filtered matrix is divided by."""
+    """Return the diagonal element by which a row of the filtered matrix is divided."""
     return filtered if abs(filtered) >= _LEAST_DIAGONAL * abs(diagonal) else diagonal
 
 
@@ -67,7 +67,7 @@ def safe_diagonal(filtered: Any, diagonal: Any) -> Any:
 
 
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
-    """Count the blocks of each row of blocks, then add up the squares of their entries."""
+    """Return the matrix of nodes: count the blocks of each row of blocks, then sum the squares of their entries."""
     num_nodes, cost, index = csr.num_rows // block_size, csr.nnz + csr.num_rows, csr.indices.dtype
     matrix, starts = (csr.indptr, csr.indices, csr.data), csr.indptr[::block_size]
     sizes, nothing = np.zeros(num_nodes + 1, np.int64), np.empty(0, index)
@@ -83,10 +83,10 @@ def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
 def _merge_blocks(
     part: int, num_parts: int, matrix: Rows, block_size: int, starts: Array, sizes: Array, nodes: Rows, fills: bool
 ) -> None:
-    """Merge the rows of each node, whose columns rise. Write the number of blocks, or the blocks themselves."""
+    """Merge the sorted rows of each node. Count the blocks or, if `fills`, write them."""
     indptr, indices, data = matrix
     node_indptr, node_indices, node_data = nodes
-    places = np.empty(block_size, np.int64)  # of the next entry in each row of the node
+    places = np.empty(block_size, np.int64)  # position of the next entry in each row of the node
     for node in range(first_row(part, num_parts, starts), first_row(part + 1, num_parts, starts)):
         for q in range(block_size):
             places[q] = indptr[node * block_size + q]
@@ -120,7 +120,7 @@ def _merge_blocks(
 
 
 def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
-    """Find the scale of each node, then what its rows drop."""
+    """Find the scale of each node, then the entries that its rows drop."""
     scales, bounds = np.empty(nodes.num_rows), np.empty((2, csr.num_rows))
     diagonal, dropped = np.empty(csr.num_rows), np.empty(csr.num_rows, np.int64)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
@@ -133,7 +133,7 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
 
 @inlined
 def _bound_of_row(others: Any, diagonal: Any, divisor: Any) -> Any:
-    """Return the sum of the magnitudes of a row over that of the divisor; 0 if that is 0, or not a number."""
+    """Return the sum of a row's magnitudes divided by |divisor|; 0 if that is 0 or NaN."""
     length = abs(divisor)
     return (others + abs(diagonal)) / length if length > 0 else 0.0
 
@@ -161,7 +161,7 @@ def _examine(
         for q in range(block_size):
             row = np.uint64(node * block_size + q)
             place, row_end = np.uint64(indptr[row]), np.uint64(indptr[row + np.uint64(1)])
-            diagonal = lumped = data[:0].sum()  # zeros of the dtype of the values
+            diagonal = lumped = data[:0].sum()  # a zero of the values' dtype
             total, total_dropped, count = 0.0, 0.0, np.int64(0)
             for e in range(begin, end):
                 other = np.int64(node_indices[np.uint64(e)])
@@ -177,7 +177,7 @@ def _examine(
                         if column % block_size == q:
                             lumped += value
                             total_dropped += abs(value)
-                        else:  # it is added to an entry beside the diagonal
+                        else:  # added to an entry off the diagonal
                             total += abs(value)
                     place += np.uint64(1)
             filtered = diagonal + lumped
@@ -188,7 +188,7 @@ def _examine(
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Mark the strong entries of each row, then copy them."""
+    """Mark the strong entries of each row, then copy the marked entries."""
     is_strong, matrix = np.empty(nodes.nnz, np.bool_), (nodes.indptr, nodes.indices, nodes.data)
     run_parts(_mark_strong, nodes.nnz + nodes.num_rows, matrix, scales, theta * theta, is_strong)
     return nodes if is_strong.all() else replace(keep_entries(device, nodes, is_strong), is_canonical=True)
@@ -214,7 +214,7 @@ def _mark_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square:
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Find the nodes that take part, and choose roots among them one after the other."""
+    """Find the nodes that take part, and choose roots among them one by one."""
     takes_part = labels < 0
     _find_isolated(graph.indptr, graph.indices, labels)
     order = np.flatnonzero(labels == UNDECIDED)
@@ -228,7 +228,7 @@ def independent_set(
 
 
 def hash_of(numbers: Any) -> Any:
-    """Return the hashes of numbers below 2³¹, each of which has another one: a mixer of xorshifts and products."""
+    """Return a hash of each number below 2³¹. Different numbers have different hashes: xorshifts and products."""
     x, mask = numbers.astype(np.uint64), np.uint64(2**31 - 1)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & mask
@@ -259,12 +259,12 @@ def _choose_roots(
     generations: Array,
     labels: Array,
 ) -> None:
-    """Choose roots in this order. `generations` are 0 for nodes that were decided before."""
+    """Choose roots in the order `order`. `generations` are 0 for nodes that were decided before."""
     for node in order:
         if generations[node] != _NEVER:
             continue
         latest = _latest(indptr, indices, node, keys, takes_part, generations)
-        if latest >= most_generations:  # also if a node of higher priority is undecided
+        if latest >= most_generations:  # or a node of higher priority is undecided
             continue
         generation, count = latest + 1, 0
         for k in range(indptr[node], indptr[node + 1]):
@@ -304,7 +304,7 @@ def _latest(indptr: Array, indices: Array, node: Any, keys: Array, takes_part: A
 
 
 def join_aggregates(device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
-    """Number the roots, then let the nodes that are outside look for a neighbour."""
+    """Number the roots, then assign each outside node to a neighbouring aggregate."""
     roots = labels == np.arange(labels.size)
     numbers = np.cumsum(roots, dtype=np.int32) - np.int32(1)
     aggregates = np.where(labels >= 0, numbers[np.maximum(labels, 0)], np.int32(-1))

@@ -1,7 +1,7 @@
 """Krylov bases and decompositions on the CPU; the contract and its notation are in `gsparse.kernels.basis`.
 
-Each pass over the vectors is a loop over chunks of `CHUNK` elements. A part owns consecutive chunks, the same number
-for each part, and stores the partial sums of each chunk. The small problem that follows, and the coefficients of a
+Each pass over the vectors is a loop over chunks of `CHUNK` elements. The chunks are divided evenly among the parts; a
+part owns consecutive chunks, and stores partial sums of each. The small problem that follows, and the coefficients of a
 decomposition, are computed on the calling thread.
 """
 
@@ -20,13 +20,13 @@ from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.steps import Call, queue
 
-# Elements of a chunk. A pass processes one chunk of all vectors before the next chunk, so that what it reads twice is
-# still in the cache. Each chunk has sums of its own, so that the result does not depend on the number of threads.
+# Number of elements of a chunk. A pass processes one chunk of all vectors before the next, so that data it reads twice
+# is still in the cache. Each chunk has its own sums, so that results do not depend on the number of threads.
 CHUNK = 512
 
 
 class Small(NamedTuple):
-    """The small problem of one right-hand side; `p`, `s`, `Q` and `R` are those of the contract."""
+    """The least-squares problem of one right-hand side. `p`, `s`, `Q` and `R` have the names of the contract."""
 
     sums: Array
     p: Array
@@ -42,7 +42,7 @@ class Small(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a pass works: `size` elements of right-hand side `column` of `num_columns`, and the first vectors."""
+    """The elements of a pass: `size` elements of right-hand side `column`; and the number of basis vectors."""
 
     size: int
     column: int
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Arnoldi(basis.Arnoldi):
-    """Two passes over all vectors per iteration, each followed by its share of the small problem."""
+    """The Arnoldi process with two passes per iteration, each followed by a part of the small problem."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,7 +76,7 @@ class Arnoldi(basis.Arnoldi):
         return self._pass(orthogonalize, j, j + 2, after)
 
     def finish_column(self, j: int) -> Call:
-        return partial(queue, ())  # `orthogonalize` has decided already
+        return partial(queue, ())  # `orthogonalize` does this already
 
     def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:
         vectors, w, u = self.vectors.reshape(-1), self.w, self.u
@@ -174,7 +174,7 @@ def orthogonalize(
         product, square = wide(0), wide(0)
         for i in range(np.uint64(old.size)):
             target[i] = vectors.dtype.type(made[i] * inverse)
-            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # with the rounded vector that is stored
+            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # uses the rounded vector that is stored
             next_[i] = new
             old[i] = new
             product += wide(np.conj(target[i])) * wide(new)
@@ -207,7 +207,7 @@ def combine(part: int, num_parts: int, place: Place, vectors: Array, x: Array, y
 
 @jitted
 def total(partials: Array, sums: Array) -> None:
-    """Add up the sums of all chunks."""
+    """Sum the partial sums of all chunks."""
     for k in range(partials.shape[0]):
         sums[k] = 0
         for chunk in range(partials.shape[1]):
@@ -219,7 +219,7 @@ def total(partials: Array, sums: Array) -> None:
 
 @jitted
 def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...]) -> None:
-    """Finish p and, at the beginning of a cycle, set up the right-hand side."""
+    """Finish p. In the first iteration of a cycle, also set up the right-hand side."""
     norm = small.cells[places[1]]
     last = small.sums[j]
     for k in range(j):
@@ -234,13 +234,13 @@ def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...])
 
 @jitted
 def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, places: tuple[int, ...]) -> None:
-    """Compute column j of R and the residual, and decide whether the cycle goes on."""
+    """Compute column j of R and the residual, and decide whether the cycle continues."""
     p, s, sums, rotated, rhs, Q, R = small.p, small.s, small.sums, small.rotated, small.rhs, small.Q, small.R
     cells, norm = small.cells, small.cells[places[1]].real
     left = height = 0.0
     for k in range(j + 1):
         rotated[k] = 0
-        for column in range(min(k + 1, j) + 1):  # row k of Q ends there
+        for column in range(min(k + 1, j) + 1):  # row k of Q has no further elements
             rotated[k] += Q[k, column] * (p[column] / norm + sums[column])
         if not flexible:
             for column in range(k, j):
@@ -275,7 +275,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
 
 @jitted
 def rotation(f: Any, g: float) -> Any:
-    """Return cosine, sine and r of the rotation that turns (f, g) into (r, 0), as LAPACK's lartg does."""
+    """Return cosine, sine and r of the rotation that turns (f, g) into (r, 0), as in LAPACK's lartg."""
     size = abs(f)
     length = np.sqrt(size * size + g * g)
     if g == 0:
@@ -303,7 +303,7 @@ def solve(small: Small) -> None:
 
 
 class Decomposition(basis.Decomposition):
-    """One loop over all vectors per step or, if the operator is not Hermitian, two."""
+    """Krylov decompositions with one loop over all vectors per step, or two if the operator is not Hermitian."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -342,7 +342,7 @@ class Decomposition(basis.Decomposition):
         return run
 
     def finish(self, j: int) -> Call:
-        return lambda: None  # `orthogonalize` and `measure` have added up their sums
+        return lambda: None  # `orthogonalize` and `measure` have summed already
 
     def _pass(
         self, loop: Callable[..., None], j: int, num_sums: int, right: Array, coefficients: Any, row: Array
@@ -357,9 +357,9 @@ class Decomposition(basis.Decomposition):
 
 @jitted
 def finish_direction(j: int, s: Array, p: Array, coefficients: Array) -> float:
-    """Copy p with its last element finished, and return the norm of w without what is left of the basis in it.
+    """Copy p and finish its last element. Return the norm of the part of w that is orthogonal to the basis.
 
-    The norm is infinite if nothing is left, so that the next vector becomes zero.
+    Return infinity if this part is zero, so that the next vector becomes zero.
     """
     square, dot = s[j].real, p[j]
     for k in range(j):
@@ -373,7 +373,7 @@ def finish_direction(j: int, s: Array, p: Array, coefficients: Array) -> float:
 
 @jitted
 def predict(j: int, first: int, wu: Array, last_s: Array, s: Array, p: Array, found: Array) -> None:
-    """Compute p of a Hermitian operator from the projected matrix, after column j - 1 of it has been finished."""
+    """Finish column j - 1 of the projected matrix, and compute p of a Hermitian operator from it."""
     theta, b, alpha, beta, last, norms = found
     square, coupling = s[j].real, s[j] * 0
     for k in range(j):

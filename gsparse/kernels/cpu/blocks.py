@@ -1,16 +1,16 @@
-"""Matrices that consist of dense blocks: found, stored as BSR, and multiplied with each other.
+"""Matrices that consist of dense blocks: finding the blocks, storing them as BSR, and multiplying such matrices.
 
-The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive rows or
-block rows, about the same number of entries plus rows for each part (`first_row`).
+The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive rows or block rows, with about the same
+number of entries plus rows as other parts (`first_row`).
 
-The places of the blocks of a product are found by the loops for single entries (`sparse_products.py`). A part of the
-numeric phase owns consecutive block rows of the product. It has an array `places` with an element for each block
-column: the position of the block with that column within the block row of the product. The products of pairs of blocks
-are added up in the order of A's row, in an array `sums` in which each row of a block begins a vector register:
+The structure of a product is computed by the loops for single entries (`sparse_products.py`). A part of the numeric
+phase owns consecutive block rows of the product. Its array `places` holds, for each block column, the position in
+`sums` of the block with that column. The products of pairs of blocks are added in the order of A's row, to an array
+`sums` in which each row of a block begins a new vector register:
 
     sums      c00 c01 c02 - - - - - | c10 c11 c12 - - - - - | ...      blocks with three columns
 
-The other lanes hold what lies behind the rows of B's blocks, and are not stored.
+The other lanes hold products with the data that follow the rows of B's blocks. They are not stored.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from gsparse.kernels.cpu.sparse_products import products_before_rows, spgemm_kno
 from gsparse.kernels.cpu.vectors import LANES
 from gsparse.kernels.set_up import BlockPattern
 
-# Blocks are read one after the other, by the thread that owns their block row.
+# Blocks are stored one after the other, for the thread that owns their block row.
 SLICES_BLOCKS = False
 
-# Rows that are examined first. If they show that there are no blocks, the other rows are not read.
+# Number of rows that are examined first. If they show that there are no blocks, no further rows are read.
 _SAMPLE_ROWS = 4096
 
-# For fewer products of elements in each pair of blocks, multiplying by entries is faster than by blocks. Measured for
-# A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads, busy): the
-# time by blocks, over that by entries, is 2.7 for blocks of 2 x 2, 0.85 for 3 x 3 and 0.4 for 4 x 4.
+# If each pair of blocks has fewer products of elements than this, multiplying by entries is faster than by blocks.
+# Measured for A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads,
+# busy): the time by blocks divided by the time by entries is 2.7 for blocks of 2 x 2, 0.85 for 3 x 3 and 0.4 for 4 x 4.
 _FEWEST_PRODUCTS = 18
 
-# Row pointers, columns, and the values of a matrix of blocks, as the loop takes them.
+# Row pointers, columns and values of a matrix of blocks.
 Blocks = tuple[Array, Array, Array]
-# The rows and columns of A's blocks, and the columns of B's blocks.
+# The numbers of rows and columns of A's blocks, and of columns of B's blocks.
 Sizes = tuple[int, int, int]
-# Where a block begins, and the distance between its rows.
+# The position of a block's first element, and the distance between its rows.
 Block = tuple[Int, Int]
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
-    """Examine the first rows, and then all others unless the first ones contradict every size."""
+    """Return the largest size of full blocks. Examine all rows unless the first ones rule out all sizes."""
     contradicted = np.zeros((2, MAX_BLOCK + 1), np.bool_)
     for axis, size in enumerate(csr.shape):
         contradicted[axis] = [n == 0 or size % n != 0 for n in range(MAX_BLOCK + 1)]
@@ -67,7 +67,7 @@ def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
 
 
 def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-    """Divide row pointers and columns by the size of the blocks; each block row is one part."""
+    """Return the row pointers and columns of the blocks; each block row is one part."""
     rows, columns = blocksize
     indptr = csr.indptr[::rows] // (rows * columns)
     indices = np.empty(csr.nnz // (rows * columns), csr.indices.dtype)
@@ -76,9 +76,9 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 
 
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
-    """Copy items from CSR order to blocks, each of which is stored column by column.
+    """Return items copied from CSR order to blocks, each of which is stored column by column.
 
-    Zeros follow the last block, because products load whole registers from any row of a block on.
+    Zeros follow the last block, because products load complete registers, beginning at any row of a block.
     """
     placed = np.empty(items.size + LANES, items.dtype)
     placed[items.size :] = 0
@@ -91,9 +91,9 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
 def _contradict(
     part: int, num_parts: int, first: int, last: int, indptr: Array, indices: Array, contradicted: Array
 ) -> None:
-    """Mark each number of rows and of columns of blocks of which the rows do not consist.
+    """Mark the numbers of rows, and of columns, that blocks cannot have according to some rows.
 
-    All threads write to the same marks, but only to set them.
+    All threads write to the same marks, but they only set marks.
     """
     num_rows = last - first
     for row in range(first + part * num_rows // num_parts, first + (part + 1) * num_rows // num_parts):
@@ -127,7 +127,7 @@ def _contradict(
 def _block_columns(
     part: int, num_parts: int, rows: int, columns: int, indptr: Array, indices: Array, places: Array, out: Array
 ) -> None:
-    """Write the column of each block; those of block row i begin at ``places[i]``."""
+    """Write the column of each block. The blocks of block row i begin at position ``places[i]``."""
     for row in range(first_row(part, num_parts, places), first_row(part + 1, num_parts, places)):
         begin, place = np.int64(indptr[np.uint64(row * rows)]), np.int64(places[np.uint64(row)])
         for j in range(np.int64(places[np.uint64(row + 1)]) - place):
@@ -138,7 +138,7 @@ def _block_columns(
 def _fill_blocks(
     part: int, num_parts: int, rows: int, columns: int, places: Array, items: Array, placed: Array
 ) -> None:
-    """Copy the elements of the blocks; those of block row i begin at block ``places[i]``."""
+    """Copy the elements of the blocks. The blocks of block row i begin with block number ``places[i]``."""
     for row in range(first_row(part, num_parts, places), first_row(part + 1, num_parts, places)):
         place = np.int64(places[np.uint64(row)])
         count = np.int64(places[np.uint64(row + 1)]) - place
@@ -151,7 +151,7 @@ def _fill_blocks(
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Find the pattern by multiplying matrices of zeros, where every product leaves an entry. None for small blocks."""
+    """Return the pattern from a product of zero matrices, which keeps all entries; None for small blocks."""
     if a.blocksize[0] * a.blocksize[1] * b.blocksize[1] < _FEWEST_PRODUCTS:
         return None
     zeros = [replace(blocks, data=np.zeros(blocks.nnz, blocks.dtype)) for blocks in (a.blocks, b.blocks)]
@@ -162,7 +162,7 @@ def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPatt
 def multiply_blocks(
     device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
 ) -> Array:
-    """Add up the products of pairs of blocks."""
+    """Sum the products of pairs of blocks, and return the values."""
     a, b, c = (pattern.blocks for pattern in patterns)
     (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
     values, pairs = np.empty(c.nnz * rows * columns, a_data.dtype), products_before_rows(a, b)
@@ -189,7 +189,7 @@ def _multiply(
     places, longest = np.empty(num_block_cols, np.int64), np.int64(0)
     for row in range(begin, end):
         longest = max(longest, np.int64(c_indptr[np.uint64(row + 1)]) - np.int64(c_indptr[np.uint64(row)]))
-    registers = (columns + LANES - 1) // LANES  # of a row of a block
+    registers = (columns + LANES - 1) // LANES  # number of registers for a row of a block
     sums = np.empty(longest * rows * registers * LANES, c_data.dtype)
     zero = c_data.dtype.type(0)
     for row in range(begin, end):
@@ -216,13 +216,13 @@ def _add_product(
 ) -> None:
     """Add the product of two blocks to the sums at `place`.
 
-    A block is given by the position of its first element, and by the distance between its rows.
+    `a_block` and `b_block` hold the position of the first element and the distance between rows.
     """
     rows, inner, columns = sizes
     zero, registers = sums.dtype.type(0), (columns + LANES - 1) // LANES
     for first in range(0, columns, LANES):
         start = b_block[0] + first
-        # Whole registers are loaded unless they would end behind the last element.
+        # Complete registers are loaded, unless they would extend beyond the last element.
         is_whole = start + (inner - 1) * b_block[1] + LANES <= b_data.size
         for i in range(rows):
             to = np.uint64(place + i * registers * LANES + first)
@@ -240,7 +240,7 @@ def _add_product(
 
 @inlined
 def _store_blocks(sums: Array, rows: int, columns: int, num_blocks: Int, to: Int, c_data: Array) -> None:
-    """Copy the sums of a block row to their places in CSR, which begin at `to`."""
+    """Copy the sums of a block row to CSR order, from position `to` on."""
     pitch = (columns + LANES - 1) // LANES * LANES
     for i in range(rows):
         for e in range(num_blocks):

@@ -1,8 +1,8 @@
-"""How the loops of this backend are compiled: kernels, which Python calls, and subroutines, which kernels call.
+"""The compilation of this backend's loops: kernels, which Python calls, and subroutines, which kernels call.
 
-A kernel is a function ``(part, num_parts, ...)`` that does one part of a product or of another loop; the header of each
-module says what a part owns. A small product calls the kernel once, for all of it. A large one calls the kernel's
-`hand_out`, which runs the parts on several threads (`gsparse.kernels.cpu.pool`).
+A kernel is a function ``(part, num_parts, ...)`` that does one part of a product or of another loop; the docstring of
+each module describes the parts. A small product is one call of the kernel, with one part. A large one calls the
+kernel's `hand_out`, which runs the parts on several threads (`gsparse.kernels.cpu.pool`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
-    """Compile a kernel, ``function(part, num_parts, ...)``, as `jitted` does.
+    """Compile a kernel ``function(part, num_parts, ...)``; the options are those of `jitted`.
 
-    `gsparse.device.threads.run_parts` calls it, or its `hand_out`, which runs the parts on threads without the GIL.
+    `gsparse.device.threads.run_parts` calls the kernel, or its `hand_out`, which runs the parts on threads without the
+    GIL.
 
-    Arguments that belong together are one named tuple in the source of a kernel. Python passes the fields as a plain
-    tuple and the kernel begins with ``entries = Entries(*entries)``, because numba takes a microsecond to find the type
-    of a named tuple, as long as a small product takes, but no longer for a plain tuple than for its fields. Within
-    compiled code both cost nothing.
+    Arguments that belong together are one named tuple in the source of a kernel. Python passes a plain tuple, and the
+    kernel begins with ``entries = Entries(*entries)``: finding the type of a named tuple takes numba a microsecond, as
+    long as a small product, while a plain tuple takes no longer than its fields. In compiled code, both cost nothing.
     """
     compiled_kernel: Any = jitted(function, allocates=allocates, **options)
     if FUTEX is not None:
@@ -41,20 +41,21 @@ def compiled(function: Callable[P, R], *, allocates: bool = False, **options: An
 
 
 class HandOut:
-    """The `hand_out` of a kernel for `run_parts`: code that runs its parts on threads without the GIL.
+    """The `hand_out` of a kernel: compiled code that runs the kernel's parts on threads without the GIL.
 
-    It takes a third of a second to compile, as long as many kernels, and saves some microseconds a call. So it refuses
-    the first calls, whose parts Python runs on threads. Most kernels of a set-up are never called more often.
+    Compiling it takes a third of a second, as long as many kernels, and saves a few microseconds per call. So it
+    refuses the first calls, whose parts Python then runs on threads. Most kernels of a set-up are not called more
+    often.
 
     Parameters
     ----------
     in_parts : callable
-        See `_in_parts`. It is compiled at its first call.
+        The result of `_in_parts`, which is compiled at its first call.
 
     Attributes
     ----------
     num_first : int
-        The number of calls that each kernel refuses, for all kernels of the process.
+        The number of calls that the hand_out of each kernel refuses; one number for the process.
     """
 
     num_first = 100
@@ -72,22 +73,22 @@ class HandOut:
 
 
 def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Callable[P, R]:
-    """Compile a kernel whose sums LLVM may vectorize; their order is then another, but always the same."""
+    """Compile a kernel whose sums LLVM may reorder to vectorize them. The order is always the same."""
     return compiled(function, allocates=allocates, fastmath={"reassoc", "contract", "nsz"})
 
 
 def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], Callable[P, None]]:
-    """Compile a kernel once for each function that it may call under the global name ``combined``.
+    """Return a function that compiles a kernel for a given function, which it calls by the global name ``combined``.
 
     Returns
     -------
     callable
-        ``kernel_of(combined)`` returns the kernel that calls this function. It is made when it is first needed.
+        ``kernel_of(combined)`` returns the kernel that calls this function. It is compiled when first needed.
     """
 
     @cache
     def kernel_of(combined: Any) -> Callable[P, None]:
-        # As in `_in_parts`, the function is a global variable of a copy, and the copy has a name of its own.
+        # As in `_in_parts`, the function is a global variable of a copy of the kernel, and the copy has its own name.
         copy = FunctionType(function.__code__, {**function.__globals__, "combined": combined})
         copy.__module__ = function.__module__
         copy.__qualname__ = f"{function.__qualname__}{combined.py_func.__name__}"
@@ -99,8 +100,8 @@ def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], C
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a subroutine into each kernel that calls it, without a call.
 
-    7-point 100**3, eight rows at a time: 5.9 ms inlined. Calls took 8.6 ms, when each one counted the references to its
-    arrays with atomic instructions.
+    For the 7-point matrix 100**3, eight rows at a time, a product took 5.9 ms inlined. With calls, which counted
+    references to arrays with atomic instructions, it took 8.6 ms.
     """
     return cast("Callable[P, R]", numba.njit(forceinline=True, **SUBROUTINE_OPTIONS)(function))
 
@@ -113,10 +114,10 @@ kernel: Any = None  # a global variable of each copy of `_post_parts`
 def _in_parts(compiled_kernel: Any, function: Callable[..., Any]) -> Callable[..., None]:
     """Compile `_post_parts` for a kernel.
 
-    Numba finds code on disk by the file, line, name and bytecode of a function, and by the variables that it closes
-    over. A compiled function among these would differ in every process, so the kernel is a global variable of the copy
-    made here instead. The copy has the kernel's file and line, and is compiled again when that file changes. Its name
-    ends with a checksum of the pool's source, because all code that shares the pool's memory must agree on its layout.
+    Numba finds cached code on disk by a function's file, line, name and bytecode, and by its closure variables. A
+    compiled function would be a different closure variable in every process, so the kernel is a global variable of a
+    copy instead. The copy has the kernel's file and line, and is compiled again when that file changes. Its name ends
+    with a checksum of the pool's source, because all code that uses the pool's memory must agree on its layout.
     """
     source: Any = function.__code__
     code = _post_parts.__code__.replace(co_filename=source.co_filename, co_firstlineno=source.co_firstlineno)
@@ -126,5 +127,5 @@ def _in_parts(compiled_kernel: Any, function: Callable[..., Any]) -> Callable[..
 
 
 def _post_parts(memory: int, helpers: int, num_parts: int, *args: Any) -> None:
-    """Run a kernel's parts on this thread and on helpers; the arguments stay on this thread's stack meanwhile."""
+    """Run a kernel's parts on this thread and on helpers. Meanwhile, the arguments are on this thread's stack."""
     post(memory, helpers, num_parts, part_caller(kernel, args), address_of(args))

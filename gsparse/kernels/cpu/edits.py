@@ -1,7 +1,7 @@
-"""Single entries of a sparse matrix, and dense arrays at the places of entries.
+"""Finding, inserting and writing single entries, and dense arrays of the matrix's shape.
 
 The contract is in `gsparse.kernels.algebra`. A part owns consecutive rows, samples or entries. Values that are only
-moved are read as integers of their size, so that loops are compiled once for each size.
+moved are read as integers of the same size, so that loops are compiled once per size.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
-# The rows and columns of new entries, or of samples.
+# The rows and columns of new entries, or of elements that are looked up.
 Places = tuple[Array, Array]
-# The transpose, with the places of its entries and the values there; or gradients and what they are computed from.
+# The transpose's arrays and A's values; or the arrays `gradient` and `x`, and the gradients of both.
 Four = tuple[Array, Array, Array, Array]
 
 
@@ -30,12 +30,12 @@ def _items(data: Array) -> Array:
 
 
 def _search_cost(csr: Csr, count: int, is_sorted: bool) -> int:
-    """Estimate how many entries are read: a few of a sorted row, and all of another one."""
+    """Estimate the number of entries that are read: a few per sorted row, otherwise all entries of a row."""
     return count * (8 if is_sorted else 1 + csr.nnz // max(csr.num_rows, 1))
 
 
 def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
-    """Search sorted rows by bisection, and read all other rows."""
+    """Return the position of each element: search sorted rows by bisection, and read other rows completely."""
     positions = np.empty(rows.size, np.int64)
     cost = _search_cost(csr, rows.size, is_sorted)
     run_parts(_find_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, positions)
@@ -43,7 +43,7 @@ def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorte
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-    """Search as `find_entries` does."""
+    """Return the values of the elements, found as in `find_entries`."""
     values = np.zeros(rows.size, csr.dtype)
     cost = _search_cost(csr, rows.size, is_sorted)
     arrays = (_items(csr.data), _items(values)) if is_sorted else (csr.data, values)
@@ -52,14 +52,14 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
 
 
 def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
-    """Let NumPy search the row."""
+    """Return one element, found by NumPy's bisection."""
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])
     k = begin + int(np.searchsorted(csr.indices[begin:end], column))
     return csr.data[k] if k < end and csr.indices[k] == column else csr.dtype.type(0)
 
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:
-    """Let NumPy write."""
+    """Write with NumPy's indexing."""
     remains = positions >= 0
     if remains.all():
         data[positions] = values
@@ -68,7 +68,7 @@ def put_values(device: Device, data: Array, positions: Array, values: Array) -> 
 
 
 def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool) -> Csr:
-    """Count the new entries of each row, then merge row by row."""
+    """Count the new entries of each row, then merge old and new entries row by row."""
     nnz = csr.nnz + rows.size
     index = csr.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
     indptr = np.zeros(csr.num_rows + 1, index)
@@ -81,15 +81,15 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
 
 
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
-    """Add row by row."""
+    """Add the entries of all rows to the dense array."""
     data, flat = csr.data, dense.reshape(-1)
-    if csr.dtype.kind in "iu":  # Booleans are added as they are: the sum of 256 of their bytes would be 0.
+    if csr.dtype.kind in "iu":  # not for booleans: the sum of 256 bytes would be 0
         data, flat = _items(data), _items(flat)
     run_parts(_add_entries, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
-    """Read row by row from the elements in the order in which they are in memory."""
+    """Return the elements of a dense array, which is read row by row in its memory order."""
     elements = np.empty(csr.nnz, dense.dtype)
     if not dense.size:
         return elements
@@ -145,7 +145,7 @@ def _sample_entries(
 def _insert_entries(
     part: int, num_parts: int, old: Rows, new: Rows, columns: Array, values: Array, is_sorted: bool
 ) -> None:
-    """Merge the old and the new entries of each row. In `columns`, the new ones follow those of all earlier rows."""
+    """Merge the old and the new entries of each row. `columns` and `values` hold the new entries in row order."""
     indptr, indices, data = old
     new_indptr, new_indices, new_data = new
     for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
@@ -188,14 +188,14 @@ def _take_elements(part: int, num_parts: int, source: Rows, strides: tuple[int, 
 
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
-    """Add the products up entry by entry, in the order of the columns."""
+    """Return the inner product for each entry; its terms are summed in the order of the columns."""
     dots, width = np.zeros(rows.size, left.dtype), left.shape[1]
     run_parts(_dot_rows, rows.size * (1 + width), rows, columns, left.reshape(-1), right.reshape(-1), width, dots)
     return dots
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Visit the rows of the transpose, with a loop of its own for a single column."""
+    """Visit the rows of the transpose. A single column has a loop of its own."""
     width = x.shape[1]
     of_x, of_values = np.zeros(x.size, x.dtype), np.zeros(values.size, x.dtype)
     entries = (transposed.indptr, transposed.indices, transposed.data, values)

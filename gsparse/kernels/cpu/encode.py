@@ -1,8 +1,8 @@
-"""Columns as distances from a base, values as positions in a table, and rows as patterns.
+"""Encodings: columns as distances from a base, values as positions in a table, and rows as patterns.
 
-The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive runs, blocks of runs, blocks of keys,
-keys, or blocks of rows that are compared, the same number for each part. A part that hashes rows owns about the same
-number of entries plus rows for each part (`first_row`).
+The contract is in `gsparse.kernels.set_up`. Parts of a loop own the same number of consecutive runs, blocks of runs,
+blocks of keys, keys, or blocks of rows. Parts that hash rows own about the same number of entries plus rows
+(`first_row`).
 """
 
 from __future__ import annotations
@@ -21,46 +21,47 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 
-# Narrow columns in CSR order cost 10 to 25 % on one thread, and looking values up in a table costs more than reading
-# them as float32 (7-point 100**3, 27-point 64**3).
+# Narrow columns in CSR order slow products down by 10 to 25 % on one thread, and looking values up in a table takes
+# longer than reading them as float32 (7-point 100**3, 27-point 64**3).
 CSR_CODES: tuple[np.dtype[Any], ...] = ()
 LOOKS_UP = False
-# Consecutive rows that follow one pattern are multiplied together.
+# Consecutive rows of one pattern are multiplied together.
 SHARES_RUNS = True
 
-# Number of runs in a block of runs, of which only the greatest span is stored.
+# Number of runs in a block. For each block, the largest span of its runs is stored.
 _SPAN_RUNS = 1024
-# Largest number of blocks of keys. Each block collects its distinct keys. Like the number above, it is fixed, so that
+# Maximum number of blocks of keys. Each block collects its distinct keys. As for runs, the number is fixed, so that
 # results do not depend on the number of threads.
 _KEY_BLOCKS = 64
-# Slots of the hash table with which a block of keys is searched.
+# Number of slots of the hash table in which a block of keys is collected.
 _SLOTS = 8192
 
-# Odd numbers whose bits look random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
+# Odd numbers with pseudorandom bits: 2**64 divided by the golden ratio, and a multiplier of SplitMix64.
 _ROW_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
-# Rows of a block of `rows_follow`. A part returns at the first row that does not follow its pattern.
+# Number of rows of a block in `rows_follow`. A thread leaves a block at the first row that does not follow its pattern.
 _BLOCK_ROWS = 4096
 
 
 def run_span(device: Device, columns: Array, num_cols: int) -> int:
-    """Return the span of the widest run of positions."""
+    """Return the largest span of a run."""
     spans = np.zeros(-(-columns.size // (_SPAN_RUNS * RUN)), np.int64)
     run_parts(_measure_spans, columns.size, columns, spans)
     return int(spans.max(initial=0))
 
 
 def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
-    """Encode columns as distances from the least column of their run."""
+    """Encode columns as distances from the smallest column of their run."""
     codes, bases = np.empty(columns.size, dtype), np.empty(-(-columns.size // RUN), np.int32)
     run_parts(_encode_runs, columns.size, columns, codes, bases)
     return Columns(codes, bases)
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Collect the distinct keys of each block, then those of all blocks."""
-    # Blocks of few keys would each stay below the limit, and only the second search would find that there are too many.
+    """Return the distinct keys: collect those of each block, then the distinct ones among these."""
+    # Use few blocks for few keys: otherwise each block would stay below the limit, and only the second search would
+    # notice that there are too many distinct keys.
     places = _find_distinct(keys, limit, min(max(keys.size // (4 * limit), 1), _KEY_BLOCKS))
     among = None if places is None else _find_distinct(keys[places], limit, 1)
     if places is None or among is None:
@@ -72,17 +73,17 @@ def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[
 
 
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-    """Look up each key in the table."""
+    """Return the position of each key in the table."""
     codes = np.empty(keys.size, dtype)
     run_parts(_encode_keys, keys.size, keys, table, codes)
     return codes
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Convert the values to half the precision and back, and compare: first a sample, then all of them."""
+    """Compare the values with themselves after a conversion to half the precision and back, first for a sample."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):
-        with np.errstate(over="ignore", invalid="ignore"):  # 1e300 overflows, and a warning would not help the user
+        with np.errstate(over="ignore", invalid="ignore"):  # ignore overflow, for instance of 1e300
             back = part.astype(np.float32).astype(np.float64)
         if not np.array_equal(np.ascontiguousarray(part).view(np.uint64), back.view(np.uint64)):
             return False
@@ -91,7 +92,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 @inlined
 def _bounds(columns: Array, run: int) -> tuple[Any, Any]:
-    """Return the least and the greatest column of a run without its padding; 0, 0 if the run is all padding."""
+    """Return the smallest and the largest column of a run without its padding; 0, 0 if the run has only padding."""
     low, high = np.int64(2**62), np.int64(-1)
     for k in range(run * RUN, min((run + 1) * RUN, columns.size)):
         column = np.int64(columns[np.uint64(k)])
@@ -119,12 +120,12 @@ def _encode_runs(part: int, num_parts: int, columns: Array, codes: Array, bases:
         bases[np.uint64(run)] = low
         for k in range(run * RUN, min((run + 1) * RUN, columns.size)):
             column = np.int64(columns[np.uint64(k)])
-            # -1 becomes the largest number of an unsigned type: the padding code.
+            # -1 becomes the largest number of an unsigned dtype, which is the padding code.
             codes[np.uint64(k)] = column - low if column >= 0 else -1
 
 
 def _find_distinct(keys: Array, limit: int, num_blocks: int) -> npt.NDArray[np.int64] | None:
-    """Return the first place of each distinct key of each block, or None if a block has more of them than the limit."""
+    """Return the first position of each block's distinct keys; None if a block has more than `limit` of them."""
     listed, counts = np.empty((num_blocks, limit), np.int64), np.zeros(num_blocks, np.int64)
     run_parts(_collect_blocks, keys.size, keys, listed, counts)
     if counts.max() > limit:
@@ -134,7 +135,7 @@ def _find_distinct(keys: Array, limit: int, num_blocks: int) -> npt.NDArray[np.i
 
 @partial(compiled, allocates=True)
 def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, counts: Array) -> None:
-    """List positions of the distinct keys of each block; if there are too many, their number is ``limit + 1``."""
+    """List positions of the distinct keys of each block, and their number: ``limit + 1`` if there are too many."""
     num_blocks, limit = listed.shape
     slots = np.empty(_SLOTS, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -179,7 +180,7 @@ class Rows(NamedTuple):
 
 
 def row_keys(device: Device, csr: Csr, values: bool) -> Array:
-    """Hash the offsets of each row, and its values if `values` is true."""
+    """Return a hash of each row's offsets and, if `values`, its values."""
     keys = np.empty(csr.num_rows, np.uint64)
     words = _words(csr.data) if values else None
     run_parts(_hash_rows, csr.nnz + csr.num_rows, csr.indptr, csr.indices, words, keys)
@@ -189,7 +190,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with the representative of its pattern, entry by entry."""
+    """Compare each row with its representative, entry by entry; return the lengths of the representatives or None."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
     words = _words(csr.data) if values else None
     rows = (csr.indptr, csr.indices, words)
@@ -203,7 +204,7 @@ def rows_follow(
 def gather_rows(
     device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
-    """Copy the offsets of the representative rows, and their values if `values` is true."""
+    """Return the offsets of the representative rows and, if `values`, their values."""
     lengths = np.diff(indptr)
     begins = csr.indptr[representatives].astype(np.int64) - indptr[:-1]
     entries = np.repeat(begins, lengths) + np.arange(num_entries)
@@ -212,7 +213,7 @@ def gather_rows(
 
 
 def _words(data: Array) -> Array:
-    """Return the bits of each value: one integer in each row of the result, or two for complex128."""
+    """Return the bits of each value as one integer per row of the result, or two for complex128."""
     return data.view(f"u{min(data.itemsize, 8)}").reshape(data.size, max(data.itemsize // 8, 1))
 
 

@@ -1,13 +1,14 @@
-"""How the loops read stored entries (`gsparse.formats.entries`): one position, eight of them side by side, or a run.
+"""Reading stored entries (`gsparse.formats.entries`): one position, eight positions in vector registers, or a run.
 
-An array that an encoding does not have is None: `bases` of plain columns, `table` of plain values, `values` that are
-all equal. Numba compiles a loop for the types of its arguments, and where an argument is None it drops the branches
-for an array. So each combination of encodings has machine code of its own, but its source is written only once. For the
-same reason `conjugate` is True or None, never False. Numba drops branches on arguments only, not on fields of a tuple:
-the functions below that index an array only if it is not None take the array itself, all others take `Entries`.
+An array that an encoding does not need is None: `bases` for plain columns, `table` for plain values, and `values` if
+all values are equal. Numba compiles a loop for the types of its arguments, and where an argument is None it drops the
+branches for an array. So each combination of encodings has its own machine code, but the source is written only once.
+For the same reason `conjugate` is True or None, never False. Numba drops branches on arguments only, not on fields of a
+tuple: the functions below that index an array only if it is not None take the array itself, all others take `Entries`.
 
 Positions and columns are converted to uint64 where they index an array, because numba tests each signed index for
-wrap-around. That test alone costs half as much again (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms unsigned).
+wrap-around. That test makes a product up to 1.6 times as slow (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms
+unsigned).
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from gsparse.kernels.cpu.lanes import (
 )
 from gsparse.kernels.cpu.vectors import LANES
 
-# Consecutive positions that share a base; also the rows of a slice. Four times LANES.
+# Number of consecutive positions that share a base; also the number of rows of a slice. It is four times LANES.
 RUN = CPU_LANES
 
-# Loops ask for the values and columns of this many positions further on. These are 4 KB of float64 values, because a
-# CPU reads ahead by itself only within a page. A product of more than the caches hold then takes 0.80 to 0.82 of the
-# time (27-point 128³, 2 and 16 threads, Intel Emerald Rapids), and 0.86 to 0.91 with 128 positions. In the caches, most
-# times differ by 2 % at most.
+# Loops prefetch the values and columns this many positions ahead. These are 4 KB of float64 values: the hardware
+# prefetches only within a page. Products that exceed the caches then take 0.80 to 0.82 of the time (27-point 128³, 2
+# and 16 threads, Intel Emerald Rapids), and 0.86 to 0.91 with 128 positions. In the caches, most times differ by at
+# most 2 %.
 _AHEAD = 512
 
 # The sums of a run of rows: four `Lanes`.
@@ -52,7 +53,7 @@ Run = tuple[Any, Any, Any, Any]
 
 
 class Entries(NamedTuple):
-    """The stored entries of a matrix, as loops read them."""
+    """The stored entries of a matrix, in the form that loops read."""
 
     columns: Array
     bases: Array | None
@@ -62,7 +63,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(columns: Columns, values: Values, conjugate: bool) -> tuple[Any, ...]:
-    """Return the fields of `Entries` as a plain tuple, for a call of a loop from Python (see `compiled`)."""
+    """Return the fields of `Entries` as a plain tuple for calls from Python (see `compiled`)."""
     conjugates = True if conjugate and values.dtype.kind == "c" else None
     return columns.codes, columns.bases, values.codes, values.table, conjugates
 
@@ -72,7 +73,7 @@ def entries_of(columns: Columns, values: Values, conjugate: bool) -> tuple[Any, 
 
 @inlined
 def column_at(codes: Array, bases: Array | None, k: Any) -> Any:
-    """Return the column of position `k`, which is no padding."""
+    """Return the column of position `k`, which must not be padding."""
     if bases is not None:
         return np.uint64(bases[np.uint64(k) // np.uint64(RUN)]) + np.uint64(codes[np.uint64(k)])
     return np.uint64(codes[np.uint64(k)])
@@ -103,7 +104,7 @@ def add_entry(total: Any, k: Any, entries: Entries, x: Array) -> Any:
 
 @inlined
 def base_at(bases: Array | None, k: Any) -> Any:
-    """Return the base of the run that position `k` belongs to, 0 for plain columns."""
+    """Return the base of the run to which position `k` belongs; 0 for plain columns."""
     if bases is not None:
         return np.uint64(bases[np.uint64(k) // np.uint64(RUN)])
     return np.uint64(0)
@@ -132,7 +133,7 @@ def lanes_value(codes: Array | None, table: Array | None, k: Any, zero: Any, con
 def lanes_first_value(
     codes: Array | None, table: Array | None, k: Any, count: Any, zero: Any, conjugate: bool | None
 ) -> Any:
-    """Return the values of `count` positions from `k` on, followed by arbitrary values; reads no other position."""
+    """Return the values of `count` positions from `k` on, then arbitrary values. No other position is read."""
     value = splat(zero)
     if codes is not None:
         if table is not None:
@@ -148,14 +149,14 @@ def lanes_first_value(
 
 @inlined
 def lanes_product(k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Return the products of the `LANES` entries from position `k` on with `x`; none of them is padding."""
+    """Return the products of the `LANES` entries from position `k` on with `x`. None of them may be padding."""
     value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
     return multiply(value, gather(x, entries.columns, np.uint64(k), base))
 
 
 @inlined
 def _add_padded(sums: Any, k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    # The product of padding is dropped and not multiplied by zero, because x[0] may be inf or NaN.
+    # Drop products of padding instead of multiplying by zero, because x[0] may be inf or NaN.
     gathered = gather_or_first(x, entries.columns, np.uint64(k), base)
     value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
     return keep_padding(entries.columns, np.uint64(k), sums, add(sums, multiply(value, gathered)))
@@ -166,14 +167,14 @@ def _add_padded(sums: Any, k: Any, base: Any, entries: Entries, x: Array, zero: 
 
 @inlined
 def no_sums(zero: Any) -> Run:
-    """Return a run of sums that are zero."""
+    """Return zero sums for the rows of a run."""
     lanes = splat(zero)
     return lanes, lanes, lanes, lanes
 
 
 @inlined
 def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
-    """Add the run of positions from `k` on to the sums of as many rows; padding adds nothing."""
+    """Add the run of positions from `k` on to the sums of the rows of a slice. Padding adds nothing."""
     a, b, c, d = sums
     base = base_at(entries.bases, k)
     prefetch(entries.values, np.uint64(k + _AHEAD), RUN)
@@ -193,10 +194,10 @@ def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
 
 @inlined
 def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Sum consecutive positions in groups of `LANES`: the i-th positions of all groups have one partial sum.
+    """Sum consecutive positions in groups of `LANES`: partial sum i adds the i-th positions of all groups.
 
-    Only the last group may be shorter. With bases, groups begin at multiples of `LANES`, so that no group has positions
-    of two runs, and the first one may be shorter, too.
+    The last group may be shorter. With bases, groups begin at multiples of `LANES`, so that each group is within one
+    run; then the first group may be shorter too.
     """
     k, lanes = begin, splat(zero)
     if entries.bases is not None:
@@ -215,9 +216,9 @@ def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> An
 
 @inlined
 def _first_product(k: Any, count: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Return the products of `count` entries from position `k` on with `x`, fewer than `LANES`, followed by zeros."""
+    """Return the products of `count` < `LANES` entries from position `k` on with `x`, followed by zeros."""
     value = lanes_first_value(entries.values, entries.table, k, count, zero, entries.conjugate)
     count = np.uint64(count)
     gathered = gather_first(x, entries.columns, np.uint64(k), base_at(entries.bases, k), count)
-    # x may be inf or NaN in the lanes that are not wanted.
+    # In the unused lanes, x may be inf or NaN.
     return keep_first(multiply(value, gathered), count)

@@ -1,8 +1,8 @@
-"""What ranks exchange: elements of vectors, and messages through memory that processes share.
+"""Exchanges between ranks: elements of vectors, and messages through memory that processes share.
 
 The contract is in `gsparse.kernels.exchange`. The loops write and read each word of a message with one access, which is
-atomic for aligned words of 64 bits. A reader takes the words that have arrived and returns, so that its caller can look
-whether the other rank is alive.
+atomic for aligned words of 64 bits. A reader takes the words that have arrived and returns, so that its caller can
+check whether the other rank is alive.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gsparse.kernels.steps import Call
 
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
-    """Gather elements. NumPy writes to `out` directly in "clip" mode only."""
+    """Gather elements. Only in "clip" mode does NumPy write directly to `out`."""
     np.take(x, numbers, out=out, mode="clip")
 
 
 def num_scatter_dots(count: int) -> int:
-    """Return the number of partial sums that `scatter_add` stores: one."""
+    """Return the number of partial sums that `scatter_add` writes: one."""
     return 1
 
 
@@ -41,7 +41,7 @@ def scatter_add(
 ) -> None:
     """Add values to elements of `y`.
 
-    NumPy's warnings are switched off, because a GPU has none: a solve that has broken down continues with inf.
+    NumPy's warnings are off, as a GPU has none: a solve that has broken down continues with inf.
     """
     with np.errstate(all="ignore"):
         y[numbers] += values
@@ -60,9 +60,9 @@ def _write(words: Any, box: Any, stamp: Any) -> None:
 
 @jitted
 def _read(words: Any, box: Any, stamp: Any, begin: Any) -> int:
-    """Read words of a message from number `begin` on, and return the number of the first one that has not arrived.
+    """Read words of a message from word `begin` on, and return the number of the first word that has not arrived.
 
-    Number -1 stands for the header. -2 is returned if the message has another size.
+    Word -1 is the header. Return -2 if the message has another size.
     """
     half = box[stamp % 2]
     if begin < 0:
@@ -85,9 +85,9 @@ class Mailboxes(exchange.Mailboxes):
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        self._stamps = [1] * self.world_size  # of the message that is written or read next
-        self._begins = [-1] * self.world_size  # the first word of it that has not been read
-        # While `sum` waits: the values of all ranks, and the call that collects those of the others.
+        self._stamps = [1] * self.world_size  # number of the next message to or from each rank
+        self._begins = [-1] * self.world_size  # first word of that message that has not been read
+        # During `sum`: the values of all ranks, and the call that collects those of the other ranks.
         self._parts: list[npt.NDArray[Any]] = []
         self._collect_parts: Callable[[], list[int]] = list
 
@@ -102,7 +102,7 @@ class Mailboxes(exchange.Mailboxes):
         waiting: list[int] = []
 
         def collect() -> list[int]:
-            # The first call, and the first one after all messages have arrived, begins with new messages.
+            # The first call, and each call after all messages have arrived, begins with new messages.
             waiting[:] = [peer for peer in waiting or words if not self._collect(peer, words[peer])]
             return waiting
 
@@ -133,9 +133,9 @@ class Mailboxes(exchange.Mailboxes):
         if waiting := self._collect_parts():
             return waiting
         values[:] = self._parts[0]
-        with np.errstate(all="ignore"):  # a GPU has no warnings: a solve that has broken down continues with inf
+        with np.errstate(all="ignore"):  # as on a GPU, without warnings
             for part in self._parts[1:]:
                 values += part
-        # The call refers to these boxes, whose memory would otherwise stay in use until Python looks for cycles.
+        # Drop the call, which refers to these boxes: otherwise a reference cycle would keep their memory in use.
         self._parts, self._collect_parts = [], list
         return []

@@ -1,7 +1,7 @@
-"""Operations that numba does not have: division as on a GPU, the lowest bit, and requests for later elements.
+"""Operations that numba lacks: division as on a GPU, the lowest set bit, and prefetching.
 
-A division by zero results in inf and NaN, as in NumPy, where numba's complex division raises. An element that a loop
-needs later is requested in advance, so that the loop does not wait for the memory then.
+A division by zero returns inf or NaN, as in NumPy; numba's complex division would raise an error. Prefetching requests
+an element in advance, so that a loop does not wait for the memory later.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LINE_BYTES = 64
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Divide in compiled code."""
+    """Return a / b in compiled code."""
     return a / b
 
 
 def divide_scalars(a: Any, b: Any) -> Any:
-    """Divide in compiled code, before a loop over elements that are multiplied by the quotient.
+    """Return a / b in compiled code, for use before a loop over elements that are multiplied by the quotient.
 
-    LLVM would otherwise move the division into the loop: instead of beta·p, it would compute (rho·p)/rho_old for each
-    element, and rho·p may overflow.
+    LLVM may move a plain division into the loop: it would compute (rho·p)/rho_old instead of beta·p for each element,
+    and rho·p may overflow.
     """
     return a / b
 
@@ -45,7 +45,7 @@ def _divide_real(a: Any, b: Any) -> Any:
 
 
 def _divide_real_scalars(a: Any, b: Any) -> Any:
-    return b if np.isnan(b) else a / b  # the condition changes no result, but keeps the division where it is
+    return b if np.isnan(b) else a / b  # the condition does not change results, but keeps LLVM from moving the division
 
 
 def _is_complex(a: Any, b: Any) -> bool:
@@ -64,7 +64,7 @@ def _divide_scalars(a: Any, b: Any) -> Callable[[Any, Any], Any]:
 
 @intrinsic
 def num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return the number of zeros below the lowest bit of a uint64 that is set."""
+    """Return the number of zero bits below the lowest set bit of a uint64."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.IntType(1)(1))
@@ -73,12 +73,12 @@ def num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]
 
 
 def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Callable[..., Any]] | None:
-    """Ask for `count` elements of a one-dimensional array from a uint64 place on; they may be beyond its end.
+    """Prefetch `count` elements of a one-dimensional array from index `place` (uint64) on, even beyond its end.
 
-    `count` is a constant. The array may be None, for which nothing is done.
+    `count` is a constant. If the array is None, nothing is done.
     """
     if not isinstance(count, types.IntegerLiteral):
-        return None  # numba asks again, with a literal type
+        return None  # numba tries again with a literal type
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not isinstance(array, types.NoneType):
@@ -92,7 +92,7 @@ def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Cal
             size = context.get_abi_sizeof(context.get_data_type(array.dtype))
             for offset in range(0, count.literal_value * size, _LINE_BYTES):
                 address = builder.gep(first, [ir.IntType(64)(offset)])
-                builder.call(intrinsic, [address, number(0), number(3), number(1)])  # a read, of data used soon
+                builder.call(intrinsic, [address, number(0), number(3), number(1)])  # a read of data used soon
         return context.get_dummy_value()
 
     return types.void(array, types.uint64, count), emit

@@ -1,7 +1,7 @@
-"""How numba compiles this backend: code that runs without the GIL and is cached on disk.
+"""The options with which numba compiles this backend: without the GIL, and cached on disk.
 
-`jitted` and `subroutine` only decide how the loops of the other modules are compiled. One listener tells
-`gsparse.device.compilation` when that happens, another one keeps numba's internal functions apart.
+The loops themselves are in other modules. One listener tells `gsparse.device.compilation` when numba compiles; another
+keeps numba's internal functions for different options apart.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from gsparse.device.locks import make_lock
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# - NumPy's error model saves the check for a zero divisor at each division. Sums are not re-associated: they keep their
-#   order and their bits.
-# - No wrapper is made for calls from C, and none for calls from Python where only compiled code calls: compiling
-#   csr_scalar took 1.9 s with wrappers for both and 1.05 s without.
-# - Code is compiled without numba's reference counts of arrays (`_nrt`): the caller in Python keeps the arrays alive. A
-#   small product then takes 8 to 12 % less time, because no counted object is made for each array, and compiling takes
-#   about 5 % less. A function that allocates an array needs them, and numba refuses to compile it without.
-# - Without the option `fastmath`, a subroutine would be compiled with that of the kernel which calls it first, for all
-#   kernels.
+# - NumPy's error model omits the check for a zero divisor in each division. Sums are not reordered, so that they keep
+#   their bits.
+# - No wrappers are compiled for calls from C, nor for calls from Python to functions that only compiled code calls:
+#   compiling csr_scalar took 1.9 s with both wrappers and 1.05 s without.
+# - Code is compiled without numba's reference counts of arrays (`_nrt`), because the Python caller keeps the arrays
+#   alive. A small product then takes 8 to 12 % less time, because no counted object is created for each array, and
+#   compiling takes about 5 % less. Functions that allocate arrays need the counts; numba refuses to compile them
+#   otherwise.
+# - Without an option `fastmath`, a subroutine would get, for all kernels, the option of the kernel that calls it first.
 OPTIONS: dict[str, Any] = {
     "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False, "fastmath": False,
 }  # fmt: skip
 SUBROUTINE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 
-# A fork waits until no other thread compiles. Otherwise the child would have the compiler as that thread left it, and
-# numba's lock without the thread that would release it.
+# A fork waits until no other thread compiles. Otherwise the child would inherit a half-finished compilation, and a lock
+# that no thread would release.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=global_compiler_lock.acquire,
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _CompileListener(event.Listener):
-    """Tells `COMPILE_NOTICE` when numba compiles a function of this package. Code from the disk is not compiled."""
+    """Tells `COMPILE_NOTICE` when numba compiles a function of this package. Loading cached code does not count."""
 
     def on_start(self, event: Any) -> None:
         if _is_ours(event):
@@ -63,11 +63,11 @@ class _CompileListener(event.Listener):
 
 
 class _InternalFunctions(event.Listener):
-    """Lets only functions with the same option `fastmath` share numba's internal functions.
+    """Lets functions share numba's internal functions only if they have the same option `fastmath`.
 
-    Numba compiles some operations, such as the product of two complex numbers, as functions of their own: once in a
-    process, and with the option `fastmath` of whatever needs them first. Roundings of all other kernels would depend on
-    that, and would be different in different processes.
+    Numba compiles some operations, such as the product of two complex numbers, as separate functions: once in a
+    process, with the option `fastmath` of the kernel that needs them first. The roundings of all other kernels would
+    depend on which kernel that is, and would differ between processes.
 
     Attributes
     ----------
@@ -77,7 +77,8 @@ class _InternalFunctions(event.Listener):
 
     def __init__(self) -> None:
         self.of_option: dict[frozenset[str], dict[Any, Any]] = {}
-        # Only one thread compiles at a time, but a kernel and then, before that has ended, a function that it calls.
+        # A stack: only one thread compiles at a time, but while it compiles a kernel, it also compiles functions that
+        # the kernel calls.
         self._before: list[dict[Any, Any]] = []
 
     def on_start(self, event: Any) -> None:
@@ -105,7 +106,7 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
 
     The cache is in the user's cache directory, or beside the source if that directory cannot be written. If neither can
     be written, if the disk is full, or if other users may write to the cache directory, each process compiles again,
-    and a warning says so once. A function that allocates arrays must say so with `allocates`.
+    and a warning says so once. Set `allocates` for a function that allocates arrays.
     """
     options = {**OPTIONS, "_nrt": allocates, **options}
     try:
@@ -115,15 +116,15 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
     except (RuntimeError, UntrustedFolderError) as error:
         dispatcher = numba.njit(**options)(function)
         if isinstance(error, RuntimeError) and Path(inspect.getfile(function)).exists():
-            # For a function that comes from a file, the RuntimeError means that numba can write to no folder.
+            # For a function from a file, the RuntimeError means that numba cannot write to any folder.
             warn_unwritable("no folder can be written")
-    # Numba calls this method where it has no code for the types of a call, and nothing else that a call could pass.
+    # Numba calls this method if it has no code for the types of a call. Ctrl-C must not interrupt it.
     dispatcher._compile_for_args = uninterrupted()(dispatcher._compile_for_args)
     return cast("Callable[P, R]", dispatcher)
 
 
 def _save_if_possible(cache: Any) -> None:
-    """Make numba's cache of a function warn where it would raise an error because its files cannot be written."""
+    """Make numba's cache of a function issue a warning, not raise an error, if its files cannot be written."""
     save = cache.save_overload
 
     def save_overload(*args: Any) -> None:
@@ -135,7 +136,7 @@ def _save_if_possible(cache: Any) -> None:
     cache.save_overload = save_overload
 
 
-# Numba reads the folder several times from its settings, which other threads must not change meanwhile.
+# Numba reads this setting several times. Other threads must not change it meanwhile.
 _setting = make_lock()
 
 
@@ -143,10 +144,9 @@ _setting = make_lock()
 def _own_cache_folder() -> Iterator[None]:
     """Make numba cache the functions that are decorated within this block in a folder of this package.
 
-    The code of other libraries is cached where it was before. Beside the source, the cache would remain after pip has
-    removed the package, and would hide a package that is installed in another way. Numba compiles a function again
-    if the file of the function has changed, but not if the file of a subroutine that it calls has; hence the folder is
-    a different one for each state of the sources.
+    The code of other libraries is cached as before. A cache beside the source would remain after pip has removed the
+    package, and would hide a package that is installed in another way. Numba compiles a function again if its own file
+    has changed, but not if the file of a subroutine has. So each state of the sources has its own folder.
     """
     config: Any = numba.config
     with _setting:
@@ -155,7 +155,7 @@ def _own_cache_folder() -> Iterator[None]:
             config.CACHE_DIR = str(make_private_code_folder())
         except UntrustedFolderError:
             raise
-        except (RuntimeError, OSError):  # there is no home directory, or it is not writable
+        except (RuntimeError, OSError):  # without a home directory, or if it is not writable
             pass
         try:
             yield
@@ -164,10 +164,10 @@ def _own_cache_folder() -> Iterator[None]:
 
 
 def subroutine(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function for calls from compiled code only. It has no wrapper: a call from Python ends the process."""
+    """Compile a function that only compiled code calls. It has no wrapper: a call from Python would be a crash."""
     return cast("Callable[P, R]", numba.njit(**SUBROUTINE_OPTIONS)(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply numba's `intrinsic`; mypy does not know that the result has one argument less than the function."""
+    """Apply numba's `intrinsic`. For mypy, the result lacks the first argument of the function."""
     return cast("Callable[..., Any]", extending.intrinsic(function))

@@ -1,7 +1,7 @@
 """Eight numbers side by side in vector registers, for compiled loops that LLVM does not vectorize by itself.
 
-A lane is one element of a vector register. A loop over the rows of a slice has one row in each lane, and takes one
-entry of each row at a time:
+A lane is one element of a vector register. A loop over a slice assigns one row to each lane, and processes one entry of
+each row at a time:
 
     lane                0        1        2       ...      7
     codes[k : k + 8]    c0       c1       c2               c7         `load` reads eight neighbouring elements
@@ -10,8 +10,8 @@ entry of each row at a time:
 
 LLVM vectorizes neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
 nor a sum that is kept in eight scalars. On slices of the 7-point matrix on 24³ points, which stays in the cache,
-scalars take 0.8 ns per entry, and these lanes 0.4. A gather is one instruction where that is faster, and elsewhere
-eight scalar loads (`gsparse.kernels.cpu.vectors.HAS_GATHERS`).
+scalars take 0.8 ns per entry, and these lanes 0.4. A gather is one instruction if that is faster, otherwise eight
+scalar loads (`gsparse.kernels.cpu.vectors.HAS_GATHERS`).
 
 A `Lanes` is one LLVM vector, or two vectors of real and imaginary parts. No operations are reordered or fused, so each
 lane has the bits of a scalar loop. Positions are uint64.
@@ -52,7 +52,7 @@ from gsparse.kernels.cpu.vectors import (
 
 @intrinsic
 def splat(context: Any, scalar: Any) -> Any:
-    """Return lanes that all hold one number."""
+    """Return lanes that all contain the same number."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         complex_ = num_parts(scalar) == 2
@@ -77,7 +77,7 @@ def load(context: Any, array: Any, k: Any, like: Any) -> Any:
 
 @intrinsic
 def load_first(context: Any, array: Any, k: Any, count: Any, like: Any) -> Any:
-    """Return ``array[k : k + count]``, widened, followed by zeros; no other element is read."""
+    """Return ``array[k : k + count]``, widened to the dtype of `like`, then zeros. No other element is read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         parts = num_parts(array.dtype)
@@ -118,7 +118,7 @@ def store_first(context: Any, array: Any, k: Any, count: Any, lanes: Any) -> Any
 
 @intrinsic
 def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Return ``array[base + codes[k : k + LANES]]``. No code may be padding."""
+    """Return ``array[base + codes[k : k + LANES]]``. No code may be the padding code."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, (array, codes), args[:2], *args[2:])
@@ -128,7 +128,7 @@ def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
 
 @intrinsic
 def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count: Any) -> Any:
-    """Return ``array[base + codes[k : k + count]]``, followed by arbitrary values; no other code is read."""
+    """Return ``array[base + codes[k : k + count]]``, then arbitrary values. No other code is read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, (array, codes), args[:2], *args[2:4], count=args[4])
@@ -138,7 +138,7 @@ def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count:
 
 @intrinsic
 def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Gather elements as `gather` does, but read ``array[0]`` where the code is padding."""
+    """Return the result of `gather`, but ``array[0]`` in lanes whose code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, (array, codes), args[:2], *args[2:], padded=True)
@@ -151,7 +151,7 @@ def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> 
 
 @intrinsic
 def keep_padding(context: Any, codes: Any, k: Any, before: Any, after: Any) -> Any:
-    """Return `before` in the lanes whose code is padding, and `after` in the others."""
+    """Return `before` in lanes whose code is padding, and `after` in the others."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = load_codes(context, builder, codes, args[0], args[1], LANES)
@@ -189,7 +189,7 @@ def same_as_first(context: Any, codes: Any, k: Any) -> Any:
 
 @intrinsic
 def keep_first(context: Any, lanes: Any, count: Any) -> Any:
-    """Return the first `count` lanes, and zero in the others, whatever they hold."""
+    """Return the first `count` lanes, and zero in all others."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kept = first_mask(builder, args[1], 1)

@@ -1,11 +1,11 @@
-"""Statistics of a structure, and where padded formats store its entries (contract: `gsparse.kernels.set_up`).
+"""Statistics of a structure, and positions of entries in padded formats (contract: `gsparse.kernels.set_up`).
 
-The loops of the survey measure blocks of `_BLOCK_ROWS` rows. A part owns consecutive blocks, the same number for each
-part, and writes one row of measurements for each of its blocks.
+The loops of the survey measure blocks of `_BLOCK_ROWS` rows. Each part owns the same number of consecutive blocks, and
+writes one row of measurements for each block.
 
-NumPy sorts rows and measures slices. Its sort takes less time than one that numba compiles: 64 and 150 ms for two
-million rows. To compile that one took two seconds. A part of a loop that copies items owns consecutive slices, about
-the same number of positions for each part, or the same number of long rows, or of rows of ELLPACK.
+NumPy sorts rows and measures slices. It sorts two million rows in 64 ms, a sort compiled by numba in 150 ms, after two
+seconds of compilation. Parts of loops that copy items own consecutive slices with about the same number of positions,
+or the same number of long rows or of ELLPACK rows.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.set_up import Survey
 
-# Length, in entries, above which a row is kept out of slices. The number of positions of sorted slices and long rows
-# together, divided by the number of entries, at 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10, 1.36; R-MAT 18
-# 1.68, 1.33, 1.22, 1.16, 1.16.
+# Rows with more entries than this are not stored in slices. The number of positions of sorted slices and long rows
+# together, divided by the number of entries, for lengths of 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10,
+# 1.36; R-MAT 18 1.68, 1.33, 1.22, 1.16, 1.16.
 LONG_LENGTH = 128
 
-# In scalar and vector CSR, the thread that owns a row sums all of it, however long it is.
+# In scalar and vector CSR, no row counts as long: one thread sums each row.
 SCALAR_LENGTH = NO_LIMIT
-# Entries of a chunk of a long row: microseconds of work, so that threads share the chunks evenly, and adding up the
-# sums is cheap.
+# Number of entries in a chunk of a long row: microseconds of work, so that threads share the chunks evenly, and adding
+# the sums is cheap.
 CHUNK_SIZE = 4096
 
-# Rows of a block of a survey: whole slices. The number is fixed, so that nothing depends on the number of threads.
+# Number of rows of a block of a survey, a multiple of a slice. The number is fixed, so that results do not depend on
+# the number of threads.
 _BLOCK_ROWS = 4096
-# What is measured of each block: sums, then minima, then maxima.
+# The measurements of each block: sums, then minima, then maxima.
 _SUMS = (
     "num_empty", "sum_squares", "blocked_stored", "split_stored", "num_long", "long_entries", "num_falls",
     "num_unsorted",
@@ -47,21 +48,21 @@ _LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
 # Rows are sorted by length within scopes of this many rows, as on the GPU.
 SORTING_SCOPE = 1024
 
-# Rows that are sorted at a time, a multiple of SORTING_SCOPE: their numbers stay in the cache.
+# Number of rows that are sorted at a time, a multiple of SORTING_SCOPE. Their row numbers stay in the cache.
 _SORTED_AT_ONCE = 2**16
 
-# ELLPACK rows that are filled at a time: enough that each column is written in whole cache lines, and few enough that
-# the rows that are read stay in the cache from one column to the next.
+# Number of ELLPACK rows that are filled at a time: enough that each column is written in complete cache lines, and few
+# enough that the rows that are read stay in the cache from one column to the next.
 _FILL_ROWS = 64
 
 
 def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-    """Read row pointers and columns once; `spans` is not used, because the CPU narrows no columns in CSR order."""
+    """Measure row pointers and columns. `spans` is ignored, because the CPU does not narrow columns in CSR order."""
     num_rows = indptr.size - 1
     first, last = int(indptr[0]), int(indptr[-1])
     names = (*_SUMS, *_LEAST, *_GREATEST)
     measured = np.zeros((-(-num_rows // _BLOCK_ROWS), len(names)), np.int64)
-    # Columns are measured row by row, and therefore only if the row pointers are valid.
+    # Columns are measured row by row, so only if the row pointers are valid.
     run_parts(_measure_lengths, num_rows, indptr, LONG_LENGTH, measured)
     facts: dict[str, Any] = dict.fromkeys(names, 0)
     falls = int(measured[:, _SUMS.index("num_falls")].sum())
@@ -80,7 +81,7 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
 def long_rows(
     device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
 ) -> tuple[LongRows, int]:
-    """Collect the rows that are longer than a limit, in their order."""
+    """Return the rows that are longer than `limit`, in their order."""
     lengths = np.diff(indptr).astype(np.int64)
     rows = np.flatnonzero(lengths > limit)
     lengths, end = lengths[rows], 0
@@ -132,7 +133,7 @@ def _measure_lengths(part: int, num_parts: int, indptr: Array, long_length: int,
 
 @compiled
 def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, measured: Array) -> None:
-    """Count the columns of each block that are not sorted, and find the least and the greatest column."""
+    """For each block, count unsorted columns, and find the smallest and the largest column."""
     num_blocks, num_rows = measured.shape[0], indptr.size - 1
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
         unsorted, low, high = np.int64(0), np.int64(2**62), np.int64(-1)
@@ -146,7 +147,7 @@ def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, m
 
 
 class Copy(NamedTuple):
-    """Items in CSR order, and the positions to which they are copied, the others receiving `padding`."""
+    """Items in CSR order, and the array `placed` to which they are copied, with `padding` elsewhere."""
 
     indptr: Array
     items: Array
@@ -157,10 +158,10 @@ class Copy(NamedTuple):
 def cut_slices(
     device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
 ) -> tuple[Array | None, Array, int]:
-    """Sort the rows if `sort` is true, count the positions of each slice, and add them up."""
+    """Sort the rows if `sort`, and count the positions of each slice."""
     num_rows = indptr.size - 1
     num_slices = -(-num_rows // RUN)
-    lengths = np.full(num_slices * RUN, -1, np.int64)  # -1: the place has no row, or a long one
+    lengths = np.full(num_slices * RUN, -1, np.int64)  # -1: no row in this place, or a long one
     np.subtract(indptr[1:], indptr[:-1], out=lengths[:num_rows])
     if long_length != NO_LIMIT:
         lengths[lengths > long_length] = -1
@@ -175,15 +176,15 @@ def cut_slices(
 
 
 def _sort_in_scopes(lengths: Array) -> Array:
-    """Sort lengths in place so that they fall within each scope, and return the rows that they belong to.
+    """Sort lengths in place, descending within each scope, and return the row number of each.
 
-    Rows of the same length are sorted by their numbers. Places without a row, of length -1, come last.
+    Rows of the same length are sorted by number. Length -1 means that there is no row; it comes last.
     """
     rows = np.empty(lengths.size, np.int32)
     for first in range(0, lengths.size, _SORTED_AT_ONCE):
         part = lengths[first : first + _SORTED_AT_ONCE]
         places = np.arange(-(-part.size // SORTING_SCOPE) * SORTING_SCOPE)
-        # One number stands for length and place: row 3 of its scope, with 5 entries, has -5 * SORTING_SCOPE + 3.
+        # Encode length and place in one number: row 3 of its scope, with 5 entries, gets -5 * SORTING_SCOPE + 3.
         keys = np.full(places.size, SORTING_SCOPE)
         keys[: part.size] = -SORTING_SCOPE * part
         keys += places % SORTING_SCOPE
@@ -196,7 +197,7 @@ def _sort_in_scopes(lengths: Array) -> Array:
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-    """Copy items from CSR order to the positions of slices and long rows."""
+    """Return items copied from CSR order to the positions of slices and long rows."""
     placed = np.empty(slices.num_positions, items.dtype)
     copy, long_rows = _copy_of(indptr, items, placed, padding), slices.long_rows
     run_parts(_fill_slices, placed.size, slices.slice_offsets, slices.rows, copy)
@@ -206,25 +207,25 @@ def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding
 
 
 def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
-    """Copy items from CSR order to the positions of ELLPACK."""
+    """Return items copied from CSR order to the positions of ELLPACK."""
     placed = np.empty(width * pitch, items.dtype)
     run_parts(_fill_ellpack, placed.size, width, pitch, _copy_of(indptr, items, placed, padding))
     return placed
 
 
 def bits(items: Array) -> Array:
-    """Return items of up to eight bytes as integers of the same bits, so that loops are compiled for fewer types."""
+    """Return items of up to eight bytes as integers with the same bits, so that loops are compiled for fewer types."""
     return items if items.itemsize > 8 else items.view(f"u{items.itemsize}")
 
 
 def _copy_of(indptr: Array, items: Array, placed: Array, padding: Any) -> tuple[Any, ...]:
-    """Return the fields of `Copy` as a plain tuple, for a call of a loop from Python (see `compiled`)."""
+    """Return the fields of `Copy` as a plain tuple for calls from Python (see `compiled`)."""
     return indptr, bits(items), bits(placed), bits(np.array([padding]).astype(items.dtype))[0]
 
 
 @inlined
 def _fill_place(copy: Copy, row: Any, width: Any, begin: Any, stride: int) -> None:
-    """Copy the items of a row to `width` positions, `stride` apart from `begin` on; row -1 has only padding."""
+    """Copy a row's items to `width` positions, `stride` apart, from `begin` on, then padding. Row -1 is empty."""
     indptr, items, placed, padding = copy
     source, length = np.int64(0), np.int64(0)
     if row >= 0:
@@ -247,7 +248,7 @@ def _fill_slices(part: int, num_parts: int, offsets: Array, rows: Array | None, 
             row = np.int64(index * RUN + place)
             if rows is not None:
                 row = np.int64(rows[np.uint64(row)])
-            # Without an order of rows, a row that is longer than its slice is a long row, which the slice leaves out.
+            # Without `rows`, a row that is longer than its slice is a long row, which is not stored in the slice.
             if row >= num_rows or (row >= 0 and _length(copy.indptr, row) > width):
                 row = np.int64(-1)
             _fill_place(copy, row, width, begin + place, RUN)
@@ -278,14 +279,14 @@ def _fill_ellpack(part: int, num_parts: int, width: int, pitch: int, copy: Copy)
 
 
 def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
-    """Sort the rows by their lengths."""
+    """Sort the rows by descending length; each row has one lane."""
     lengths = np.diff(csr.indptr).astype(np.int64)
     ones, zeros = np.ones_like(lengths), np.zeros_like(lengths)
     return np.argsort(-lengths, kind="stable"), ones, zeros, lengths
 
 
 def lane_positions(device: Device, csr: Csr, slices: LaneSlices) -> Array:
-    """Number the entries of each row."""
+    """Return the position of each entry, counted up along each row."""
     positions = np.empty(csr.nnz, np.int64)
     run_parts(_lane_positions, csr.nnz, csr.indptr, slices.places, slices.rare_offsets, positions)
     return positions

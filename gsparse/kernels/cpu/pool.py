@@ -1,4 +1,4 @@
-"""Threads that run the parts of a product at the same time, and the instructions by which they wait for each other."""
+"""Threads that run the parts of a product at the same time, and the atomic operations with which they synchronize."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gsparse.kernels.cpu.jit import intrinsic, jitted, subroutine
 
 Emit = Callable[..., Any]
 
-# Numba has type annotations for some of its functions, and not all of them are right.
+# Numba's own type annotations are partly wrong, so treat these modules as untyped.
 types: Any = numba_types
 cgutils: Any = numba_cgutils
 imputils: Any = numba_imputils
 
-# The number of Linux's futex system call, or None on other systems and processors.
+# The number of Linux's futex system call; None on other systems and processors.
 _NUMBERS = {"x86_64": 202, "aarch64": 98} if sys.platform == "linux" and sys.maxsize > 2**32 else {}
 FUTEX = _NUMBERS.get(platform.machine())
-_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE, of threads of one process
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
 # The signature of a function that `call_part` calls: part, number of parts, address of the other arguments.
 _PART = types.void(types.int64, types.int64, types.voidptr)
@@ -47,7 +47,7 @@ def _word(builder: Any, address: Any) -> Any:
 
 @intrinsic
 def add(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
-    """Add to a word, and return its previous value."""
+    """Add to a word atomically, and return its previous value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _word(builder, args[0]), args[1], "seq_cst")
@@ -57,7 +57,7 @@ def add(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def load(typing: Any, address: Any) -> tuple[Any, Emit]:
-    """Return the value of a word."""
+    """Return the value of a word, read atomically."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_word(builder, args[0]), "seq_cst", 8)
@@ -67,7 +67,7 @@ def load(typing: Any, address: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, Emit]:
-    """Set a word if it has the expected value, and return whether it had."""
+    """Set a word to `value` if it is `expected`, atomically. Return whether it was."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word, expected, value = args
@@ -79,15 +79,15 @@ def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, 
 
 @subroutine
 def yield_cpu() -> None:
-    """Let other threads of this CPU run. If there are none, this takes about half a microsecond."""
+    """Let other threads run on this CPU. If there are none, this takes about half a microsecond."""
     _sched_yield()
 
 
 @subroutine
 def sleep_while(word: int, value: int) -> None:
-    """Sleep until woken, or return at once if the word differs from `value`; may also return for no reason.
+    """Sleep until woken; return at once if the word differs from `value`. It may also wake without a reason.
 
-    The system compares 32 bits, the lower half of the word: on a little-endian processor it has the word's address.
+    The system compares the lower 32 bits of the word, which have the word's address on a little-endian processor.
     """
     _syscall(FUTEX, word, _WAIT, value, 0, 0, 0)
 
@@ -100,7 +100,7 @@ def wake(word: int, sleepers: int) -> None:
 
 @intrinsic
 def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
-    """Return the address of a copy of `value` on the stack of the calling function, valid until that returns."""
+    """Return the address of a copy of `value` on the stack of the caller. It is valid until the caller returns."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(cgutils.alloca_once_value(builder, args[0]), ir.IntType(64))
@@ -110,10 +110,10 @@ def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
-    """Return the address of a function that `call_part` calls: it calls ``kernel(part, num_parts, *args)``.
+    """Return the address of a function for `call_part` that calls ``kernel(part, num_parts, *args)``.
 
-    The function takes `args` from the address that `call_part` passes. It is put together here and not compiled by
-    numba from Python, because that would optimize each kernel once more: 0.15 s of compile time for each.
+    The function loads `args` from the address that `call_part` passes. It is built here in LLVM code, because numba,
+    compiling it from Python, would optimize each kernel again: 0.15 s for each kernel.
     """
     called = kernel.get_call_type(typing, (types.int64, types.int64, *args), {})
 
@@ -136,7 +136,7 @@ def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) -> tuple[Any, Emit]:
-    """Call the function at the address `caller`, made by `part_caller`, and return whether it raised."""
+    """Call the function of `part_caller` at the address `caller`, and return whether it raised an error."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = context.call_conv.get_function_type(_PART.return_type, _PART.args)
@@ -149,21 +149,22 @@ def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) ->
 
 
 _WORD = 8  # bytes
-_MAX_SHARES = 64  # with more threads, several begin with the same share
-# POSTED, STATE and the others are in cache lines of their own, and the next parts of the shares come last.
+_MAX_SHARES = 64  # if there are more threads, several begin with the same share
+# Offsets of the pool's words, in bytes. POSTED, STATE and the others are in separate cache lines. The next parts of the
+# shares come last.
 _POSTED, _WATCHING, _STATE = 0, _WORD, 8 * _WORD
 _BUSY, _SEATS, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES, _ENDED = range(16 * _WORD, 24 * _WORD, _WORD)
 _SHARES = 24 * _WORD
 _SIZE = _SHARES + _MAX_SHARES * _WORD
 
-# How often a thread that waits looks at a word before it sleeps: for about 75 µs. Helpers are then still awake when one
-# product or sum follows another, because Python needs 10 to 50 µs between them. With 200 µs they would also stay awake
-# while other work of 100 µs is done, but a helper that watches slows the other thread of its core down: iterations of
-# CG with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
+# A waiting thread looks at a word this many times, for about 75 µs, before it sleeps. So helpers are still awake when
+# one product or sum follows another, because Python needs 10 to 50 µs between them. With 200 µs they would also stay
+# awake during 100 µs of other work, but a helper that watches slows down the other thread of its core: iterations of CG
+# with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
 _LOOKS = 150
 
-# Helpers that a thread wakes before it takes parts. Each costs it about 10 µs on a virtual machine, where one CPU
-# interrupts another through the host, so a tree of threads wakes all of them sooner than one thread could.
+# Number of helpers that a thread wakes before it takes parts. Waking one takes about 10 µs on a virtual machine, where
+# one CPU interrupts another through the host. So a tree of threads wakes all helpers sooner than one thread could.
 _WAKES = 2
 
 
@@ -179,7 +180,7 @@ def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None
     if swap_if(pool + _BUSY, 0, 1):
         _describe(pool, min(helpers + 1, _MAX_SHARES), num_parts, entry, args)
         _set(pool + _SEATS, helpers)
-        _set(pool + _STATE, 0)  # from now on helpers may join
+        _set(pool + _STATE, 0)  # from here on, helpers may join
         add(pool + _POSTED, 1)
         _wake_some(pool, helpers)
         _take_parts(pool, 0)
@@ -205,9 +206,9 @@ def _describe(pool: int, num_shares: int, num_parts: int, entry: int, args: int)
 
 @subroutine
 def _wake_some(pool: int, helpers: int) -> None:
-    """Wake helpers that sleep, in a tree: at most `_WAKES` from here, and each of those wakes more.
+    """Wake sleeping helpers in a tree: at most `_WAKES` from here, and each of those wakes more.
 
-    The caller has incremented POSTED before. A helper that is about to sleep compares that word, and stays awake.
+    The caller has incremented POSTED. A helper that is about to sleep sees the new value, and stays awake.
     """
     asleep = helpers - load(pool + _WATCHING)
     if asleep > 0:
@@ -216,9 +217,9 @@ def _wake_some(pool: int, helpers: int) -> None:
 
 @subroutine
 def _take_parts(pool: int, number: int) -> None:
-    """Run the parts of one share, then the parts that are left of the others.
+    """Run the parts of share `number`, then the remaining parts of the other shares.
 
-    A thread begins with the same share in each product, because its cache may still hold those rows.
+    A thread begins with the same share in each product, because these rows may still be in its cache.
     """
     num_parts, num_shares = load(pool + _NUM_PARTS), load(pool + _NUM_SHARES)
     for step in range(num_shares):
@@ -232,7 +233,7 @@ def _take_parts(pool: int, number: int) -> None:
 
 @subroutine
 def _close(pool: int) -> None:
-    """Wait for the helpers that have joined, and let no more join."""
+    """Wait for the helpers that have joined, and prevent others from joining."""
     looks = _LOOKS
     while not swap_if(pool + _STATE, 0, -1):
         state = load(pool + _STATE)
@@ -255,7 +256,7 @@ def _serve(pool: int, number: int) -> None:
 
 @subroutine
 def _help(pool: int, number: int) -> bool:
-    """Help with the product that is open, and return whether there was a seat."""
+    """Help with the current product, and return whether this helper was needed."""
     state = load(pool + _STATE)
     while state >= 0:
         if swap_if(pool + _STATE, state, state + 1):
@@ -272,7 +273,7 @@ def _help(pool: int, number: int) -> bool:
 
 @subroutine
 def _await_post(pool: int, posted: int) -> None:
-    """Return when another product is posted."""
+    """Return when another product has been posted."""
     add(pool + _WATCHING, 1)
     looks = _LOOKS
     while looks > 0 and load(pool + _POSTED) == posted:
@@ -291,7 +292,7 @@ def _end(pool: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- Python
 class _Pool:
-    """The helpers: threads that run `_serve` until the process ends."""
+    """The helpers: threads that run `_serve` until the process ends. This object starts and ends them."""
 
     def __init__(self) -> None:
         self.words = np.zeros(_SIZE // _WORD, np.int64)
@@ -299,14 +300,14 @@ class _Pool:
         self.forget_threads()
 
     def forget_threads(self) -> None:
-        """Reset a forked child, where the parent's threads do not exist and its locks may be held forever."""
+        """Reset the pool in a forked child, which has no threads, and where the parent's locks may be held forever."""
         self.words[:] = 0
         self.words[_STATE // _WORD] = -1
-        self.lock = make_lock()  # guards the list
+        self.lock = make_lock()  # guards `threads`
         self.threads: list[threading.Thread] = []
 
     def start(self, size: int) -> None:
-        """Start threads until there are `size`, or as many as can be started."""
+        """Start threads until there are `size` of them, or no further thread can be started."""
         with self.lock:
             if not self.threads:
                 with uninterrupted():
@@ -319,13 +320,13 @@ class _Pool:
                 )
                 try:
                     thread.start()
-                except RuntimeError:  # no thread can be started, or the interpreter is ending
+                except RuntimeError:  # no further thread can be started, or the interpreter is ending
                     return
-                # Appended last: if an interruption has prevented the start, the next product starts the thread.
+                # Append last: after an interruption before the start, the next product starts this thread.
                 self.threads.append(thread)
 
     def end(self) -> None:
-        """End all helpers before the interpreter frees the compiled code. They end late if a product is running."""
+        """End all helpers before the interpreter frees the compiled code. Helpers end late if a product is running."""
         if self.threads:
             _end(self.address)
         for thread in self.threads:
@@ -340,7 +341,7 @@ atexit.register(_pool.end)
 
 
 def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> None:
-    """Run ``in_parts(pool, helpers, num_parts, *args)`` with helpers that have been started."""
+    """Run ``in_parts(pool, helpers, num_parts, *args)``, and start helpers first if there are too few."""
     if len(_pool.threads) < helpers:
         _pool.start(min(helpers, get_num_threads() - 1))
     in_parts(_pool.address, helpers, num_parts, *args)
@@ -349,8 +350,8 @@ def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: 
 class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
     """The threads of this backend, as `threadpoolctl` sees them.
 
-    `threadpoolctl` identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's
-    library, which is always loaded because it has compiled the loops, stands for it.
+    `threadpoolctl` identifies a thread pool by its shared library, but this pool has none. LLVM's library, which has
+    compiled the loops and is therefore loaded, represents it.
     """
 
     user_api = "gsparse"
@@ -367,5 +368,5 @@ class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unus
         return None
 
 
-# `threadpoolctl.threadpool_limits` limits the threads of this backend, as it does those of BLAS.
+# `threadpoolctl.threadpool_limits` can limit the threads of this backend, as those of BLAS.
 threadpoolctl.register(GsparseController)

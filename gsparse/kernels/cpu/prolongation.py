@@ -26,15 +26,15 @@ from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
 Pair = tuple[Array, Array]
-# The matrix of nodes, the aggregate and the scale of each node, and the fraction of the scale below which it drops
-# entries.
+# The matrix of nodes, the aggregate and the scale of each node, and theta: an entry is dropped if its weight is below
+# this fraction of the scale.
 Filtered = tuple[Rows, Array, Array, float]
 
 
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
 ) -> tuple[Array, Array]:
-    """Copy the rows of each aggregate, and orthonormalize the columns one after the other."""
+    """Return Q and R: copy the rows of each aggregate, and orthonormalize the columns one after the other."""
     num_aggregates, k = bounds.size - 1, candidates.shape[1]
     q, r = np.zeros_like(candidates), np.zeros((num_aggregates * k, k), candidates.dtype)
     tolerance = dependence_tolerance(candidates.dtype)
@@ -48,9 +48,9 @@ def orthonormal_candidates(
 def _orthonormalize(
     part: int, num_parts: int, nodes: Pair, candidates: Array, block_size: int, tolerance: float, wide: Array, qr: Pair
 ) -> None:
-    """Orthonormalize the candidates of each aggregate by Gram and Schmidt's modified method: candidates = q·r.
+    """Orthonormalize the candidates of each aggregate by the modified Gram-Schmidt method: candidates = q·r.
 
-    A column that depends on those before it, up to the tolerance, becomes 0.
+    A column that depends linearly on those before it, up to the tolerance, becomes 0.
     """
     (bounds, order), (q, r), k = nodes, qr, candidates.shape[1]
     for aggregate in range(first_row(part, num_parts, bounds), first_row(part + 1, num_parts, bounds)):
@@ -90,7 +90,7 @@ def _dot(columns: Array, first: Any, second: Any, wide: Array) -> Any:
 def prolongator_pattern(
     device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
 ) -> NodePattern:
-    """Count the aggregates that each node reaches, then sort them."""
+    """Count the aggregates that each node reaches, then list them in ascending order."""
     counts, cost = np.zeros(nodes.num_rows + 1, np.int64), nodes.nnz + nodes.num_rows
     is_smoothed, matrix = np.empty(nodes.num_rows, np.bool_), (nodes.indptr, nodes.indices, nodes.data)
     graph = matrix, aggregates, scales, theta
@@ -103,7 +103,7 @@ def prolongator_pattern(
 
 
 def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
-    """Repeat each row of the pattern."""
+    """Repeat each row of the pattern for all rows of the node."""
     if block_size == k == 1:
         return indptr, indices
     nnz = indices.size * block_size * k
@@ -140,12 +140,12 @@ def _expand(
 def _count_reached(
     part: int, num_parts: int, graph: Filtered, num_aggregates: int, is_smoothed: Array, counts: Array
 ) -> None:
-    """Count the aggregates that each node reaches. A node that reaches too many keeps its own, and is not smoothed."""
+    """Count the aggregates that each node reaches. With too many, a node keeps only its own and is not smoothed."""
     (indptr, indices, data), aggregates, scales, theta = graph
     begin, end = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if begin == end:
         return
-    marks = np.full(num_aggregates, -1, np.int64)  # the last node that reached the aggregate
+    marks = np.full(num_aggregates, -1, np.int64)  # last node that reached each aggregate
     for node in range(begin, end):
         own = aggregates[np.uint64(node)]
         count = np.int64(own >= 0)
@@ -165,7 +165,7 @@ def _count_reached(
 
 @compiled
 def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> None:
-    """List the aggregates that each node reaches: its own one, and those of its neighbours, inserted in order."""
+    """List the aggregates that each node reaches, in ascending order: its own, and those of its neighbours."""
     (indptr, indices, data), aggregates, scales, theta = graph
     pattern_indptr, pattern_indices, is_smoothed = pattern
     for node in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
@@ -181,7 +181,7 @@ def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> 
             aggregate = aggregates[np.uint64(other)]
             if aggregate < 0 or not keeps(node, other, data[np.uint64(k)], scales[np.uint64(node)], theta):
                 continue
-            place = end  # insert it into the sorted ones, if it is not there
+            place = end  # insert it in order, unless it is listed already
             while place > begin and pattern_indices[np.uint64(place - 1)] > aggregate:
                 place -= 1
             if place > begin and pattern_indices[np.uint64(place - 1)] == aggregate:
@@ -204,7 +204,7 @@ def prolongator_values(
     block_size: int,
     omega: float,
 ) -> Array:
-    """Add up the products of each row."""
+    """Return the values: sum the products of each row."""
     values = np.zeros(int(pattern.indptr[-1]) * block_size * tentative.shape[1], csr.dtype)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
     reached = pattern.indptr, pattern.indices, pattern.is_smoothed
@@ -252,9 +252,10 @@ def _smooth_rows(
 
 @inlined
 def _find_slots(node: Any, filtered: Filtered, reached: Array, slots: Array) -> Any:
-    """Find for each entry of a node the place of its aggregate among those that the node reaches.
+    """For each entry of a node, find the index of its aggregate among those that the node reaches.
 
-    It is -1 if the entry leads to no aggregate, and -2 if it is dropped. Return the place of the node's own aggregate.
+    The index is -1 if the entry leads to no aggregate, and -2 if it is dropped. Return the index of the node's own
+    aggregate.
     """
     (indptr, indices, data), aggregates, scales, theta = filtered
     for k in range(indptr[node], indptr[node + 1]):
@@ -284,10 +285,10 @@ def _smooth_row(
     omega: Any,
     sums: Array,
 ) -> None:
-    """Add up -ω·D⁻¹·A·T for one row; dropped entries count as entries of the node itself."""
+    """Add -ω·D⁻¹·A·T of one row to `sums`. Dropped entries count as entries of the node itself."""
     indptr, indices, data = matrix
     k, e = tentative.shape[1], graph[0][node]
-    diagonal = lumped = data[:0].sum()  # zeros of the dtype of the values
+    diagonal = lumped = data[:0].sum()  # a zero of the values' dtype
     for place in range(indptr[row], indptr[row + 1]):
         column, value = np.int64(indices[place]), data[place]
         while np.int64(graph[1][e]) < column // block_size:

@@ -1,7 +1,7 @@
 """Sums and extremes of runs of consecutive values, by NumPy. The contract is in `gsparse.kernels.algebra`.
 
-Sums of runs are the ones of SciPy, to the last bit: those of NumPy's `reduceat` for runs, which several threads call
-for long arrays, and of its `sum` for a single run.
+Sums have the same bits as in SciPy. They are computed by NumPy's `reduceat`, which several threads call for long
+arrays, or by NumPy's `sum` for a single run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled
 
-# The tests of `gsparse.kernels.algebra.TESTS`.
+# The tests of `gsparse.kernels.algebra.TESTS`, as functions.
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "zero": lambda values: values == 0,
     "not zero": lambda values: values != 0,
@@ -27,12 +27,13 @@ _TESTS: dict[str, Callable[[Array], Array]] = {
     "not positive": lambda values: ~(values.real > 0),
 }
 
-# Column sums of fewer entries are added up in one block, in the order of the rows; others in up to `_MOST_BLOCKS`.
+# Column sums of fewer entries than this are summed in one block, in the order of the rows; others in at most
+# `_MOST_BLOCKS` blocks.
 _SPLIT_ENTRIES, _MOST_BLOCKS = 2**18, 16
 
 
 def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
-    """Add up in the dtype of the terms."""
+    """Return the sums of the terms, computed in the dtype of the terms."""
     if bounds is None and terms == "square":
         return np.vdot(data, data).real.reshape(1)
     values = _terms(data, terms)
@@ -44,14 +45,14 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
 
 
 def first_where(device: Device, values: Array, *tests: str) -> int | None:
-    """Look for the first one in a mask of the values that pass."""
+    """Return the first position in a mask of the values that pass."""
     mask = _passing(values, tests)
     place = int(mask.argmax()) if mask.size else 0
     return place if mask.size and mask[place] else None
 
 
 def count_where(device: Device, values: Array, *tests: str) -> int:
-    """Count in a mask of the values that pass."""
+    """Return the number of values that pass."""
     return int(np.count_nonzero(_passing(values, tests)))
 
 
@@ -60,9 +61,9 @@ def _passing(values: Array, tests: tuple[str, ...]) -> Array:
 
 
 def sum_columns(csr: Csr, values: Array) -> Array:
-    """Return the sum of the values in each column; ``values[k]`` belongs to entry k of the matrix.
+    """Return the sum of the values in each column, where ``values[k]`` is the value of entry k.
 
-    The entries are divided into blocks, whose number depends on the structure alone, so that the sums do not depend on
+    The entries are divided into blocks. Their number depends only on the structure, so that the sums do not depend on
     the number of threads.
     """
     blocks = 1 if csr.nnz < _SPLIT_ENTRIES else min(max(2, csr.nnz // (4 * max(csr.num_cols, 1))), _MOST_BLOCKS)
@@ -72,7 +73,7 @@ def sum_columns(csr: Csr, values: Array) -> Array:
 
 
 def _reduced(function: np.ufunc, bounds: Array, values: Array, dtype: Any) -> Array:
-    """Return ``function.reduce`` of each run of values, and 0 for an empty run."""
+    """Return ``function.reduce`` of each run of values; 0 for an empty run."""
     runs, reduced = _runs_with_values(bounds), np.zeros(bounds.size - 1, dtype)
     if runs.size < reduced.size:
         reduced[runs] = _reduced(function, np.append(bounds[runs], bounds[-1]), values, dtype) if runs.size else 0
@@ -84,7 +85,7 @@ def _reduced(function: np.ufunc, bounds: Array, values: Array, dtype: Any) -> Ar
 def _reduce_runs(
     part: int, num_parts: int, context: Context, function: np.ufunc, bounds: Array, values: Array, reduced: Array
 ) -> None:
-    """Reduce the runs of one part, none of which is empty. NumPy releases the GIL meanwhile."""
+    """Reduce the runs of one part, none of which is empty. Meanwhile, NumPy releases the GIL."""
     first, last = (number * reduced.size // num_parts for number in (part, part + 1))
     if first == last:
         return
@@ -118,7 +119,7 @@ def extreme_entries(
     full: int = 0,
     unsigned: bool = False,
 ) -> Array:
-    """Compare the runs that have values."""
+    """Return the extremes of the runs; empty runs have 0."""
     values, compare = data.view(np.uint64) if unsigned else data, getattr(np, extreme)
     if bounds is None:
         return compare.reduce(values).reshape(1).view(data.dtype)
@@ -132,7 +133,7 @@ def extreme_entries(
 def extreme_positions(
     device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, unsigned: bool = False
 ) -> Array:
-    """Find the extremes, then the first value of each run that equals its own."""
+    """Find the extremes, then the first value of each run that equals its extreme."""
     values = data.view(np.uint64) if unsigned else data
     if bounds is None and extreme in ("maximum", "minimum"):
         return np.array([values.argmax() if extreme == "maximum" else values.argmin()])
@@ -150,12 +151,12 @@ def extreme_positions(
 
 
 def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False) -> Array:
-    """Find the first column that each row lacks, and compare the extreme entries with 0."""
+    """For each row, find the first column without entry, and compare the extreme entry with 0."""
     columns, rows = np.zeros(csr.num_rows, np.int64), _runs_with_values(csr.indptr)
     if not rows.size:
         return columns
     starts, lengths = csr.indptr[rows].astype(np.int64), np.diff(csr.indptr)[rows].astype(np.int64)
-    # A row whose columns are 0, 1, ..., m - 1, and then greater than m, lacks column m.
+    # A row with columns 0, 1, ..., m - 1 and then columns greater than m has no entry in column m.
     places = np.arange(csr.nnz) - np.repeat(starts, lengths)
     missing = np.minimum.reduceat(np.where(csr.indices == places, np.repeat(lengths, lengths), places), starts)
     places_of_extremes = positions[rows]

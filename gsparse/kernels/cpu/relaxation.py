@@ -1,8 +1,8 @@
 """Sweeps, projections, and colours and wavefronts of rows (contract: `gsparse.kernels.relaxation`).
 
-Without groups, the calling thread visits all rows in order. The blocks of a group are divided among the threads, the
-same number for each part. One thread colours the rows one after the other, in the order of their priorities: the result
-is that of the GPU, whose threads wait for the neighbours of higher priority.
+Without groups, the calling thread visits all rows in order. Otherwise the blocks of each group are divided evenly among
+the threads. One thread colours the rows in the order of their priorities. The colours are the same as on a GPU, where
+threads wait for the neighbours of higher priority.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 
-# Bits of a priority below the logarithm of the number of neighbours.
+# Number of low bits of a priority that hold a hash; the logarithm of the number of neighbours is above them.
 _HASH_BITS = 26
 
 
-# The first block of a group, and the block after its last one.
+# The first block of a group, and the end: the last block plus 1.
 Group = tuple[int, int]
 Three = tuple[Array, Array, Array]
 
 
 class VisitedRows(NamedTuple):
-    """The rows of a matrix in the order of a sweep, as loops take them.
+    """The rows of a matrix in the order of a sweep.
 
-    Place p of the sweep has the entries ``indptr[p]`` to ``indptr[p + 1]``, which are those of row ``order[p]``. If a
-    sweep visits blocks of rows, `order` has the numbers of the blocks.
+    The row that is visited as number p is row ``order[p]``, with the entries ``indptr[p]`` to ``indptr[p + 1]``. If a
+    sweep visits blocks of rows, `order` holds numbers of blocks.
     """
 
     order: Array
@@ -46,7 +46,7 @@ class VisitedRows(NamedTuple):
 def bind_sweep(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
 ) -> Sweep:
-    """Bind a sweep, with a loop of its own for blocks of one row."""
+    """Bind a sweep. Blocks of one row have a loop of their own."""
     num_blocks, size = weights.shape[:2]
     order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
     loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
@@ -69,7 +69,7 @@ def bind_sweep(
 def bind_projections(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, of_residual: bool
 ) -> Project:
-    """Bind projections."""
+    """Bind projections, for vectors with several columns one column at a time."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
     visited, factors = (order, rows.indptr, rows.indices, rows.data), weights.reshape(-1)
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
@@ -83,7 +83,7 @@ def bind_projections(
 
 
 def _groups(rows: Csr, levels: Levels | None, size: int, num_blocks: int, backward: bool) -> list[tuple[int, int, int]]:
-    """Return the first block, the block after the last one, and the cost of each group, in the order of the sweep."""
+    """Return the first block, the end and the cost of each group, in the order of the sweep."""
     bounds = np.array([0, num_blocks]) if levels is None else levels.bounds
     ends = np.minimum(bounds * size, rows.num_rows)
     costs = np.diff(rows.indptr[ends].astype(np.int64)) + size * np.diff(bounds)
@@ -101,20 +101,20 @@ def _run(loop: Callable[..., None], groups: list[tuple[int, int, int]], args: An
 
 @inlined
 def _share(part: int, num_parts: int, group: Group) -> Group:
-    """Return the part of a group that a thread visits."""
+    """Return the range of blocks of a group that a part visits."""
     first, last = group
     return first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
 
 
 @inlined
 def _visited(step: int, begin: int, end: int, backward: bool) -> int:
-    """Return the block that a part visits in a step."""
+    """Return the number of the block that a part visits in a step."""
     return end - 1 - step if backward else begin + step
 
 
 @inlined
 def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
-    """Subtract the product of a row and x from a value."""
+    """Return `total` minus the product of row number `place` and x."""
     for k in range(rows.indptr[place], rows.indptr[place + np.uint64(1)]):
         total -= rows.data[np.uint64(k)] * x[np.uint64(rows.indices[np.uint64(k)])]
     return total
@@ -136,7 +136,7 @@ def _sweep_rows(
 def _sweep_blocks(
     part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, vectors: Three, backward: bool
 ) -> None:
-    """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
+    """Compute the residuals of all rows of a block with the old x, and then add W times these residuals."""
     residuals, b, x = vectors
     size = weights.shape[1]
     rows = VisitedRows(*visited)
@@ -144,7 +144,7 @@ def _sweep_blocks(
     for step in range(end - begin):
         block = _visited(step, begin, end, backward)
         place, row = np.uint64(block * size), np.uint64(np.int64(rows.order[block]) * size)
-        count = np.uint64(min(size, x.size - np.int64(row)))  # The last block may have fewer rows.
+        count = np.uint64(min(size, x.size - np.int64(row)))  # the last block may have fewer rows
         for i in range(count):
             residuals[place + i] = _minus_row(b[row + i], place + i, rows, x)
         for i in range(count):
@@ -171,7 +171,7 @@ def _project_rows(
 
 
 def color_rows(device: Device, graph: Csr) -> Array:
-    """Sort rows by falling priority, and give each of them the first free colour."""
+    """Sort rows by descending priority, and give each row the first free colour."""
     order = np.argsort(~_priorities(graph), kind="stable")
     colors = np.full(graph.num_rows, -1, np.int32)
     _color(graph.indptr, graph.indices, order, np.full(graph.num_rows + 1, -1, np.int64), colors)
@@ -179,7 +179,7 @@ def color_rows(device: Device, graph: Csr) -> Array:
 
 
 def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
-    """Return the logarithm of the number of neighbours, and 26 bits of a hash of the row (splitmix64's finalizer)."""
+    """Return priorities: the logarithm of the number of neighbours, then 26 hash bits (splitmix64's finalizer)."""
     _, logarithms = np.frexp(np.maximum(np.diff(graph.indptr) - 1, 0).astype(np.float64))
     h = np.arange(graph.num_rows, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -191,7 +191,7 @@ def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
 
 @jitted
 def _color(indptr: Array, indices: Array, order: Array, marks: Array, colors: Array) -> None:
-    """Color rows in this order; ``marks[c]`` is the last row with a neighbour of colour c."""
+    """Colour rows in this order. ``marks[c]`` is the last row that had a neighbour of colour c."""
     for row in order:
         for k in range(indptr[row], indptr[row + 1]):
             if colors[indices[k]] >= 0:
@@ -203,23 +203,23 @@ def _color(indptr: Array, indices: Array, order: Array, marks: Array, colors: Ar
 
 
 def order_wavefronts(graph: Csr, window: int) -> Levels:
-    """Group the rows of a host matrix so that a sweep over the groups nearly is a sweep in natural order.
+    """Group the rows of a host matrix so that a sweep over the groups is nearly a sweep in natural order.
 
-    The wavefront of a row comes after those of all earlier rows that it is joined with. Wavefronts w, w + window,
-    w + 2·window and so on form group w, because rows of different wavefronts are seldom joined over such a distance;
-    a row for which that happens moves to a later wavefront. Within `window` wavefronts the order is the natural one.
+    The wavefront of a row comes after those of all earlier neighbours. Wavefronts w, w + window, w + 2·window, ... form
+    group w, because neighbours are seldom so many wavefronts apart; if they are, the row moves to a later wavefront.
+    Within `window` wavefronts, the order is the natural one.
 
     Parameters
     ----------
     graph : Csr
-        A matrix on the host with a symmetric structure, whose entries may be there several times.
+        A matrix on the host with a symmetric structure. Entries may be repeated.
     window : int
         Largest number of groups. It is doubled if some row has too many neighbours for so few groups.
 
     Returns
     -------
     Levels
-        On the host.
+        The groups, as host arrays.
     """
     waves = np.empty(graph.num_rows, np.int64)
     while not _find_waves(graph.indptr, graph.indices, np.full(window, -1, np.int64), waves):

@@ -1,7 +1,7 @@
-"""Which part of a product owns a row, and how the sum of a row reaches `y`.
+"""Which part of a product owns a row, and how the sum of a row is written to `y`.
 
-The rows of a product are divided into parts of consecutive rows. A part owns its rows: it alone sums their entries and
-writes their elements of `y`. The functions of this module are compiled into the kernels.
+The rows of a product are divided into parts of consecutive rows. Only the part that owns a row sums its entries and
+writes its element of `y`. The functions of this module are compiled into the kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Int = int | np.signedinteger[Any]
 
 
 class Arguments(NamedTuple):
-    """The vectors and factors of a product, y = alpha * A @ x + beta * y, as loops take them."""
+    """The vectors and factors of a product y = alpha * A @ x + beta * y."""
 
     x: Array
     y: Array
@@ -30,7 +30,7 @@ class Arguments(NamedTuple):
 
 @inlined
 def first_row(part: int, num_parts: int, offsets: Array) -> int:
-    """Find the first row of a part, where parts have equal shares of the entries plus rows.
+    """Return the first row of a part, where parts have equal shares of the number of entries plus rows.
 
     The cost of row i is the number of its entries, plus one for its element of `y`. Row i therefore begins at cost
     ``offsets[i] + i``, and part p owns the rows that begin within its share of the total cost:
@@ -58,7 +58,7 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 @inlined
 def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
-    """Return the first position from `begin` on whose element is at least `column`, or `end`; elements are sorted."""
+    """Return the first position from `begin` on of sorted `indices` whose element is at least `column`, or `end`."""
     while begin < end:
         middle = (begin + end) // 2
         if indices[np.uint64(middle)] < column:
@@ -72,7 +72,7 @@ def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
 def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
     """Compute ``y[row] = alpha * total + beta * y[row]``; `y` is not read if beta is zero.
 
-    A factor of one is not multiplied with: the complex product 1 * inf contains a NaN, and SciPy's result does not.
+    There is no multiplication by a factor of one: the complex product 1 * inf contains NaN, unlike SciPy's result.
     """
     if alpha != 1:
         total = alpha * total
@@ -85,7 +85,7 @@ def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Write `LANES` consecutive rows as `write` does."""
+    """Do what `write` does for `LANES` consecutive rows from `row` on."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -97,7 +97,7 @@ def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Write `count` consecutive rows, at most `LANES`, as `write` does; `total` holds `LANES` sums."""
+    """Do what `write` does for the first `count` of the `LANES` rows whose sums are in `total`."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -120,7 +120,7 @@ def store_run(sums: Array, place: Any, run: Run) -> None:
 
 @inlined
 def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
-    """Write `rows` consecutive rows from `row` on, at most a run, as `write` does."""
+    """Do what `write` does for `rows` consecutive rows from `row` on, at most a run."""
     a, b, c, d = sums
     if rows == 4 * LANES:
         write_lanes(y, row, a, alpha, beta)
@@ -136,7 +136,7 @@ def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -
 
 @inlined
 def widened(zero: Any, value: Any, conjugate: bool | None) -> Any:
-    """Return a value of the matrix, conjugated if asked for, in the type of the number `zero`."""
+    """Return a value of the matrix in the type of the number `zero`, conjugated if `conjugate` is not None."""
     if conjugate is not None:
         value = np.conj(value)
     return type(zero)(value)

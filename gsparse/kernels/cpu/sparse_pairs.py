@@ -1,8 +1,8 @@
 """Two sparse matrices combined entry by entry. The contract is in `gsparse.kernels.algebra`.
 
-The sorted rows of both matrices are merged once, by shares of consecutive rows. How many entries a share will have is
-not known before, so it begins to write at the place that it would have if the matrices had no column in common. Then
-the entries of all shares are moved together, which closes the gaps:
+The sorted rows of both matrices are merged once, in shares of consecutive rows. The number of entries of a share is not
+known in advance, so each share writes to the position that it would have if no entries coincided. Then the entries of
+all shares are moved together, without gaps:
 
     place      sources[0]           sources[1]               sources[2]
     merged     | entries 0 |  gap   | entries 1 |    gap     | entries 2 |  gap
@@ -34,13 +34,13 @@ from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
 
 def _less(a: Any, b: Any) -> Any:
-    """Compare in compiled code as SciPy does: complex numbers by their real parts, and equal ones by the imaginary."""
+    """Return a < b in compiled code, as SciPy does: complex numbers by real part, then by imaginary part."""
     return a < b
 
 
 @overload(_less, jit_options=OPTIONS)  # type: ignore[arg-type]
 def _less_in_compiled_code(a: Any, b: Any) -> Callable[[Any, Any], Any]:
-    # Numba requires the same annotations as in `_less`.
+    # Numba requires the annotations of `_less`.
     def less_real(a: Any, b: Any) -> Any:
         return a < b
 
@@ -92,12 +92,12 @@ def _gt(a: Any, b: Any) -> Any:
 
 _FUNCTIONS: tuple[Any, ...] = (_plus, _minus, _times, _maximum, _minimum, _ne, _lt, _gt)
 _OPERATIONS = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
-# Values that are counted together where two matrices have one structure.
+# Number of values that are counted together if both matrices have the same structure.
 _KEPT_SHARE = 4096
-# The entries, of both matrices, that a share of the rows reads: enough for a share to take longer than to be started.
+# Number of entries, of both matrices, in a share: enough that a share takes longer than starting it.
 _ENTRIES_PER_SHARE = 1 << 17
-# Few threads move the entries within the arrays, which touches no new memory but takes one thread for each array. More
-# threads copy them in parallel.
+# Up to this many threads move the entries within the arrays, which touches no new memory but uses one thread per array.
+# More threads copy the entries in parallel instead.
 _THREADS_THAT_MOVE = 2
 
 
@@ -105,7 +105,7 @@ _THREADS_THAT_MOVE = 2
 
 
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
-    """Combine value by value if the structures are the same, and merge the rows if not."""
+    """Combine values if the structures are the same, otherwise merge the rows."""
     alike = _combine_alike(operation, a, b, unsigned) if a.nnz == b.nnz > 0 else None
     if alike is None:
         return _merged(operation, a, b, unsigned)
@@ -115,7 +115,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
-    """Merge the rows into arrays that are long enough in any case, then move the entries together."""
+    """Merge the rows into arrays that are certainly long enough, then move the entries together."""
     a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
     offsets, cost = np.add(a.indptr, b.indptr, dtype=np.int64), most + a.num_rows
     num_shares = num_threads if num_threads <= _THREADS_THAT_MOVE else most // _ENTRIES_PER_SHARE
@@ -130,7 +130,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
     if num_threads <= _THREADS_THAT_MOVE:
         run_parts(_move, cost, sources, counts, indices, data)
-        # The arrays are not shared yet. The memory behind the last entry is returned without a copy.
+        # The arrays have no other references yet. Return the memory after the last entry without a copy.
         indices.resize(nnz, refcheck=False)
         data.resize(nnz, refcheck=False)
     else:
@@ -146,7 +146,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
 
 
 def _combine_alike(operation: str, a: Csr, b: Csr, unsigned: bool) -> tuple[Array, int] | None:
-    """Return the combined values and how many are not 0; None if the structures differ."""
+    """Return the combined values, and the number of those that are not 0; None if the structures differ."""
     for one, other in ((a.indptr, b.indptr), (a.indices, b.indices)):
         if one is not other and not np.array_equal(one, other):
             return None
@@ -166,12 +166,12 @@ def _bounds(indptr: Array, row: int) -> tuple[Any, Any]:
     return np.uint64(indptr[np.uint64(row)]), np.uint64(indptr[np.uint64(row + 1)])
 
 
-combined: Any = None  # the operation, a global variable of each kernel that `specialized` makes
+combined: Any = None  # the operation: a global variable of each kernel that `specialized` returns
 
 
 @specialized
 def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, results: Array, kept: Array) -> None:
-    """Combine values, and count those that are not 0: ``kept[s]`` for each share of `_KEPT_SHARE` values."""
+    """Combine values, and count those that are not 0 in ``kept[s]`` for each share of `_KEPT_SHARE` values."""
     for share in range(part * kept.size // num_parts, (part + 1) * kept.size // num_parts):
         count, end = np.int64(0), min((share + 1) * _KEPT_SHARE, results.size)
         for k in range(share * _KEPT_SHARE, end):
@@ -183,7 +183,7 @@ def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, res
 
 @inlined
 def _write(c_indices: Array, c_data: Array, place: Any, column: Any, value: Any) -> Any:
-    """Write an entry, and return the place of the next one. A 0 is overwritten by the next entry."""
+    """Write an entry, and return the position of the next one. If the value is 0, that is the same position."""
     c_indices[place], c_data[place] = column, value
     return place + np.uint64(value != 0)
 
@@ -201,8 +201,8 @@ def _merge_rows(
 ) -> None:
     """Merge the rows of some shares.
 
-    Share s writes its entries from place ``sources[s]`` on. ``ends[row + 1]`` becomes the number of entries of the
-    share up to the end of the row, and ``counts[s + 1]`` the number of all entries of the share.
+    Share s writes its entries from position ``sources[s]`` on. ``ends[row + 1]`` becomes the number of the share's
+    entries up to the end of the row, and ``counts[s + 1]`` the number of all entries of the share.
     """
     a_indptr, a_indices, a_data = a_rows
     b_indptr, b_indices, b_data = b_rows
@@ -236,7 +236,7 @@ def _merge_rows(
 
 @compiled
 def _count_from_start(part: int, num_parts: int, firsts: Array, counts: Array, ends: Array) -> None:
-    """Add the entries before a share to the ends of its rows."""
+    """Add the number of entries before each share to the ends of its rows."""
     num_shares = firsts.size - 1
     for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
         for row in range(firsts[share], firsts[share + 1]):
@@ -251,7 +251,7 @@ def _copy_entries(source: Array, first: Any, target: Array, place: Any, end: Any
 
 @compiled
 def _move(part: int, num_parts: int, sources: Array, counts: Array, indices: Array, data: Array) -> None:
-    """Move the entries of all shares to the front, in order: at most one thread for each of the two arrays."""
+    """Move the entries of all shares to the front, in order. At most two threads work, one per array."""
     for array in range(part * 2 // num_parts, (part + 1) * 2 // num_parts):
         for share in range(1, sources.size):
             if array == 0:
@@ -269,7 +269,7 @@ def _copy(
     merged: tuple[Array, Array],
     entries: tuple[Array, Array],
 ) -> None:
-    """Copy the entries of some shares to their places."""
+    """Copy the entries of some shares to their final positions."""
     num_shares = sources.size
     for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
         _copy_entries(merged[0], sources[share], entries[0], counts[share], counts[share + 1])

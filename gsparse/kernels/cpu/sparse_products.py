@@ -1,8 +1,8 @@
 """Products of two sparse matrices, row by row (Gustavson 1978). The contract is in `gsparse.kernels.algebra`.
 
-Each part of the work has an array `sums` with an element for each column of the result, and `bits` with a bit for each.
-The products of a row are added into `sums`, in the order of A's row, and mark their columns in `bits`. The words of
-`bits` that have a bit are listed; reading them in rising order gives the sorted row.
+Each part has an array `sums` with one element per column of the result, and an array `bits` with one bit per column.
+The products of a row are added to `sums`, in the order of A's row, and their columns are marked in `bits`. The words of
+`bits` that are not zero are listed. Reading them in ascending order yields the sorted row.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from gsparse.kernels.cpu.instructions import num_trailing_zeros
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
-# All words of `bits` from the first to the last one that a row marks are looked at if they are fewer than this multiple
-# of the words that it marks. Otherwise the list of these is sorted.
+# If a row marks many of the words of `bits` from its first to its last one, all of these words are read: if their
+# number is less than this multiple of the number of marked words. Otherwise the list of marked words is sorted.
 _SCAN_RATIO = 8
-# Distances of Shell's sort (Ciura 2001), each about 2.25 times the next.
+# The gaps of Shell's sort (Ciura 2001); each is about 2.25 times the next.
 _GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
 
 
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
-    """Make the product, and drop zeros where there are any."""
+    """Compute the product, and drop zeros if there are any."""
     c, has_zeros = _product(a, b)
     return drop_zeros(device, c) if has_zeros else c
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Make the product. The structure of the result is all that has to be known."""
+    """Compute the product. No private data are needed."""
     return KnownProduct(_product(a, b)[0])
 
 
 def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
-    """Count the entries of each row, then add up. Return also whether a sum is 0."""
+    """Return the product, and whether one of its values is 0: count the entries of each row, then sum."""
     products = products_before_rows(a, b)
     indptr = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_rows, int(products[-1]), products, a.indptr, a.indices, b.indptr, b.indices, b.num_cols, indptr)
@@ -56,7 +56,7 @@ def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Add up, and read the sums at the columns that are known."""
+    """Sum the products, directly at the known positions of the entries."""
     products, c = products_before_rows(a, b), known.result
     data = np.empty(c.nnz, a.dtype)
     result = c.with_data(data)
@@ -69,7 +69,7 @@ def _rows(csr: Csr) -> Rows:
 
 
 def products_before_rows(a: Csr, b: Csr) -> Array:
-    """Return how many products belong to the rows before each row, and at the end to all rows."""
+    """Return the number of products in all rows before each row, followed by the number in all rows."""
     products = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_products, a.nnz + a.num_rows, a.indptr, a.indices, b.indptr, products)
     return np.cumsum(products, out=products)
@@ -100,7 +100,7 @@ def _count_rows(
     begin, end = first_row(part, num_parts, products), first_row(part + 1, num_parts, products)
     if begin == end:
         return
-    marks = np.full(num_cols, -1, np.int64)  # the last row that has the column
+    marks = np.full(num_cols, -1, np.int64)  # last row with an entry in each column
     for row in range(begin, end):
         count = np.int64(0)
         for k in range(a_indptr[np.uint64(row)], a_indptr[np.uint64(row + 1)]):
@@ -131,7 +131,7 @@ def _fill_rows(
         return
     sums = np.empty(num_cols, a_data.dtype)
     bits = np.zeros(num_cols // 64 + 1, np.uint64)
-    # The words of `bits` that are not 0, in the order in which each got its first bit.
+    # The words of `bits` that are not 0, in the order of their first marks.
     words = np.empty(num_cols // 64 + 1, np.int64)
     one, six, low_bits = np.uint64(1), np.uint64(6), np.uint64(63)
     for row in range(begin, end):
@@ -168,9 +168,9 @@ def _fill_rows(
 
 @inlined
 def _order(words: Array, num_words: Int) -> tuple[Any, Any, bool]:
-    """Return how to read the words in rising order: the first one, their number, and whether to read them by the list.
+    """Return the way to read words in ascending order: the first word, their number, and whether to use the list.
 
-    Where they lie close together, all words from the first to the last are read, and the list is left as it is.
+    If they are close together, all words from the first to the last are read, and the list is not sorted.
     """
     if num_words == 0:
         return np.int64(0), np.int64(0), False
@@ -199,7 +199,7 @@ def _fill_values(
     begin, end = first_row(part, num_parts, products), first_row(part + 1, num_parts, products)
     if begin == end:
         return
-    places = np.empty(num_cols, np.int64)  # of the columns of the row in `c_data`
+    places = np.empty(num_cols, np.int64)  # position in `c_data` of each column of the row
     for row in range(begin, end):
         for e in range(c_indptr[np.uint64(row)], c_indptr[np.uint64(row + 1)]):
             places[np.uint64(c_indices[np.uint64(e)])] = e

@@ -1,7 +1,7 @@
-"""Rows and entries of a sparse matrix: kept, taken and added up. The contract is in `gsparse.kernels.algebra`.
+"""Selecting, copying, scaling and summing entries and rows. The contract is in `gsparse.kernels.algebra`.
 
-The rows are divided among the threads so that each has about as many entries. A result whose size is not known is
-computed in two passes: the first one counts the entries of each row, the second one copies them.
+The rows are divided among the threads so that all have about as many entries. A result of unknown size is computed in
+two passes: the first counts the entries of each row, the second copies them.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
 from gsparse.kernels.cpu.instructions import prefetch
 from gsparse.kernels.cpu.rows import first_row
 
-# The arrays of a matrix, as the loops take them: indptr, indices, data.
+# The arrays of a matrix: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 
-# The dtype as which values that are only copied are read, by the number of their bytes.
+# From the number of bytes of a value to the dtype as which values that are only copied are read.
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-# The memory of a row is requested this number of rows before the row is copied.
+# A row is prefetched this number of rows before it is copied.
 _AHEAD = 8
 
 
 def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
-    """Repeat each number as often as its row has entries."""
+    """Return the row number of each entry."""
     return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 
 
 def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
-    """Count the entries that each row keeps, then copy them."""
+    """Return the entries where `keep` is true: count those of each row, then copy them."""
     return _selected(csr, _kept, keep)
 
 
 def drop_zeros(device: Device, csr: Csr) -> Csr:
-    """Look for zeros, which are seldom there."""
+    """Return the entries that are not 0. Usually there are no zeros, and nothing is copied."""
     keep = csr.data if csr.dtype == np.bool_ else map_elements(lambda values: values != 0, csr.data)
     return csr if keep.all() else keep_entries(device, csr, keep)
 
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
-    """Count the entries in columns that have a place, then copy them."""
+    """Return the entries in columns that have a new place: count those of each row, then copy them."""
     return replace(_selected(csr, _mapped, places), shape=(csr.num_rows, num_cols))
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
-    """Look at the least and the greatest number."""
+    """Return the indices counted from the start. The smallest and the largest one tell whether all are in range."""
     if not numbers.size:
         return np.zeros(0, np.int64)
     low, high = int(numbers.min()), int(numbers.max())
@@ -64,29 +64,29 @@ def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | Non
 
 
 def count_numbers(device: Device, numbers: Array, size: int) -> Array:
-    """Count them with NumPy."""
+    """Return the number of times that each number occurs."""
     return np.bincount(numbers, minlength=size)
 
 
 def are_in_range(device: Device, numbers: Array, size: int) -> bool:
-    """Look at the least and the greatest number."""
+    """Return whether the smallest and the largest number are in range."""
     return not numbers.size or (int(numbers.min()) >= 0 and int(numbers.max()) < size)
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
-    """Write the places, then look whether each is still there."""
+    """Write the index of each number to its place. If one is overwritten, a number is repeated: return None."""
     places, own = np.full(size, -1, dtype), np.arange(numbers.size, dtype=dtype)
     places[numbers] = own
     return places if np.array_equal(places[numbers], own) else None
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-    """Count the entries of each row on one side of the diagonal, then copy them."""
+    """Return the entries on one side of the diagonal: count those of each row, then copy them."""
     return _selected(csr, _inside, (offset, upper))
 
 
 def _selected(csr: Csr, select: Any, choice: Any) -> Csr:
-    """Return the entries that `_kept`, `_mapped` or `_inside` selects."""
+    """Return the entries that the function `select` selects: `_kept`, `_mapped` or `_inside`."""
     counts, cost = np.zeros(csr.num_rows + 1, np.int64), csr.nnz + csr.num_rows
     run_parts(_count(select), cost, csr.indptr, csr.indices, choice, counts)
     np.cumsum(counts, out=counts)
@@ -97,12 +97,12 @@ def _selected(csr: Csr, select: Any, choice: Any) -> Csr:
 
 
 def _rows(csr: Csr) -> Rows:
-    """Return the arrays of a matrix whose values are only copied, so that loops are compiled once for each size."""
+    """Return the arrays of a matrix, with values as integers of the same size: they are only copied."""
     return csr.indptr, csr.indices, csr.data.view(ITEMS[csr.dtype.itemsize])
 
 
 def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
-    """Copy parts of the arrays."""
+    """Return copies of the rows' parts of the arrays."""
     indptr = csr.indptr[start : start + count + 1]
     begin, end = int(indptr[0]), int(indptr[-1])
     parts = (indptr - indptr.dtype.type(begin), csr.indices[begin:end].copy(), csr.data[begin:end].copy())
@@ -110,7 +110,7 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
 
 
 def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
-    """Copy row by row."""
+    """Return the rows, copied one by one."""
     ends = np.cumsum(np.diff(csr.indptr)[rows], dtype=np.int64)
     nnz = int(ends[-1]) if ends.size else 0
     index = csr.indptr.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
@@ -122,27 +122,27 @@ def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
 
 
 def scale_rows(device: Device, csr: Csr, factors: Array) -> Array:
-    """Multiply row by row."""
+    """Return the products of values and row factors."""
     products = np.empty_like(csr.data)
     run_parts(_scale_rows, csr.nnz + csr.num_rows, csr.indptr, csr.data, factors, products)
     return products
 
 
 def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
-    """Multiply entry by entry."""
+    """Return the products of values and column factors."""
     products = np.empty_like(csr.data)
     run_parts(_scale_columns, csr.nnz, csr.indices, csr.data, factors, products)
     return products
 
 
 def sum_runs(device: Device, data: Array, starts: Array) -> Array:
-    """Let NumPy add up, without its warnings of infinities: SciPy's loops give none."""
+    """Return the sums, computed by NumPy without its warnings, because SciPy's loops do not warn."""
     with np.errstate(all="ignore"):
         return np.add.reduceat(data, starts) if starts.size else data[:0]
 
 
 def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
-    """Look at all entries of the rows that meet the diagonal."""
+    """Return the diagonal, by reading all entries of the rows that it crosses."""
     first, size = max(-offset, 0), csr.diagonal_size(offset)
     diagonal = np.empty(size, csr.dtype) if out is None else out
     diagonal.fill(0)
@@ -150,7 +150,7 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
     return diagonal
 
 
-# Whether an entry is selected, and the column that it gets.
+# Functions that return whether an entry is selected, and its new column.
 
 
 @inlined
@@ -166,12 +166,12 @@ def _mapped(row: int, k: Any, indices: Array, places: Array) -> tuple[Any, Any]:
 
 @inlined
 def _inside(row: int, k: Any, indices: Array, choice: tuple[int, bool]) -> tuple[Any, Any]:
-    """Select a triangle: choice is the offset of its diagonal and whether it is upper."""
+    """Select a triangle. `choice` holds the offset of its diagonal, and whether it is the upper one."""
     distance = np.int64(indices[k]) - row - choice[0]
     return (distance >= 0 if choice[1] else distance <= 0), indices[k]
 
 
-combined: Any = None  # one of these, a global variable of each kernel that `specialized` makes
+combined: Any = None  # one of these functions: a global variable of each kernel that `specialized` returns
 
 
 @specialized

@@ -1,23 +1,19 @@
 """CSR, or blocks, times a dense matrix; the contract is in `gsparse.kernels.contract`.
 
-By rows
--------
-A part owns consecutive rows, about the same number of entries plus rows for each part (`first_row`), and all columns of
-these rows. A row of X is gathered for each entry. Blocks are in `spmm_bsr.py`.
+By rows ------- A part owns consecutive rows with all their columns; parts have about the same number of entries plus
+rows (`first_row`). For each entry, a row of X is gathered. Blocks are in `spmm_bsr.py`.
 
-By columns
-----------
-If an X that is much larger than the result Y does not fit the caches, most of these rows of X come from memory, and
-again for each entry of the same column. If the matrix is also given by columns, as the arrays of its transpose, this
-product reads X once, in order, and adds to rows of Y, which do fit::
+By columns ---------- If X is much larger than the result Y and does not fit the caches, most of these rows of X come
+from memory, again for each entry of the same column. If the matrix is also given by columns, as the arrays of its
+transpose, this product reads X once, in order, and adds to rows of Y, which do fit::
 
     column j of the matrix        row j of X                 rows of a copy of Y
       rows    2   5   9           x_j ................       y_2 += a * x_j,  y_5 += b * x_j,  y_9 += c * x_j
       values  a   b   c
 
-The columns are divided into ranges, one for each thread that may be used. Each range has its own copy of Y, and the
-copies are added up in their order. So the bits of the result depend on `gsparse.get_num_threads`, but not on the number
-of threads that take part.
+The columns are divided into ranges, one for each thread. Each range has its own copy of Y, and the copies are added in
+their order. So the bits of the result depend on `gsparse.get_num_threads`, but not on the number of threads that
+actually take part.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from gsparse.kernels.cpu.spmm_bsr import multiply_blocks
 from gsparse.kernels.cpu.vectors import LANES
 from gsparse.kernels.set_up import Survey
 
-# Products with several columns read blocks, and CSR with values as they are.
+# Products with several columns read blocks (BSR), and CSR with unencoded values.
 FORMATS: tuple[str, ...] = ("bsr",)
 READS_HALVES = False
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
@@ -63,19 +59,20 @@ _MIN_ROW_COLUMNS = 16
 #     in strips         1.0    1.2    1.6    5.8     26
 #     SciPy             1.1    1.4    2.1    9.4     38
 _STRIP_COLUMNS = 8
-# Up to this many columns of a product with CSR are not copied.
+# Up to this many columns of a product with CSR are multiplied without a copy.
 _FEW_COLUMNS = 2
 
-# A smaller X stays in the caches of a core, and its rows are gathered faster than rows of Y are changed.
+# An X of fewer bytes stays in the caches of a core. Then gathering its rows is faster than updating rows of Y.
 _CACHE_BYTES = 4 << 20
-# A thread has a copy of the result of `transposed_product` if it has at least this many entries for each element of it.
+# In `transposed_product`, each thread has a copy of the result if it has at least this many entries per element of the
+# result.
 _ENTRIES_PER_SUM = 4
-# X must have at least this many times the bytes of all copies of Y.
+# X must have at least this factor times the bytes of all copies of Y.
 _RATIO = 2
 
 
 class PanelProduct(NamedTuple):
-    """A CSR matrix and the columns that it is multiplied with, as loops take them; `conjugate` is True or None."""
+    """A CSR matrix, X and Y, and the factors of a product; `conjugate` is True or None."""
 
     indptr: Array
     indices: Array
@@ -95,7 +92,7 @@ def csr_spmm(
     survey: Survey,
     transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Multiply columns of any strides. Each has the bits of `csr_scalar`, unless `transpose` is read instead."""
+    """Multiply columns of any strides. Columns have the bits of `csr_scalar`, unless `transpose` is read instead."""
     if isinstance(matrix, Bsr):
         return partial(_multiply, partial(multiply_blocks, matrix), 0)
     assert isinstance(matrix, Csr)
@@ -105,7 +102,7 @@ def csr_spmm(
 def _multiply(
     multiply_strip: MultiplyColumns, few: int, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
 ) -> None:
-    """Multiply all columns at once if they are at most `few`, or contiguous within a row, and otherwise in strips."""
+    """Multiply all columns at once if there are at most `few`, or if rows of x are contiguous; otherwise in strips."""
     num_columns = x.shape[1]
     if num_columns <= few or x.strides[1] == x.itemsize:
         multiply_strip(x, y, alpha, beta, conjugate)
@@ -147,7 +144,7 @@ def _copy_rows(part: int, num_parts: int, source: Array, target: Array) -> None:
 
 @partial(compiled, allocates=True)
 def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Add each entry to the sums of all columns of its row, which are in memory."""
+    """Add each entry to the sums of all columns of its row. The sums are in memory."""
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
     zero = y.dtype.type(0)
@@ -165,7 +162,7 @@ def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
 
 @compiled
 def _csr_spmm_tiles(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Sum eight columns of a row at a time in registers, then four, two and one."""
+    """Sum eight columns of a row at a time in registers; then four, two and one."""
     product = PanelProduct(*product)
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
@@ -244,7 +241,7 @@ def _columns_of_2(zero: Any, begin: Int, end: Int, column: Int, product: PanelPr
 
 
 class ColumnPanel(NamedTuple):
-    """The transposed arrays, X, and the copies of Y, as loops take them; `conjugate` is True or None."""
+    """The transposed matrix, X, and the copies of Y; `conjugate` is True or None."""
 
     indptr: Array
     indices: Array
@@ -255,7 +252,7 @@ class ColumnPanel(NamedTuple):
 
 
 def num_copies(x: Array, y: Array) -> int:
-    """Return the number of copies of Y for a product that is read by columns, or 0 if gathering is faster.
+    """Return the number of copies of Y for a product by columns, or 0 if a product by rows is faster.
 
     The rows of `x` must be contiguous.
     """
@@ -267,7 +264,7 @@ def num_copies(x: Array, y: Array) -> int:
 def multiply_by_columns(
     transpose: Csr, number: int, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
 ) -> None:
-    """Compute Y = alpha·A·X + beta·Y with the transpose of A and this number of copies of Y."""
+    """Compute Y = alpha·A·X + beta·Y from the transpose of A, with `number` copies of Y."""
     copies = np.empty((number, *y.shape), y.dtype)
     conjugates = True if conjugate and transpose.dtype.kind == "c" else None
     cost = (transpose.indices.size + x.shape[0]) * x.shape[1]
@@ -276,7 +273,7 @@ def multiply_by_columns(
 
 
 def transposed_product(csr: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Add each row of the matrix to the result, as SciPy does, with a copy of it for each thread."""
+    """Add multiples of each row of the matrix to the result, as SciPy does, with one copy of it per thread."""
     if x.ndim == 1:
         x, y = x[:, np.newaxis], y[:, np.newaxis]
     copies = min(get_num_threads(), csr.nnz // (_ENTRIES_PER_SUM * max(csr.num_cols, 1)))
@@ -308,7 +305,7 @@ def _add_columns(part: int, num_parts: int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_column(j: Int, copy: Int, panel: ColumnPanel) -> None:
-    """Add multiples of the only element of row j of X."""
+    """Add multiples of row j of X, which has one element, to rows of a copy of Y."""
     sums, zero = panel.copies[np.uint64(copy)], panel.copies.dtype.type(0)
     element = panel.x[np.uint64(j), np.uint64(0)]
     for k in range(panel.indptr[np.uint64(j)], panel.indptr[np.uint64(j + 1)]):
@@ -318,7 +315,7 @@ def _add_column(j: Int, copy: Int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_lanes(j: Int, copy: Int, column: Int, panel: ColumnPanel) -> None:
-    """Add multiples of `LANES` elements of row j of X."""
+    """Add multiples of `LANES` elements of row j of X to rows of a copy of Y."""
     sums, place, zero = panel.copies[np.uint64(copy)], np.uint64(column), panel.copies.dtype.type(0)
     element = load(panel.x[np.uint64(j)], place, zero)
     for k in range(panel.indptr[np.uint64(j)], panel.indptr[np.uint64(j + 1)]):
@@ -329,7 +326,7 @@ def _add_lanes(j: Int, copy: Int, column: Int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_first(j: Int, copy: Int, column: Int, count: Int, panel: ColumnPanel) -> None:
-    """Add multiples of the last elements of row j of X, fewer than `LANES`."""
+    """Add multiples of the last elements of row j of X, fewer than `LANES`, to rows of a copy of Y."""
     sums, place, zero = panel.copies[np.uint64(copy)], np.uint64(column), panel.copies.dtype.type(0)
     number = np.uint64(count)
     element = load_first(panel.x[np.uint64(j)], place, number, zero)
@@ -341,7 +338,7 @@ def _add_first(j: Int, copy: Int, column: Int, count: Int, panel: ColumnPanel) -
 
 @compiled
 def _write_sums(part: int, num_parts: int, copies: Array, y: Array, alpha: Any, beta: Any) -> None:
-    """Add up the copies of rows of Y."""
+    """Sum the copies of Y, and write the rows of Y."""
     num_copies, num_rows, num_columns = copies.shape
     for row in range(part * num_rows // num_parts, (part + 1) * num_rows // num_parts):
         for column in range(num_columns):

@@ -1,8 +1,8 @@
 """Products of square blocks (BSR) with several dense columns; the contract is in `gsparse.kernels.contract`.
 
-A part owns consecutive block rows, about the same number of blocks plus block rows for each part (`first_row`), and all
-columns of these rows. `LANES` columns of X are side by side in a vector register (`gsparse.kernels.cpu.lanes`). Each
-row of X that is loaded is multiplied by the elements of two to four rows of a block::
+A part owns consecutive block rows with all their columns; parts have about the same number of blocks plus block rows
+(`first_row`). `LANES` columns of X are side by side in a vector register (`gsparse.kernels.cpu.lanes`). Each row of X
+that is loaded is multiplied by the elements of two to four rows of a block::
 
     block        rows of X, 8 columns          sums of 8 columns, in registers
 
@@ -30,7 +30,7 @@ from gsparse.kernels.cpu.vectors import LANES
 
 
 class BlockPanel(NamedTuple):
-    """A matrix of blocks and the columns that it is multiplied with, as loops take them."""
+    """A matrix of square blocks, X and Y, and the factors of a product."""
 
     size: int
     offsets: Array
@@ -42,7 +42,7 @@ class BlockPanel(NamedTuple):
 
 
 def multiply_blocks(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Multiply columns that are contiguous within each row of `x`; `y` may have any strides."""
+    """Multiply an `x` whose rows are contiguous; `y` may have any strides."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     cost = (matrix.num_stored + y.shape[0]) * x.shape[1]
     panel = matrix.blocksize[0], matrix.slices.slice_offsets, entries, x
@@ -64,7 +64,7 @@ def _write_rows(part: int, num_parts: int, result: Array, y: Array, alpha: Any, 
 
 @compiled
 def _multiply_blocks(part: int, num_parts: int, panel: BlockPanel) -> None:
-    """Compute the rows of a block row four, three or two at a time, each time for `LANES` columns."""
+    """Sum the rows of each block row four, three or two at a time, for `LANES` columns at a time."""
     panel = BlockPanel(*panel)
     size, offsets, x, y, alpha, beta = panel.size, panel.offsets, panel.x, panel.y, panel.alpha, panel.beta
     num_columns = x.shape[1]

@@ -1,20 +1,20 @@
 """Products of a matrix and a vector; the contract is in `gsparse.kernels.contract`.
 
-Each kernel is a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function that runs all parts on the
-threads. A part owns consecutive rows (block rows, slices), about the same number of entries plus rows for each part
-(`first_row`); in ELLPACK, the same number of runs of rows. How a row is summed does not depend on the part that it
+Each product has a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function that runs all parts on
+the threads. A part owns consecutive rows (block rows, slices), with about the same number of entries plus rows as other
+parts (`first_row`); in ELLPACK, with the same number of runs. How a row is summed does not depend on the part that it
 belongs to, so the number of threads does not change a bit of the result. Row patterns are in `spmv_pattern.py`.
 
-ELLPACK, blocked ELLPACK and row lanes add run after run of positions to the sums of as many rows, which are kept in
-vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`, and no column is
+ELLPACK, blocked ELLPACK and row lanes add one run of positions after the other to the sums of a run of rows, which are
+in vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`, and no column is
 frequent. With blocks (BSR), the rows of a block are side by side in a vector register: each column of a block is
 multiplied by one element of x. Each row except a long one is summed in the order of its entries, and padding adds
 nothing, so the bits are those of `csr_scalar`.
 
-A long row (`gsparse.formats.LongRows`), which is kept out of slices, is cut into chunks of a fixed number of entries. A
-part of a product owns a contiguous share of all chunks, whichever rows they belong to, and stores the sum of each
-chunk. After all parts have finished, a second loop adds up the chunks of each row in their order; there a part owns
-whole long rows. So no bit depends on the number of parts.
+A long row (`gsparse.formats.LongRows`) is not stored in slices, but cut into chunks of a fixed number of entries. A
+part of a product owns a contiguous share of the chunks of all long rows, and stores the sum of each chunk. After all
+parts have finished, a second loop adds up the chunks of each row in their order; there a part owns whole long rows. So
+no bit depends on the number of parts.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.vectors import LANES
 
 # ELLPACK is read a few columns at a time over a stretch of rows, whose sums stay in the first-level cache. Reading all
-# columns at once takes more streams than the hardware prefetches and, at a stride of whole pages, more than that cache
-# holds. One thread, 7-point 100**3 and 27-point 64**3, ms: all columns of a run 6.8, 19.6; 4 columns of 8 runs 7.2,
-# 6.9; 4 columns of 32 runs 6.5, 5.7; 2 columns of 32 runs 8.2, 6.9; 8 columns of 32 runs 7.4, 7.8.
+# columns at once needs more streams than the hardware prefetches. At a stride of whole pages, it also needs more than
+# that cache holds. Milliseconds on one thread for 7-point 100**3 and 27-point 64**3: all columns of a run 6.8, 19.6; 4
+# columns of 8 runs 7.2, 6.9; 4 columns of 32 runs 6.5, 5.7; 2 columns of 32 runs 8.2, 6.9; 8 columns of 32 runs 7.4,
+# 7.8.
 _STRETCH_RUNS = 32
 _STRETCH_COLUMNS = 4
 
@@ -67,13 +68,13 @@ _NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
 
 
 def csr_scalar(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """CSR, each row summed one entry after the other, as SciPy does, with the same bits."""
+    """CSR: sum the entries of each row one after the other, as SciPy does, with the same bits."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     run_parts(_csr_scalar, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
 
 
 def csr_vector(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """CSR, each row summed in eight partial sums: a long row then does not wait for one addition at a time."""
+    """CSR: sum each row in eight partial sums, so that additions of a long row need not wait for each other."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     run_parts(_csr_vector, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
 
@@ -86,8 +87,9 @@ def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, argu
         return
     position, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
     total = arguments.y.dtype.type(0)
-    # This is one loop over entries and rows. LLVM would unroll a loop over the entries of one row and add a loop for
-    # the remaining entries; a short row would then pay for two mispredicted branches: 3 to 12 % on graphs and circuits.
+    # One loop runs over entries and rows. For a separate loop over a row's entries, LLVM would generate an unrolled
+    # loop and one for the remaining entries. A short row would then cost two mispredicted branches: 3 to 12 % on graphs
+    # and circuits.
     while True:
         if position < end:
             total = add_entry(total, position, entries, arguments.x)
@@ -114,14 +116,14 @@ def _csr_vector(part: int, num_parts: int, indptr: Array, entries: Entries, argu
 
 
 def ellpack(matrix: Ellpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """ELLPACK, the rows of a run side by side."""
+    """ELLPACK: sum the rows of a run in vector registers."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     cost = matrix.num_stored + y.size
     run_parts(_ellpack, cost, matrix.width, matrix.pitch, entries, (x, y, alpha, beta))
 
 
 def blocked_ellpack(matrix: BlockedEllpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Blocked ELLPACK, slice by slice in the order in which they are stored; long rows in chunks."""
+    """Blocked ELLPACK: sum one slice after the other in the stored order, and long rows in chunks."""
     slices, entries = matrix.slices, entries_of(matrix.columns, matrix.values, conjugate)
     cost = matrix.num_stored + y.size
     chunks = chunks_of(slices.long_rows, y.dtype)
@@ -169,7 +171,7 @@ def _blocked_ellpack(
     entries: Entries,
     arguments: Arguments,
 ) -> None:
-    """Multiply slices; slice s has the rows ``rows[s * RUN : (s + 1) * RUN]``, or without `rows` those numbers."""
+    """Multiply slices. Slice s has rows ``rows[s * RUN : (s + 1) * RUN]``; ``rows[i]`` is i if `rows` is None."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -190,7 +192,7 @@ def _blocked_ellpack(
 
 
 def bsr(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """BSR, block by block, the rows of a block side by side."""
+    """BSR: sum block rows in vector registers, one block after the other."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     rows, columns = matrix.blocksize
     cost, offsets = matrix.num_stored + y.size, matrix.slices.slice_offsets
@@ -202,7 +204,7 @@ def bsr(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool)
 def _bsr(
     part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
-    """Load whole registers: the lanes past the last row of a block hold other values, and their sums are not stored."""
+    """Load complete registers. Lanes past the last row of a block contain other values; their sums are not stored."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -223,7 +225,7 @@ def _bsr(
 def _bsr_of_few_rows(
     part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
-    """Sum the rows of blocks with one row or two; with one row, the second sum is not used."""
+    """Sum the rows of blocks with one or two rows. With one row, the second sum is not used."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     values, table, conjugate = entries.values, entries.table, entries.conjugate
@@ -246,7 +248,7 @@ def _bsr_of_few_rows(
 
 
 class Chunks(NamedTuple):
-    """The chunks of long rows, as loops read them: the arrays of `LongRows`, and room for the sum of each chunk."""
+    """The chunks of long rows: the arrays of `LongRows`, and an array for the sum of each chunk."""
 
     begins: Array
     ends: Array
@@ -257,9 +259,9 @@ class Chunks(NamedTuple):
 
 
 def chunks_of(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
-    """Return the fields of `Chunks` as a plain tuple, of the same types where there are no long rows.
+    """Return the fields of `Chunks` as a plain tuple, of the same types even if there are no long rows.
 
-    The room for the sums is new for each product: the same matrix may be multiplied in two threads at once.
+    The array for sums is new for each product, because two threads may multiply the same matrix at once.
     """
     if long_rows is None:
         return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, np.empty(0, dtype)
@@ -279,7 +281,7 @@ def sum_chunks(part: int, num_parts: int, chunks: Chunks, entries: Entries, x: A
 
 
 def write_long_rows(long_rows: LongRows | None, chunk_sums: Array, y: Array, alpha: Any, beta: Any) -> None:
-    """Add up the chunks of each long row, once all of them have been summed."""
+    """Add the sums of the chunks of each long row, and write the rows."""
     if long_rows is not None:
         chunks = (long_rows.rows, long_rows.first_chunk, chunk_sums)
         run_parts(_write_long_rows, chunk_sums.size, chunks, y, alpha, beta)
@@ -298,14 +300,14 @@ def _write_long_rows(
 
 
 def row_lanes(matrix: RowLanes, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Row lanes, slice by slice: on a CPU these are the slices of blocked ELLPACK, without long rows."""
+    """Row lanes: sum one slice after the other. On a CPU they are the slices of blocked ELLPACK, without long rows."""
     slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
     cost, layout = matrix.num_stored + y.size, (slices.rare_offsets, slices.rows, chunks_of(None, y.dtype))
     run_parts(_blocked_ellpack, cost, *layout, entries, (x, y, alpha, beta))
 
 
 def _bound(kernel: Callable[..., None]) -> BindProduct:
-    """Turn ``kernel(matrix, x, y, alpha, beta, conjugate)`` into a `BindProduct`; the CPU needs no launch."""
+    """Return a `BindProduct` for ``kernel(matrix, x, y, alpha, beta, conjugate)``. The CPU ignores the launch."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
         def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
@@ -319,7 +321,7 @@ def _bound(kernel: Callable[..., None]) -> BindProduct:
     return bind
 
 
-# The products by the names of the formats. Every schedule of CSR gives all threads about the same number of entries.
+# From the name of each format to its product. For all CSR formats, threads get about the same number of entries.
 PRODUCTS = {
     kernel.__name__: _bound(kernel)
     for kernel in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)

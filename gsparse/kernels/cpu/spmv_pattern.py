@@ -4,8 +4,8 @@ Consecutive rows that follow the same pattern read consecutive elements of `x` f
 read and nothing is gathered. Up to a run of such rows is summed at a time, in vector registers; each row is summed in
 the order of its entries, so the bits are those of `csr_scalar`.
 
-A part owns consecutive rows, the same number for each part. Where values differ from row to row and are stored in
-slices, it owns consecutive slices, the same number for each part.
+Parts own the same number of consecutive rows. If values differ from row to row, and so are stored in slices, parts own
+the same number of consecutive slices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gsparse.kernels.cpu.vectors import LANES
 
 
 class RowPatterns(NamedTuple):
-    """The pattern of each row, and the entries of pattern p: positions ``indptr[p]`` to ``indptr[p + 1]``."""
+    """The pattern code of each row. The entries of pattern p are at positions ``indptr[p]`` to ``indptr[p + 1]``."""
 
     codes: Array
     indptr: Array
@@ -33,7 +33,7 @@ class RowPatterns(NamedTuple):
 
 
 class StoredValues(NamedTuple):
-    """Encoded values, as loops read them (`gsparse.kernels.cpu.entries`)."""
+    """Encoded values (`gsparse.kernels.cpu.entries`)."""
 
     codes: Array | None
     table: Array | None
@@ -41,7 +41,7 @@ class StoredValues(NamedTuple):
 
 
 def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Row patterns, consecutive rows of one pattern at a time."""
+    """Row patterns: sum consecutive rows of one pattern together."""
     conjugates = True if conjugate and matrix.dtype.kind == "c" else None
     cost = matrix.nnz + y.size
     patterns, arguments = (matrix.codes, matrix.pattern_indptr, matrix.offsets), (x, y, alpha, beta)
@@ -54,7 +54,7 @@ def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, c
 
 @inlined
 def _end_of_stretch(codes: Array, row: int, limit: int) -> int:
-    """Return the end of the consecutive rows, beginning with `row`, that follow one pattern; at most `limit`."""
+    """Return the end of the consecutive rows from `row` on that have the same pattern; at most `limit`."""
     code = codes[np.uint64(row)]
     row += 1
     while row + LANES <= limit and codes[np.uint64(row)] == code and same_as_first(codes, np.uint64(row)):
@@ -73,7 +73,7 @@ def _groups(rows: Any) -> tuple[Any, Any, Any]:
 
 @inlined
 def _add_rows(sums: Run, values: Run, x: Array, source: Any, groups: tuple[Any, Any, Any], zero: Any) -> Run:
-    """Add one entry to each of more than `LANES` rows; row i of them reads ``x[source + i]``."""
+    """Add one entry to each of more than `LANES` rows. The i-th of these rows reads ``x[source + i]``."""
     a, b, c, d = sums
     t, u, v, w = values
     q, r, s = groups
@@ -86,7 +86,7 @@ def _add_rows(sums: Run, values: Run, x: Array, source: Any, groups: tuple[Any, 
 
 @inlined
 def _run_of_values(stored: StoredValues, k: Any, groups: tuple[Any, Any, Any], zero: Any) -> Run:
-    """Return the values of more than `LANES` positions from `k` on; `groups` as `_groups` returns it."""
+    """Return the values of more than `LANES` positions from `k` on. `groups` is the result of `_groups`."""
     codes, table, conjugate = stored
     q, r, s = groups
     return (
@@ -145,9 +145,9 @@ def _varying_rows(
     stored: StoredValues,
     arguments: Arguments,
 ) -> None:
-    # Rows are taken within one slice, whose values are then read in the order in which they are stored. Eight rows at a
+    # Rows are taken from one slice at a time, whose values are then read in the stored order. With eight rows at a
     # time, each group of lanes would read every fourth cache line, which the hardware does not prefetch (27-point
-    # 64**3, one thread: 6.1 ms against 3.2 ms).
+    # 64**3, one thread: 6.1 ms instead of 3.2 ms).
     codes, pattern_indptr, offsets = patterns
     value_codes, table, conjugate = stored
     x, y, alpha, beta = arguments

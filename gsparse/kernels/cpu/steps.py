@@ -1,8 +1,8 @@
-"""Passes of solvers as numba loops, and numbers that look random.
+"""Passes of solvers as numba loops, and pseudorandom numbers.
 
 The contract and the language of steps are in `gsparse.kernels.steps`. The source of a program's steps is written to a
 file in the user's cache directory, because numba caches the compiled code of functions only if they come from a file
-that exists. A part of a pass owns consecutive chunks of elements, the same number for each part.
+that exists. The parts of a pass own the same number of consecutive chunks of elements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
-# Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.
+# Number of elements of a chunk. Each chunk has its own sums, so that results do not depend on the number of threads.
 _CHUNK = 4096
 
 _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
@@ -52,12 +52,12 @@ def totals(partials, sums):
         sums[s, 0] = total(partials[s])
 '''
 
-# Odd numbers whose multiples, modulo 2³², have bits that look random (Knuth; the finalizer of MurmurHash3).
+# Odd numbers whose multiples modulo 2³² have pseudorandom bits (Knuth; the finalizer of MurmurHash3).
 MULTIPLIERS = (2654435761, 0x85EBCA6B)
 
 
 class _Writer(ast.NodeTransformer):
-    """Rewrites an expression of a step in the names and functions that the generated source uses."""
+    """Rewrites an expression of a step with the names and functions of the generated source."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
@@ -90,7 +90,7 @@ def _write(value: ast.expr, names: Mapping[str, str]) -> str:
 
 @cache
 def step_source(program: Program) -> str:
-    """Return the source of all steps of a program: for each one its pass over a part, and what follows the sums."""
+    """Return the source of all steps of a program: for each step, its pass over a part, and its `after`."""
     return _HEAD + "".join(_functions(program, step) for step in program.steps)
 
 
@@ -154,7 +154,7 @@ def _after(program: Program, step: Step) -> str:
 
 @cache
 def _module(program: Program) -> Any:
-    """Write the loops of a program to a file, and run it as a module."""
+    """Write the loops of a program to a file, and return them as a module."""
     source = step_source(program)
     name = f"gsparse_{program.name}_{sha256(source.encode()).hexdigest()[:16]}"
     module = sys.modules[name] = ModuleType(name)
@@ -163,7 +163,7 @@ def _module(program: Program) -> Any:
 
 
 def _written(name: str, source: str) -> str:
-    """Write a file to the cache directory, and return its path, or that of no file if the directory is unwritable."""
+    """Write a file to the cache directory, and return its path; a made-up name if the directory is not writable."""
     try:
         return str(_write_once(make_private(cache_folder() / "steps") / name, source))
     except OSError as error:
@@ -172,7 +172,7 @@ def _written(name: str, source: str) -> str:
 
 
 def _write_once(path: Path, source: str) -> Path:
-    """Write a file unless it exists; another process may write the same file at the same time."""
+    """Write a file unless it exists. Another process may write the same file at the same time."""
     if not path.exists() or path.read_text("utf-8") != source:
         with replacing(path) as file:
             file.write(source.encode())
@@ -180,7 +180,7 @@ def _write_once(path: Path, source: str) -> Path:
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
-    """Return at once, because numba compiles a loop when it is first called."""
+    """Do nothing, because numba compiles a loop when it is first called."""
 
 
 def bind_step(
@@ -190,13 +190,13 @@ def bind_step(
     vectors: Mapping[str, Array],
     state: StepState,
 ) -> Call:
-    """Bind a pass to its arrays."""
+    """Return a call that runs a step for all right-hand sides."""
     module, names = _module(program), program.vectors_of(step)
     pass_over, after = getattr(module, f"pass_{step.name}"), getattr(module, f"after_{step.name}")
     num_sums, columns = len(step.targets("sums")), state.columns
     size = vectors[names[0]].size // columns if names else 0
     partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)
-    # Over ranks, the sums of all columns are added up at once, and then take the place of those of the chunks.
+    # Over ranks, `reduce` sums those of all columns at once. The results replace the partial sums.
     reduce = state.reduce if num_sums else None
     sums = device.empty((columns, num_sums, 1), state.cells.dtype)
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
@@ -231,12 +231,12 @@ def bind_iterations(
     state: StepState,
     turns: int,
 ) -> Call | None:
-    """Return None: on a CPU, nothing is gained by it."""
+    """Return None: a CPU would gain nothing from it."""
     return None
 
 
 def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-    """Return an array for partial sums, and a call that adds them up into the cell that later steps read."""
+    """Return an array for partial sums, and a call that adds them and stores the sum in the cell `name`."""
     dots = device.empty(num_dots, state.cells.dtype)
     place = state.program.cells[name]
     total = state.cells[place : place + 1]
@@ -250,7 +250,7 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
 
 
 def fill_hashes(device: Device, out: Array, offset: int) -> None:
-    """Hash all numbers at once."""
+    """Write the hashes of all elements with NumPy."""
     hashes = np.arange(1, out.size + 1, dtype=np.uint32)
     hashes += np.uint32(offset % 2**32)
     for multiplier in MULTIPLIERS:

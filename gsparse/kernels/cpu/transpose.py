@@ -17,19 +17,19 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
-# A team has at least this number of entries, and at least as many as there are columns, because it keeps a count for
-# each column.
+# A team has at least this many entries, and at least as many as there are columns, because it counts entries per
+# column.
 _SMALLEST_TEAM = 2**16
 _MOST_TEAMS = 16
-# The shares of the rows in which entries are compared with their mirror images.
+# Number of shares of rows in which entries are compared with their mirror images.
 _SHARES = 64
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Return the transpose. The columns of a row of the result are in the order of the rows that they come from.
+    """Return the transpose. Entries of a row of the result are in the order of the rows from which they come.
 
-    Each of a few teams owns consecutive rows, and counts its entries in each column. These counts determine where the
-    entries of a team begin in each column, so that the teams place their entries independently of each other.
+    Each of a few teams owns consecutive rows, and counts its entries in each column. The counts determine where the
+    entries of each team begin in each column, so that teams can write their entries independently.
     """
     teams = max(1, min(get_num_threads(), csr.nnz // max(csr.num_cols, _SMALLEST_TEAM), _MOST_TEAMS))
     index, (num_rows, num_cols) = csr.indices.dtype, csr.shape
@@ -45,20 +45,20 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
 
 
 def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
-    """Let NumPy sort."""
+    """Return the order of the keys, by NumPy's stable sort."""
     order = np.argsort(keys, kind="stable")
     return order if numbers is None else numbers[order]
 
 
 def order_by_row(device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:
-    """Let NumPy sort and count."""
+    """Return the order of the entries and the row pointers, by NumPy's stable sort and count."""
     indptr = np.zeros(num_rows + 1, rows.dtype)
     np.cumsum(np.bincount(rows, minlength=num_rows)[:num_rows], out=indptr[1:])
     return np.argsort(rows, kind="stable"), indptr
 
 
 def is_symmetric(device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
-    """Search for the mirror image of each entry below the diagonal, and stop at the first one that differs."""
+    """Search the mirror image of each entry below the diagonal, and stop at the first one that differs."""
     differs, balances = np.zeros(1, np.bool_), np.zeros(_SHARES, np.int64)
     run_parts(
         _compare_mirrored, csr.nnz + csr.num_rows, csr.indptr, csr.indices, csr.data, hermitian, differs, balances
@@ -74,9 +74,9 @@ def _adjoint(device: Device, csr: Csr, hermitian: bool) -> Csr:
 
 
 def _is_near(csr: Csr, other: Csr, tolerance: float) -> bool:
-    """Return whether two matrices differ by at most `tolerance` times the largest magnitude of each row of `csr`."""
+    """Return whether two matrices differ by at most `tolerance` times the largest magnitude in each row of `csr`."""
     one, two = (sp.csr_array((part.data, part.indices, part.indptr), shape=part.shape) for part in (csr, other))
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, which fails the comparison
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, for which the comparison is false
         difference = sp.csr_array(one - two)
     allowed, filled = np.zeros(csr.num_rows), np.flatnonzero(np.diff(csr.indptr))
     if filled.size:
@@ -85,7 +85,7 @@ def _is_near(csr: Csr, other: Csr, tolerance: float) -> bool:
 
 
 def _sizes(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return magnitudes; that of a complex number is the larger one of its two parts, which cannot overflow."""
+    """Return magnitudes. For a complex number, this is the larger of its two parts, which cannot overflow."""
     sizes: npt.NDArray[np.float64] = np.maximum(np.abs(values.real), np.abs(values.imag)).astype(np.float64)
     return sizes
 
@@ -104,9 +104,9 @@ def _compare_mirrored(
     differs: Array,
     balances: Array,
 ) -> None:
-    """Compare entries below the diagonal with their mirror images, until a thread finds one that differs.
+    """Compare entries below the diagonal with their mirror images, until a thread finds a difference.
 
-    Above the diagonal, each share counts the entries that it has in excess of those below.
+    Each share also counts its entries above the diagonal minus its entries below it.
     """
     for share in range(part, balances.size, num_parts):
         balance = 0
@@ -143,7 +143,7 @@ def _count_columns(part: int, num_parts: int, indptr: Array, indices: Array, cou
 
 @jitted
 def _place_teams(counts: Array, indptr: Array) -> None:
-    """Replace each count by the place of the first entry that it counted, column by column and team by team."""
+    """Replace each count by the position of its first entry in the result, by column and then by team."""
     place = indptr[0]
     for column in range(counts.shape[1]):
         for team in range(counts.shape[0]):
@@ -157,7 +157,7 @@ def _place_teams(counts: Array, indptr: Array) -> None:
 def _place_entries(
     part: int, num_parts: int, places: Array, rows: tuple[Array, Array, Array], transposed: tuple[Array, Array]
 ) -> None:
-    """Write the entries of each team to the places of its columns, which are counted up."""
+    """Write the entries of each team to the result. `places` holds the next position of each team in each column."""
     num_teams = places.shape[0]
     indptr, indices, data = rows
     new_indices, new_data = transposed

@@ -2,8 +2,8 @@
 
 The contract is in `gsparse.kernels.contract`. The calling thread computes all rows of factors in order: most levels
 have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
-(`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All threads also share diagonal
-blocks: a part owns consecutive ones.
+(`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All threads also share the work on
+diagonal blocks: a part owns consecutive blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gsparse.kernels.steps import Call
 
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
-    """Copy each block to dense rows, and invert it there."""
+    """Return the inverses of the diagonal blocks: copy each block to a dense array, and invert it in place."""
     num_blocks = -(-csr.num_rows // size)
     inverses, is_regular = np.zeros((num_blocks, size, size), csr.dtype), np.zeros(num_blocks, np.uint8)
     matrix, cost = (csr.indptr, csr.indices, csr.data), num_blocks * size**2 * (size + 1)
@@ -40,7 +40,7 @@ def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest
 def bind_block_step(
     device: Device, weights: Array, omega: float, b: Array, x: Array, r: Array, columns: int, start: str, copies: bool
 ) -> Call:
-    """Bind a loop over the blocks for each right-hand side."""
+    """Return a call that loops over the blocks, for each right-hand side."""
     factor, size = weights.dtype.type(omega), weights.shape[1]
     vectors = list(zip(*(vector.reshape(columns, -1) for vector in (b, x, r)), strict=True))
     options = start != FROM_ZERO, copies
@@ -57,7 +57,7 @@ def bind_block_step(
 def _invert(
     part: int, num_parts: int, matrix: Rows, fills: bool, largest_error: float, inverses: Array, is_regular: Array
 ) -> None:
-    """Invert by Gauss-Jordan elimination with partial pivoting, and compare the product with the identity."""
+    """Invert blocks by Gauss-Jordan elimination with partial pivoting, and compare the product with the identity."""
     num_blocks, size, _ = inverses.shape
     dense, exchanged = np.empty((size, size), inverses.dtype), np.empty(size, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -72,7 +72,7 @@ def _invert(
 
 @inlined
 def _copy_block(begin: int, matrix: Rows, fills: bool, dense: Array) -> None:
-    """Copy a diagonal block; rows that are empty, or past the end of the matrix, become those of the identity."""
+    """Copy a diagonal block. Rows past the matrix's end, and empty rows if `fills`, become rows of the identity."""
     indptr, indices, data = matrix
     size, num_rows = dense.shape[0], indptr.size - 1
     for i in range(size):
@@ -89,7 +89,7 @@ def _copy_block(begin: int, matrix: Rows, fills: bool, dense: Array) -> None:
 
 @inlined
 def invert(matrix: Array, exchanged: Array) -> None:
-    """Invert a matrix in place. A zero pivot makes elements infinite or NaN."""
+    """Invert a matrix in place. If a pivot is zero, elements become infinite or NaN. `exchanged` is a work array."""
     size = matrix.shape[0]
     for k in range(size):
         pivot = k
@@ -123,7 +123,7 @@ def invert(matrix: Array, exchanged: Array) -> None:
 
 @inlined
 def _extent(value: Any) -> Any:
-    """Return the larger one of the magnitudes of the real and the imaginary part."""
+    """Return the larger magnitude of the real and the imaginary part."""
     return max(abs(value.real), abs(value.imag))
 
 
@@ -141,7 +141,7 @@ def _relax(
     num_blocks, size, _ = weights.shape
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
         begin = np.uint64(block * size)
-        count = np.uint64(min(size, x.size - block * size))  # The last block may have fewer rows.
+        count = np.uint64(min(size, x.size - block * size))  # the last block may have fewer rows
         for i in range(count):
             total = x.dtype.type(0)
             for j in range(count):
@@ -156,12 +156,12 @@ def _relax(
                 r[begin + i] = b[begin + i]
 
 
-# One thread solves triangular factors, row after row.
+# One thread solves with triangular factors, row by row.
 NEEDS_LEVELS = False
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
-    """Sort rows by level, in one pass over the entries and two over the rows."""
+    """Return the rows sorted by level, in one pass over the entries and two passes over the rows."""
     return Levels(*_order_levels(csr.indptr, csr.indices, upper))
 
 
@@ -190,7 +190,7 @@ def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
-    """Factorize in place, row after row; `levels` is not used."""
+    """Factorize in place, row by row; `levels` is not used."""
     _factorize_ilu0(csr.indptr, csr.indices, csr.data, diagonal)
 
 
@@ -212,7 +212,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve with a unit triangular matrix; `levels` is not used."""
+    """Return a solve with a unit triangular matrix; `levels` is not used."""
 
     def solve(x: Array, y: Array) -> None:
         for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
@@ -235,7 +235,7 @@ def _solve(indptr: Array, indices: Array, data: Array, x: Array, y: Array, upper
 def factorize_block_ilu0(
     device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
 ) -> tuple[Array, Array]:
-    """Factorize row after row; `levels` is not used."""
+    """Factorize row by row; `levels` is not used."""
     factors, is_regular = np.empty_like(blocks.data), np.empty(blocks.num_rows, np.uint8)
     _factorize_blocks(blocks.indptr, blocks.indices, diagonal, blocks.data, factors, largest_error, is_regular)
     return factors, is_regular
@@ -275,7 +275,7 @@ def _factorize_blocks(
 
 @inlined
 def _add_block_product(left: Array, right: Array, out: Array, sign: int) -> None:
-    """Add the product of two dense matrices, or subtract it if `sign` is -1."""
+    """Add `sign` times the product of two dense matrices to `out`; `sign` is 1 or -1."""
     size = out.shape[0]
     for i in range(size):
         for m in range(size):
@@ -303,7 +303,7 @@ def _largest_error(matrix: Array, inverse: Array) -> Any:
 def block_triangular_solver(
     device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve with blocks that are copied column by column, with negated values; `levels` is not used."""
+    """Return a solve with dense blocks. Their negated values are copied, column by column; `levels` is not used."""
     size, count = blocks.data.shape[1], blocks.data.size
     values = np.zeros(count + LANES, blocks.data.dtype)
     np.negative(blocks.data.swapaxes(1, 2), out=values[:count].reshape(blocks.data.shape))
@@ -317,7 +317,7 @@ def block_triangular_solver(
 
 @jitted
 def _solve_blocks(indptr: Array, indices: Array, values: Array, size: int, x: Array, y: Array, upper: bool) -> None:
-    """Keep up to `LANES` rows of a row of blocks side by side in a register; lanes past the last one are not stored."""
+    """Sum up to `LANES` rows of a block row in a register. Lanes past the last row are not stored."""
     num_block_rows, length = indptr.size - 1, np.uint64(size)
     for step in range(num_block_rows):
         row = np.uint64(num_block_rows - 1 - step if upper else step)

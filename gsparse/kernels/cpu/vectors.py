@@ -1,4 +1,4 @@
-"""The LLVM code of `gsparse.kernels.cpu.lanes`: its type, and the functions from which its intrinsics are built.
+"""The LLVM code of `gsparse.kernels.cpu.lanes`: the type `Lanes`, and functions that build its intrinsics.
 
 Lanes are a struct of one LLVM vector, or of two vectors of real and imaginary parts.
 """
@@ -19,23 +19,23 @@ LANES = 8
 
 
 def _has_gathers() -> bool:
-    config: Any = numba.config  # which may name another CPU than this one
+    config: Any = numba.config  # may name a CPU other than this one
     features = get_host_cpu_features().flatten() if config.CPU_FEATURES is None else config.CPU_FEATURES
     name = config.CPU_NAME or get_host_cpu_name()
     return "+avx512vl" in features and not name.startswith("znver")
 
 
-# Whether the CPU loads the elements of all lanes faster with one instruction than one by one. That is so on Intel's
-# CPUs with AVX-512. Those of AMD take longer for that instruction.
+# Whether one gather instruction is faster than loading the elements of all lanes one by one. It is on Intel's CPUs with
+# AVX-512, but not on AMD's.
 HAS_GATHERS = _has_gathers()
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
-Vectors = list[Any]  # LLVM values: one vector, or the real and the imaginary one
+Vectors = list[Any]  # LLVM values: one vector, or vectors of real and imaginary parts
 
 
 class Lanes(types.Type):  # type: ignore[misc, unused-ignore]
-    """Numba's type of `LANES` numbers of one dtype."""
+    """Numba's type of `LANES` numbers of the same dtype."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -51,7 +51,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def num_parts(dtype: Any) -> int:
-    """Return the number of vectors that hold numbers of a dtype: two for complex dtypes, one for the others."""
+    """Return the number of vectors for numbers of a dtype: two for complex dtypes, one for others."""
     return 2 if isinstance(dtype, types.Complex) else 1
 
 
@@ -68,7 +68,7 @@ def llvm_type(dtype: Any) -> Any:
 
 
 def pack(builder: Any, vectors: Vectors) -> Any:
-    """Put vectors into the struct that numba handles as one value."""
+    """Return a struct of vectors, which numba handles as one value."""
     packed = ir.Constant(ir.LiteralStructType([vector.type for vector in vectors]), ir.Undefined)
     for i, vector in enumerate(vectors):
         packed = builder.insert_value(packed, vector, i)
@@ -76,19 +76,19 @@ def pack(builder: Any, vectors: Vectors) -> Any:
 
 
 def unpack(builder: Any, packed: Any) -> Vectors:
-    """Return the vectors of such a struct."""
+    """Return the vectors of a struct from `pack`."""
     return [builder.extract_value(packed, i) for i in range(len(packed.type.elements))]
 
 
 def splat_vector(builder: Any, scalar: Any, count: int = LANES) -> Any:
-    """Return a vector whose elements are all one number."""
+    """Return a vector whose elements all are the same number."""
     vector = ir.Constant(ir.VectorType(scalar.type, count), ir.Undefined)
     vector = builder.insert_element(vector, scalar, ir.Constant(I32, 0))
     return shuffle(builder, vector, vector, [0] * count)
 
 
 def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
-    """Pick elements of two vectors; those of `b` are numbered after those of `a`."""
+    """Return chosen elements of two vectors. The elements of `b` are numbered after those of `a`."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
@@ -105,7 +105,7 @@ def widen(builder: Any, vector: Any, stored: Any, dtype: Any) -> Any:
 
 
 def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vectors:
-    """Widen real or complex parts; a real number gets the imaginary part 0, as in NumPy's conversion."""
+    """Convert real or complex parts to a wider dtype. A real number gets the imaginary part 0, as in NumPy."""
     widened = [widen(builder, vector, real_type(stored), real_type(dtype)) for vector in vectors]
     while len(widened) < num_parts(dtype):
         widened.append(ir.Constant(widened[0].type, None))
@@ -113,35 +113,35 @@ def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vect
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, k: Any) -> Any:
-    """Return a pointer to the first real number of element `k`; a complex element consists of two."""
+    """Return a pointer to element `k` as a pointer to a real number; a complex element consists of two."""
     data = context.make_array(array_type)(context, builder, array).data
     scalar = llvm_type(real_type(array_type.dtype)).as_pointer()
     return builder.bitcast(builder.gep(data, [k]), scalar)
 
 
 def as_vector(builder: Any, pointer: Any, count: int) -> tuple[Any, int]:
-    """Convert a pointer to a number into a pointer to a vector, and return the alignment of the number as well."""
+    """Return a pointer to a number as a pointer to a vector, and the alignment of the number in bytes."""
     scalar = pointer.type.pointee
     align = {ir.FloatType: 4, ir.DoubleType: 8}.get(type(scalar)) or scalar.width // 8
     return builder.bitcast(pointer, ir.VectorType(scalar, count).as_pointer()), align
 
 
 def split_parts(builder: Any, vector: Any, parts: int) -> Vectors:
-    """Split a vector of alternating real and imaginary parts into one vector for each part."""
+    """Return vectors of the real and the imaginary parts of a vector in which these alternate."""
     if parts == 1:
         return [vector]
     return [shuffle(builder, vector, vector, list(range(i, 2 * LANES, 2))) for i in range(2)]
 
 
 def join_parts(builder: Any, vectors: Vectors) -> Any:
-    """Join vectors of parts into one vector of alternating parts: the inverse of `split_parts`."""
+    """Return one vector of alternating parts, from vectors of real and imaginary parts: undo `split_parts`."""
     if len(vectors) == 1:
         return vectors[0]
     return shuffle(builder, vectors[0], vectors[1], [i // 2 + LANES * (i % 2) for i in range(2 * LANES)])
 
 
 def first_mask(builder: Any, count: Any, parts: int) -> Any:
-    """Return a mask of the first `count` elements."""
+    """Return a mask of the first `count` elements, each of which consists of `parts` numbers."""
     size = LANES * parts
     places = ir.Constant(ir.VectorType(I64, size), [i // parts for i in range(size)])
     return builder.icmp_unsigned("<", places, splat_vector(builder, count, size))
@@ -159,7 +159,7 @@ def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[An
 
 
 def masked_load(builder: Any, pointer: Any, align: int, mask: Any) -> Any:
-    """Load the vector that a pointer leads to: the elements of the mask, and zeros elsewhere."""
+    """Load the elements of the mask from the vector at a pointer; other elements become zero."""
     vector = pointer.type.pointee
     return masked_call(
         builder, "load", vector, vector, [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
@@ -191,9 +191,9 @@ def gather_lanes(
 def _gather_one_by_one(
     context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
 ) -> Vectors:
-    """Gather with scalar loads; beyond `count`, each lane reads the code and the element of the first one.
+    """Gather with scalar loads. Lanes from `count` on read the code and the element of the first lane.
 
-    If `count` is 0, they read the first code of all, because position `k` may be behind the end of the codes.
+    If `count` is 0, they read code 0, because position `k` may be past the end of the codes.
     """
     parts = num_parts(types_[0].dtype)
     first = k
@@ -221,7 +221,7 @@ def _gather_one_by_one(
 def _gather_at_once(
     context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
 ) -> Vectors:
-    """Gather with LLVM's masked gather, an instruction of the CPU; lanes beyond `count` are zero."""
+    """Gather with one instruction of the CPU, LLVM's masked gather. Lanes from `count` on are zero."""
     wide = ir.VectorType(I64, LANES)
     mask = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [1] * LANES)
     if count is None:
@@ -256,7 +256,7 @@ def load_codes(context: Any, builder: Any, codes_type: Any, codes: Any, k: Any, 
 
 
 def arithmetic(dtype: Any, builder: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Return the builder's addition, subtraction and multiplication for a dtype."""
+    """Return LLVM's addition, subtraction and multiplication for a dtype, as functions of the builder."""
     if isinstance(real_type(dtype), types.Float):
         return builder.fadd, builder.fsub, builder.fmul
     return builder.add, builder.sub, builder.mul

@@ -32,5 +32,5 @@ KERNELS = Kernels(
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
-    """List (source file, name expression) of every kernel that may be needed at run time; each module lists its own."""
+    """List (source file, name expression) of every kernel that may be needed at run time."""
     return [kernel for module in vars(KERNELS).values() for kernel in module.instantiations(lanes)]

@@ -20,27 +20,28 @@ from gsparse.kernels.gpu.reductions import first_where
 from gsparse.kernels.gpu.sparse_rows import keep_entries, prefix_sums, row_pointers
 
 _CONNECTIONS = Source("connections.cu", constant("connections.cu", "GS_CONNECTION_THREADS"))
-# The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.
+# The number of totals of an examination, and the index of the total that holds the complement of the diagonal's
+# minimum.
 _TOTALS, _SMALLEST = constant(_CONNECTIONS.file, "GS_TOTALS"), constant(_CONNECTIONS.file, "GS_SMALLEST")
-# Lanes that share a row, and the mean length up to which the smaller number does.
+# Numbers of lanes that share a row: the smaller one up to a mean row length of _SHORT_ROWS.
 WIDTHS, _SHORT_ROWS = (8, 32), 16
 _WEIGHT = np.dtype(np.float64)
-# The types of the values of a matrix and of its matrix of nodes, and whether nodes are blocks of rows.
+# Types of kernels for nodes: of the matrix's values, of the node matrix's values, and whether nodes are blocks.
 NODE_TYPES = [*((dtype, dtype, 0) for dtype in FLOATS), *((dtype, _WEIGHT, 1) for dtype in FLOATS)]
 
 _SET = Source("independent_set.cu", constant("independent_set.cu", "GS_SET_THREADS"))
 _GENERATION_THREADS = constant(_SET.file, "GS_GENERATION_THREADS")
-# The number of counters, and the places of those that the host reads.
+# The number of counters, and the indices of the counters that the host reads.
 _COUNTERS, _NUM_UNDECIDED, _NUM_OUTSIDE = (
     constant(_SET.file, f"GS_{name}") for name in ("COUNTERS", "NUM_UNDECIDED", "NUM_OUTSIDE")
 )
-# Nodes up to which one block makes all generations: it waits for no other.
+# Up to this many nodes, a single block runs all generations, because it need not wait for other blocks.
 _SMALL = 20_000
-# Blocks that make generations, for each multiprocessor. All of them run at the same time if the GPU does nothing else.
+# Number of blocks that run generations, for each multiprocessor. They all run at once if the GPU does nothing else.
 _BLOCKS_PER_MULTIPROCESSOR = 2
-# How often the first of these blocks looks whether the others have begun. A look takes about half a microsecond.
+# The first of these blocks checks this many times whether the others have started. A check takes about 0.5 µs.
 _PATIENCE = 1 << 14
-# Blocks of a launch that counts, for each multiprocessor.
+# Number of blocks of a launch that counts, for each multiprocessor.
 _COUNTING_BLOCKS = 4
 
 
@@ -50,7 +51,7 @@ def lanes_of(csr: Csr) -> int:
 
 
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
-    """Count the blocks of each row of blocks, then fill them; a lane has a row. Synchronizes."""
+    """Return the matrix of nodes: count the blocks of each row of blocks, then fill them. Synchronizes."""
     num_nodes, index = csr.num_rows // block_size, csr.indices.dtype
     width = next((width for width in WIDTHS if width >= block_size), None)
     if width is None:
@@ -70,7 +71,7 @@ def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
 
 
 def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
-    """Make one pass over the rows of each node. Synchronizes."""
+    """Examine the rows of each node in one pass. Synchronizes."""
     scales, totals = device.empty(nodes.num_rows, _WEIGHT), device.xp.zeros(_TOTALS, np.uint64)
     options = (np.int64(nodes.num_rows), np.int32(block_size), np.int32(MEASURES[measure]), np.float64(theta))
     matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
@@ -84,7 +85,7 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-    """Mark the strong entries of each row, then copy them. Synchronizes."""
+    """Mark the strong entries of each row, then copy the marked entries. Synchronizes."""
     is_strong, width = device.empty(nodes.nnz, np.bool_), lanes_of(nodes)
     matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
     args, types = (*matrix, is_strong.view(np.uint8)), (nodes.dtype, nodes.indices.dtype, width)
@@ -97,7 +98,7 @@ def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) 
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Launch one kernel for all generations. Synchronizes."""
+    """Choose the roots of all generations with one launch. Synchronizes."""
     xp, index, width, num_nodes = device.xp, graph.indices.dtype, lanes_of(graph), graph.num_rows
     if not num_nodes:
         return 0, 0
@@ -116,7 +117,7 @@ def independent_set(
 
 
 def join_aggregates(device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
-    """Number the roots, then let the nodes that are outside look for a neighbour. Synchronizes."""
+    """Number the roots, then assign each outside node to a neighbouring aggregate. Synchronizes."""
     num_nodes = graph.num_rows
     if not num_nodes:
         return labels, 0

@@ -18,18 +18,18 @@ from gsparse.kernels.gpu.launch import FLOATS, Source, constant, expression
 from gsparse.kernels.steps import Call, queue
 
 _HEADER = "basis.cuh"
-# Threads of a block, and vectors that a team holds.
+# Number of threads of a block, and number of vectors that a team of threads holds in registers.
 THREADS, _TEAM_VECTORS = constant(_HEADER, "GS_BASIS_THREADS"), constant(_HEADER, "GS_TEAM_VECTORS")
-# A multiprocessor has registers for `_BLOCKS` blocks of a pass; a launch for one right-hand side has no more, so that
-# all run at once.
+# A multiprocessor has enough registers for `_BLOCKS` blocks of a pass. A launch for one right-hand side has no more, so
+# that all blocks run at once.
 _BLOCKS = constant(_HEADER, "GS_BASIS_BLOCKS")
-# The largest number of teams that share the lanes of a warp. Vectors that they cannot hold are read again.
+# Maximum number of teams that share the lanes of a warp. Vectors that they cannot hold in registers are read again.
 _TEAMS = constant(_HEADER, "GS_BASIS_TEAMS")
-# Bytes of each vector that a thread has in flight, unless the vectors are complex128.
+# Number of bytes of each vector that a thread loads at once, unless the vectors are complex128.
 _BYTES_IN_FLIGHT = constant(_HEADER, "GS_BYTES_IN_FLIGHT")
 
 _SOURCE = Source("basis.cu", THREADS)
-# A launch of basis_combine has no more blocks than this on each multiprocessor, so that all run at once.
+# Maximum number of blocks of basis_combine for each multiprocessor, so that all blocks run at once.
 _COMBINING_BLOCKS = 3
 
 
@@ -40,7 +40,7 @@ class BasisLaunch:
     Attributes
     ----------
     size : int
-        Elements of a vector.
+        Number of elements of a vector.
     stored, computed : dtype
         The dtypes of the basis and of the vectors w and u.
     multiprocessors : int
@@ -56,7 +56,7 @@ class BasisLaunch:
         return int(_BLOCKS * self.multiprocessors - 1)
 
     def teams(self, j: int) -> int:
-        """Return the number of teams: enough to hold the vectors, and more if there are few tiles."""
+        """Return the number of teams: enough to hold j vectors, or more while the tiles do not exceed the blocks."""
         teams, max_teams = 1, min(_TEAMS, 1 << (max(j, 1) - 1).bit_length())
         while teams < max_teams and (j > teams * _TEAM_VECTORS or self._tiles(2 * teams) <= self.max_blocks):
             teams *= 2
@@ -67,7 +67,7 @@ class BasisLaunch:
         return int(-(-self.size // (THREADS // teams * in_flight)))
 
     def blocks(self, j: int) -> int:
-        """Return the number of blocks that work on tiles. One more does what is left of the last iteration."""
+        """Return the number of blocks that process tiles. One further block finishes the previous iteration."""
         return max(1, min(self._tiles(self.teams(j)), self.max_blocks))
 
     @staticmethod
@@ -77,10 +77,10 @@ class BasisLaunch:
 
 
 class Arnoldi(basis.Arnoldi):
-    """Arnoldi's process with two kernels per iteration.
+    """The Arnoldi process with two kernels per iteration.
 
-    The kernels of one iteration also finish the iteration before it, so that `finish_column` is needed only where the
-    host must know the result.
+    The kernels of an iteration also finish the previous iteration, so `finish_column` is needed only if the host must
+    know the result at once.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,12 +89,13 @@ class Arnoldi(basis.Arnoldi):
         wide = state.cells.dtype
         device.compile_ahead("gmres", self.vectors.dtype, np.dtype(np.int32))
         self._launch = BasisLaunch(self.size, self.vectors.dtype, self.w.dtype, device.multiprocessors)
-        # Partial sums of the products with u, and of those with w.
+        # Partial sums of the inner products with u, and of those with w.
         num_partials = self.columns * (m + 2) * self._launch.max_blocks
         self._of_u, self._of_w = device.empty(num_partials, wide), device.empty(num_partials, wide)
-        # The arguments of kernels that SmallProblems (arnoldi.cuh) lists, in its order.
+        # The arguments of kernels that `SmallProblems` in arnoldi.cuh lists, in the same order.
         self._sums = device.xp.zeros((2, self.columns * 2 * (m + 1)), wide)
-        # The parts of SmallProblem: p for even and odd j, norms, y, the right-hand side, scales, one number, Q and R.
+        # The sizes of the parts of `SmallProblem`: p for even and odd j, norms, y, the right-hand side, scales, one
+        # number, Q, R.
         problem_size = 2 * (m + 1) + 2 + (m + 1) + (m + 1) + (m + 1) + 1 + (m + 1) ** 2 + m * m
         memory = (device.empty(self.columns * problem_size, wide), np.int64(problem_size))
         coefficients = device.empty(self.columns * m, self.w.dtype)
@@ -106,7 +107,8 @@ class Arnoldi(basis.Arnoldi):
 
     def project(self, j: int) -> Call:
         name = _name("project", self.vectors.dtype, self.w.dtype)
-        before = (self._of_w, np.int32(self._launch.blocks(j - 1) if j else 0))  # partial sums of the iteration before
+        # The partial sums of the previous iteration.
+        before = (self._of_w, np.int32(self._launch.blocks(j - 1) if j else 0))
         calls = [self._over_elements(name, j, self.vectors, self.w, self.u, *before, self._of_u)]
         if self.reduce is not None or not self._launch.is_held(j):
             calls.append(self._add_up(j, self._of_u, of_w=False))
@@ -123,7 +125,7 @@ class Arnoldi(basis.Arnoldi):
         return self._over_elements(name, j, self.vectors, self.w, self.u, *products, self._of_w)
 
     def finish_column(self, j: int) -> Call:
-        blocks = self._launch.blocks(j) if self.reduce is None else 0  # 0: the partial sums have been added up before
+        blocks = self._launch.blocks(j) if self.reduce is None else 0  # 0: the partial sums have been summed already
         args = (np.int32(j), self._of_w, np.int32(blocks), *self._small_problems)
         last = self._bind(_name("finish_column", self.w.dtype), (1, self.columns), THREADS, args)
         if self.reduce is None:
@@ -162,14 +164,14 @@ def _name(name: str, *types: Any) -> str:
 
 
 class Decomposition(basis.Decomposition):
-    """Two kernels per step. If the operator is Hermitian, the first one has a single block."""
+    """Krylov decompositions with two kernels per step. For a Hermitian operator, the first has a single block."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         device, m, dtype = self.device, self.capacity, self.u.dtype
         self._launch = BasisLaunch(self.size, dtype, dtype, device.multiprocessors)
         num_partials = (m + 2) * self._launch.max_blocks
-        # Partial sums of the products with u, and of those with w.
+        # Partial sums of the inner products with u, and of those with w.
         self._of_u, self._of_w = (device.empty(num_partials, self.table.dtype) for _ in range(2))
 
     def project(self, j: int, first: int) -> Call:
@@ -212,7 +214,7 @@ class Decomposition(basis.Decomposition):
         return call if self.reduce is None else partial(queue, [call, partial(self.reduce, row)])
 
     def _before(self, j: int, first: int) -> tuple[Array, Any]:
-        """Return the partial sums of s of step j, and their number for each sum, 0 in the first step."""
+        """Return the partial sums of s for step j, and their number for each element; 0 in the first step."""
         blocks = 0 if j == first else self._launch.blocks(j if self.measures else j - 1)
         return self._of_w, np.int32(blocks)
 

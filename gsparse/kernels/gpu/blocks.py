@@ -1,7 +1,7 @@
-"""Matrices that consist of dense blocks: found, stored as BSR, and multiplied with each other.
+"""Matrices that consist of dense blocks: finding the blocks, storing them as BSR, and multiplying such matrices.
 
 The contract is in `gsparse.kernels.set_up`, the kernels in `src/setup_survey.cu` and `src/block_products.cu`. The
-places of the blocks of a product are found by the kernels for single entries (`sparse_products.py`).
+structure of a product is computed by the kernels for single entries (`sparse_products.py`).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gsparse.kernels.gpu.sparse_products import spgemm_known
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 from gsparse.kernels.set_up import BlockPattern
 
-# The threads of a slice read the same step of all of its block rows side by side.
+# The threads of a slice read one step of all of its block rows at the same time.
 SLICES_BLOCKS = True
 
 _SET_UP = Source("setup_survey.cu", Launch().threads_per_block)
-# The largest number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix
-# without blocks is recognized from a few thousand rows.
+# Maximum number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix without
+# dense blocks is recognized from a few thousand rows.
 _MAX_GRID = 1056
 
 _PRODUCTS = Source("block_products.cu", constant("block_products.cu", "GS_BLOCK_PRODUCT_THREADS"))
-# For each column of a block of C, a thread looks for this block in B once for each block of A's block row. A product is
-# made by blocks if there are at most _MOST_LOOKS of these looks for each product of two blocks, times the elements of
-# A's block. The limit is an estimate: a look has about 50 instructions, and a product by entries takes 10 ps (27-point
-# 80**3 on an H200), in which an H200 executes about 130 instructions of threads.
+# For each column of a block of C, a thread searches this block in B once for each block of A's block row: a look. A
+# product is computed by blocks if the number of looks per product of two blocks is at most _MOST_LOOKS times the number
+# of elements of A's block. The limit is an estimate: a look takes about 50 instructions, and a product by entries 10 ps
+# (27-point 80**3 on an H200), in which an H200 executes about 130 instructions of threads.
 _MOST_LOOKS = 2.0
-# Block rows of A are even if the longest one has at most _SHORT blocks, or _EVEN times as many as the mean one.
-# Otherwise looks are counted, and the longest one must have at most the part 1/_SPREAD of all blocks, because a thread
-# visits its blocks one after the other.
+# Block rows of A are even if the longest one has at most _SHORT blocks, or at most _EVEN times the mean. Otherwise
+# looks are counted, and the longest block row must have at most 1/_SPREAD of all blocks, because a thread visits its
+# blocks one after the other.
 _SHORT, _EVEN, _SPREAD = 256, 8, 1024
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
-    """Examine all rows, or the first ones if these show that there are no blocks. Synchronizes."""
+    """Return the largest size of full blocks. Stop early if the first rows show that there are none. Synchronizes."""
     contradicted = device.xp.zeros(1, np.uint32)
     threads = min(csr.num_rows * device.lanes, _MAX_GRID * _SET_UP.threads)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, contradicted)
@@ -54,12 +54,12 @@ def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
 
 
 def _largest(contradicted: int, size: int) -> int:
-    """Return the largest number that divides `size` and whose bit is not set."""
+    """Return the largest divisor of `size`, at most `MAX_BLOCK`, whose bit is not set."""
     return next(n for n in range(MAX_BLOCK, 0, -1) if size % n == 0 and not contradicted >> n & 1)
 
 
 def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-    """Write the row pointers of the parts of block rows, and the columns of their blocks."""
+    """Return the row pointers of the parts of block rows, and the columns of their blocks."""
     rows, columns = blocksize
     num_block_rows = csr.num_rows // rows
     allocate = device.empty if num_block_rows else device.xp.zeros
@@ -72,7 +72,7 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 
 
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
-    """Copy items, one for each entry of CSR, to the positions of the elements of blocks."""
+    """Return items copied from CSR order to the positions of the elements of blocks."""
     (rows, columns), slices, indptr = blocks.blocksize, blocks.slices, blocks.part_indptr
     out = device.empty(slices.num_positions * rows * columns, items.dtype)
     item = ITEM_TYPES[items.dtype.itemsize]
@@ -90,9 +90,9 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Find the pattern by multiplying matrices of zeros, where every product leaves an entry. Synchronizes.
+    """Return the pattern from a product of zero matrices, which keeps all entries. Synchronizes.
 
-    Return None if there would be too many looks.
+    Return None if there would be too many looks (see `_MOST_LOOKS`).
     """
     longest = longest_rows(device, a.blocks, b.blocks)  # synchronizes
     is_even = longest[0] <= max(_SHORT, _EVEN * _mean(a.blocks))
@@ -103,7 +103,7 @@ def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPatt
         for blocks, length in zip((a.blocks, b.blocks), longest, strict=True)
     ]
     c = spgemm_known(device, *zeros).result  # synchronizes
-    # If rows are alike, a block row of A has mean(A) * mean(C) looks, and mean(A) * mean(B) products.
+    # If rows are alike, a block row of A takes mean(A) * mean(C) looks and mean(A) * mean(B) products.
     looks = _mean(c) / (_mean(b.blocks) or 1.0) if is_even else _looks(device, a.blocks, b.blocks, c)
     if looks > _MOST_LOOKS * a.blocksize[0] * a.blocksize[1]:
         return None
@@ -116,7 +116,7 @@ def _mean(csr: Csr) -> float:
 
 
 def _looks(device: Device, a: Csr, b: Csr, c: Csr) -> float:
-    """Return the number of looks for each product. Synchronizes."""
+    """Return the number of looks (see `_MOST_LOOKS`) divided by the number of products. Synchronizes."""
     xp = device.xp
     looks = (xp.diff(a.indptr).astype(np.int64) * xp.diff(c.indptr)).sum()
     return float(looks) / max(float(num_products(device, a, b).sum()), 1.0)  # synchronizes
@@ -125,7 +125,7 @@ def _looks(device: Device, a: Csr, b: Csr, c: Csr) -> float:
 def multiply_blocks(
     device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
 ) -> Array:
-    """Sum up each column of each block of the product in a thread of its own."""
+    """Return the values; each thread sums one column of one block of the product."""
     a, b, c = (pattern.blocks for pattern in patterns)
     (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
     values = device.empty(c.nnz * rows * columns, a_data.dtype)

@@ -1,4 +1,4 @@
-"""Single entries of a sparse matrix, and dense arrays at the places of entries (kernels: `src/sparse_edits.cu`).
+"""Finding, inserting and writing single entries, and dense arrays (kernels: `src/sparse_edits.cu`).
 
 The contract is in `gsparse.kernels.algebra`.
 """
@@ -17,16 +17,17 @@ from gsparse.kernels.gpu.launch import FLOATS, ITEM_TYPES, Source, constant, exp
 from gsparse.kernels.gpu.sparse_rows import as_items, row_numbers
 
 _SOURCE = Source("sparse_edits.cu", 256)
-# What a place with several entries adds to the count of places without one.
+# Number by which an element with several entries increases the count of elements without an entry.
 _SEVERAL = constant(_SOURCE.file, "GS_SEVERAL")
-# Lanes that share the columns of an entry, and the numbers of columns up to which they do. More columns have a warp.
+# Numbers of lanes that share the columns of an entry, and the largest numbers of columns for each. More columns are
+# shared by a warp.
 _WIDTHS, _COLUMNS = (1, 4), (2, 16)
-# Lanes that share a row of a product with one column, and the mean lengths up to which they do.
+# Numbers of lanes that share a row in a product with one column, and the largest mean row lengths for each.
 _LANES, _LENGTHS = (4, 8), (6, 24)
 
 
 def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
-    """Search with a thread for each sample, or with a warp if rows are not sorted. Synchronizes."""
+    """Return the position of each element: a thread searches a sorted row, a warp an unsorted one. Synchronizes."""
     count, positions = int(rows.size), device.empty(rows.size, np.int64)
     if not count:
         return positions, 0, False
@@ -40,7 +41,7 @@ def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorte
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-    """Search as `find_entries` does."""
+    """Return the values of the elements, found as in `find_entries`."""
     count, index, values = int(rows.size), csr.indptr.dtype, device.empty(rows.size, csr.dtype)
     source = (np.int64(count), rows, columns, csr.indptr, csr.indices)
     if is_sorted:
@@ -52,7 +53,7 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
 
 
 def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
-    """Let a thread search, which writes the value to memory of the host. Synchronizes."""
+    """Return one element: a thread finds it, and writes it to host memory. Synchronizes."""
     items = as_items(csr.data)
     place = (np.int64(row), np.int64(column))
     args = (*place, csr.indptr, csr.indices, items, device.counts.array_of(items.dtype))
@@ -61,14 +62,14 @@ def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
 
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:
-    """Write with a thread for each position."""
+    """Write the values, with one thread per position."""
     items = as_items(data)
     args = (np.int64(positions.size), np.int32(values.size == 1), positions, as_items(values), items)
     _SOURCE.launch(device, "put_values", (items.dtype,), int(positions.size), args)
 
 
 def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool) -> Csr:
-    """Find the places of the new entries, then move old and new entries."""
+    """Find the positions of the new entries, then copy old and new entries to new arrays."""
     count, nnz = int(rows.size), csr.nnz
     if nnz + count > MAX_INT32:
         csr = csr.with_index_dtype(np.int64)
@@ -85,7 +86,7 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
 
 
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
-    """Add with a thread for each entry, or with a thread for each row if places may have several entries."""
+    """Add with one thread per entry, or one thread per row if an element may have several entries."""
     data, types = _as_numbers(csr.data), (_as_numbers(dense).dtype, csr.indptr.dtype)
     sizes, arrays = (np.int64(csr.num_cols), np.int32(csr.dtype == np.bool_)), (csr.indices, data, _as_numbers(dense))
     if csr.is_canonical:
@@ -96,12 +97,12 @@ def add_entries(device: Device, csr: Csr, dense: Array) -> None:
 
 
 def _as_numbers(data: Array) -> Array:
-    """Return floating-point and complex numbers as they are, and others as integers of their size."""
+    """Return floating-point and complex numbers unchanged, others as integers of the same size."""
     return data if data.dtype.kind in "fc" else as_items(data)
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
-    """Read with a thread for each entry, whatever the strides of the array."""
+    """Return the elements, which are read with one thread per entry; the array may have any strides."""
     rows, elements = row_numbers(device, csr.indptr, csr.nnz), device.empty(csr.nnz, dense.dtype)
     strides = (np.int64(stride // dense.dtype.itemsize) for stride in dense.strides)
     items = as_items(elements)
@@ -114,12 +115,12 @@ def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
 
 
 def _choose(amount: float, limits: tuple[int, ...], widths: tuple[int, ...]) -> int:
-    """Return the width of the first limit that is not exceeded."""
+    """Return ``widths[i]`` for the first limit i that `amount` does not exceed; the last width if it exceeds all."""
     return widths[sum(amount > limit for limit in limits)]
 
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
-    """Launch a group of lanes for each entry."""
+    """Return the inner products, with a group of lanes per entry."""
     dots, width = device.empty(rows.size, left.dtype), left.shape[1]
     lanes = _choose(width, _COLUMNS, (*_WIDTHS, device.lanes))
     args = (np.int64(rows.size), np.int64(width), rows, columns, left, right, dots)
@@ -128,7 +129,7 @@ def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Ar
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Launch a group of lanes for each row of the transpose, or a warp if there are several columns."""
+    """Return the gradients, with a group of lanes per row of the transpose, or a warp if there are several columns."""
     width, num_rows, index = x.shape[1], transposed.num_rows, transposed.indptr.dtype
     of_x, of_values = device.empty(x.shape, x.dtype), device.empty(values.size, x.dtype)
     matrix = (transposed.indptr, transposed.indices, transposed.data, values)

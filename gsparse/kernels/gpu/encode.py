@@ -13,25 +13,25 @@ from gsparse.formats import Columns, Csr
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.launch import NARROW, Source, constant
 
-# Neighbouring threads have neighbouring rows of a row pattern, whatever the patterns of these rows are.
+# Each thread has its own row, so rows of the same pattern need not be adjacent.
 SHARES_RUNS = False
 
-# The types that columns in the order of CSR may be encoded in, and whether looking a value up in a table is faster than
-# reading it in half the precision.
+# The dtypes to which columns in CSR order may be narrowed, and whether looking values up in a table is faster than
+# reading them in half the precision.
 CSR_CODES = (np.dtype(np.uint16),)
 LOOKS_UP = True
 
 SOURCE = Source("setup_entries.cu", Launch().threads_per_block)
-# The largest number of blocks of kernels that report to one word: enough to fill any GPU, few enough that their atomics
-# do not queue.
+# Maximum number of threads of kernels that report to one word: enough to fill any GPU, few enough that atomic
+# operations do not queue.
 _MOST_THREADS = 1056 * SOURCE.threads
-# Slots of the hash table of distinct keys, with one for the key 0, and the number of keys that the first download
-# brings to the host.
+# Number of slots of the hash table of distinct keys, including one for the key 0; and number of keys in the first
+# download.
 _SLOTS, _FIRST_KEYS = constant(SOURCE.file, "GS_SLOTS") + 1, 256
 
 
 def run_span(device: Device, columns: Array, num_cols: int) -> int:
-    """Find the largest distance between two columns of one run. Synchronizes."""
+    """Return the largest distance between two columns of one run. Synchronizes."""
     span = device.xp.zeros(1, np.uint64)
     args = (np.int64(columns.size), columns, span)
     SOURCE.launch(device, "run_span", (columns.dtype,), min(columns.size, _MOST_THREADS), args)
@@ -49,8 +49,8 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Collect the distinct keys in a hash table. Synchronizes."""
-    # The hash table, the number of keys in it, and the list of (key, position).
+    """Return the distinct keys, collected in a hash table. Synchronizes."""
+    # The hash table, the number of its keys, and the list of (key, position).
     memory = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
     args = (np.int64(keys.size), keys, np.int32(limit), memory, memory[_SLOTS:], memory[_SLOTS + 1 :])
     SOURCE.launch(device, "collect_keys", (keys.dtype,), min(keys.size, _MOST_THREADS), args)
@@ -66,7 +66,7 @@ def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[
 
 
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-    """Look up each key in a sorted table."""
+    """Return the position of each key in the table."""
     codes = device.empty(keys.size, dtype)
     args = (np.int64(keys.size), keys, np.int32(table.size), table, codes)
     SOURCE.launch(device, "encode_keys", (keys.dtype, codes.dtype), keys.size, args)
@@ -74,7 +74,7 @@ def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Test all values, and stop at the first that changes. Synchronizes."""
+    """Return whether no value changes by halving; stop at the first that does. Synchronizes."""
     differs, words = device.xp.zeros(1, np.int32), data.view(np.int64)
     args = (np.int64(words.size), words, differs)
     SOURCE.launch(device, "survive", (words.dtype,), min(words.size, _MOST_THREADS), args)
@@ -82,7 +82,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 
 def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any]]:
-    """View the values of a matrix as words: return the number of words in a value, the words and their type."""
+    """Return the number of words per value, the values as words (None without `values`), and the dtype of words."""
     size = csr.data.dtype.itemsize
     word = np.dtype(np.int32) if size == 4 else np.dtype(np.int64)
     if not values:
@@ -91,7 +91,7 @@ def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any
 
 
 def row_keys(device: Device, csr: Csr, values: bool) -> Array:
-    """Hash the offsets of each row, and its values if `values` is true."""
+    """Return a hash of each row's offsets and, if `values`, its values."""
     keys = device.empty(csr.num_rows, np.uint64)
     words, data, word = _words(csr, values)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, keys)
@@ -102,7 +102,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with its representative. Synchronizes."""
+    """Compare each row with its representative; return the lengths of the representatives or None. Synchronizes."""
     result = device.xp.zeros(1 + representatives.size, np.int32)
     words, data, word = _words(csr, values)
     rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)
@@ -115,7 +115,7 @@ def rows_follow(
 def gather_rows(
     device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
-    """Copy the offsets of some rows, and their values if `values` is true."""
+    """Return the offsets of the representative rows and, if `values`, their values."""
     offsets = device.empty(num_entries, np.int32)
     gathered = device.empty(num_entries, csr.data.dtype) if values else None
     words, data, word = _words(csr, values)

@@ -1,4 +1,4 @@
-"""What ranks exchange: elements of vectors, and messages through memory of GPUs.
+"""Exchanges between ranks: elements of vectors, and messages through GPU memory.
 
 The contract is in `gsparse.kernels.exchange`, the kernels in `src/exchange.cu`.
 """
@@ -16,30 +16,30 @@ from gsparse.kernels.gpu.launch import BLOCK_DOTS, FLOATS, NO_DOTS, Source, addr
 from gsparse.kernels.steps import Call
 
 _SOURCE = Source("exchange.cu", constant("exchange.cu", "GS_HALO_THREADS"))
-# The largest number of blocks of scatter_add that leave partial sums.
+# Maximum number of blocks of scatter_add, each of which writes a partial sum.
 _MAX_HALO_BLOCKS = 528
 
 _MAILBOX_THREADS = constant(_SOURCE.file, "GS_MAILBOX_THREADS")
-# Blocks of each message. More are hardly faster: to send 320 KB, 16 blocks take 7.2 µs, 64 take 5.1 and 128 take 4.9
-# (two H200s, NVLink).
+# Maximum number of blocks for each message. More are hardly faster: sending 320 KB takes 7.2 µs with 16 blocks, 5.1 µs
+# with 64, and 4.9 µs with 128 (two H200s, NVLink).
 _MAX_BLOCKS = 64
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
-    """Launch one thread for each element."""
+    """Compute out = x[numbers], with one thread per element."""
     _SOURCE.launch(device, "gather", (x.dtype, numbers.dtype), out.size, (np.int64(out.size), x, numbers, out))
 
 
 def num_scatter_dots(count: int) -> int:
-    """Return the number of blocks, each of which leaves a partial sum."""
+    """Return the number of partial sums that `scatter_add` writes: one per block."""
     return max(1, min(-(-count // _SOURCE.threads), _MAX_HALO_BLOCKS))
 
 
 def scatter_add(
     device: Device, values: Array, numbers: Array, y: Array, x: Array | None = None, dots: Array | None = None
 ) -> None:
-    """Launch one thread for each element, or with `dots` a few blocks that leave a partial sum each."""
+    """Add with one thread per element, or with `dots` in a few blocks, each of which writes a partial sum."""
     threads, kind = values.size, NO_DOTS
     if dots is not None:
         threads, kind = num_scatter_dots(values.size) * _SOURCE.threads, BLOCK_DOTS
@@ -48,12 +48,12 @@ def scatter_add(
 
 
 class Mailboxes(exchange.Mailboxes):
-    """Boxes in memory of GPUs. The kernels count the messages, so that they can be part of a CUDA graph."""
+    """Boxes in GPU memory. The kernels count the messages, so that a CUDA graph can contain them."""
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        # For each rank, the stamp of its last message, and how many blocks have finished a message from it. The kernel
-        # of sums counts its finished blocks at the place of this rank, which sends no messages to itself.
+        # For each rank, the number of its last message, and the number of blocks that have finished a message from it.
+        # The kernel of sums counts its finished blocks in the element of this rank, which sends no messages to itself.
         counts = device.upload(np.zeros(2 * self.world_size, np.uint32))
         self._stamps, self._finished = counts[: self.world_size], counts[self.world_size :]
         self._finished_sums = self._finished[rank : rank + 1]
@@ -77,13 +77,13 @@ class Mailboxes(exchange.Mailboxes):
     def _bind_letters(
         self, name: str, boxes: Sequence[Array], words: Mapping[int, Array], args: tuple[Array, ...]
     ) -> Call:
-        # The fields of `Letter` in the kernels' source.
+        # The fields of `Letter` in exchange.cu.
         letters = [(part.size, address_of(part), address_of(boxes[peer]), peer) for peer, part in words.items()]
         args = self.device.upload(np.array(letters, np.int64)), self._half, self._stamps, *args
         blocks = _num_blocks(max(part.size for part in words.values()))
         launch = self.device.bind_kernel(_SOURCE.file, name, (blocks, len(words)), (_MAILBOX_THREADS,), args)
 
-        def call(_words: Mapping[int, Array] = words) -> None:  # keeps the arrays, whose addresses the kernel reads
+        def call(_words: Mapping[int, Array] = words) -> None:  # the default keeps the arrays alive
             launch()
 
         return call

@@ -96,8 +96,8 @@ from gsparse.kernels.gpu.statements import (
 )  # fmt: skip
 from gsparse.kernels.steps import Multiplication, Program, Step
 
-# To compute an element of another block, a product reads copies of at most this many vectors that the iteration
-# changes. Reading more would take longer than one more exchange.
+# To compute another block's element, a product reads copies of at most this many vectors that the iteration changes.
+# Reading more would take longer than one more exchange.
 _MOST_COPIES = 2
 
 Operations = tuple[Step | Multiplication, ...]
@@ -105,7 +105,7 @@ Operations = tuple[Step | Multiplication, ...]
 
 @cache
 def iteration_writer(program: Program, operations: Operations) -> IterationWriter:
-    """Return the writer of an iteration's kernel, with its finished source. Each iteration is written once."""
+    """Return the writer of an iteration's kernel, which has written the source. Results are cached."""
     return IterationWriter(program, operations)
 
 
@@ -116,17 +116,17 @@ def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> 
 
 @dataclass
 class _Progress:
-    """What has been written of an iteration, and the state in which its next operation begins."""
+    """The part of an iteration that has been written, and the state in which the next operation begins."""
 
     lines: list[str]
-    # For each vector, how other blocks compute its elements; None if they cannot. Until the first exchange of an
-    # iteration, the list has two dictionaries: for the first iteration of a launch, and for later ones, once it is
-    # known how an iteration ends. After that exchange it has one.
+    # For each vector, the way in which other blocks compute its elements; None if they cannot. Before the first
+    # exchange of an iteration, the list has two dictionaries: for the first iteration of a launch, and for later ones,
+    # once the end of an iteration is known. After that exchange, it has one.
     remotes: list[dict[str, Remote | None]]
-    changed: set[str]  # vectors that have changed since their copy was made
-    waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged
+    changed: set[str]  # vectors that have changed since they were last copied
+    waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged yet
     num_exchanges: int = 0
-    has_product: bool = False  # since the last exchange
+    has_product: bool = False  # whether there was a product since the last exchange
 
 
 class IterationWriter:
@@ -143,12 +143,12 @@ class IterationWriter:
     vectors : tuple of str
         The vectors that the iteration uses, in the order of the program.
     copied : tuple of str
-        Those of which other blocks read copies.
+        The vectors of which other blocks read copies.
     carried : tuple of str
-        Sums that a former step has left as partial sums, and that the iteration reads before it computes them anew.
+        Sums that exist as partial sums, and that the iteration reads before it computes them again.
     num_words : int
-        Largest number of 64-bit words in which a block sends its sums in one exchange if they are real. Complex sums
-        take twice as many.
+        Largest number of 64-bit words that a block sends in one exchange if sums are real. For complex sums, twice as
+        many.
     source : str
         The kernel in CUDA C++.
     loop : str
@@ -168,10 +168,11 @@ class IterationWriter:
         self._sums = tuple(dict.fromkeys(name for step in self.steps for name in step.targets("sums")))
         self.carried = self._carried_sums()
         self._most_sums = 1
-        # Which copies each exchange of an iteration has to make; 0 is the one before the first iteration. They follow
-        # from what is written after the exchange, so the loop is written until nothing is added.
+        # The copies that each exchange of an iteration must make; exchange 0 precedes the first iteration. Which copies
+        # are needed depends on the text after the exchange, so the loop is written again until nothing is added.
         self._copies: dict[int, set[str]] = {0: set()}
-        # How other blocks compute the elements at the end of an iteration, which is the beginning of the next one.
+        # The way in which other blocks compute elements at the end of an iteration, which is also the start of the next
+        # one.
         self._end: dict[str, Remote | None] | None = None
         self.loop = ""
         while True:
@@ -197,7 +198,7 @@ class IterationWriter:
     # ---------------------------------------------------------------- the loop
 
     def _write_loop(self) -> str:
-        """Write the operations of an iteration, and find the copies that they read and what they leave."""
+        """Return the text of an iteration's operations. Find the copies that they read, and the state at the end."""
         start: dict[str, Remote | None] = {name: Remote.copy(name, 0) for name in self.vectors}
         remotes = [start] if self._end is None else [start, dict(self._end)]
         progress = _Progress([], remotes, set(self._assigned))
@@ -212,7 +213,7 @@ class IterationWriter:
         return "".join(progress.lines)
 
     def _write_product(self, progress: _Progress, product: Multiplication) -> None:
-        """Write a product. If elements of its source cannot be computed from copies, there is an exchange before it."""
+        """Write a product, after an exchange if other blocks' elements of its source cannot be computed from copies."""
         remotes = [remote[product.source] for remote in progress.remotes]
         if progress.has_product or any(r is None or len(r.copies & self._assigned) > _MOST_COPIES for r in remotes):
             self._write_exchange(progress)
@@ -231,7 +232,7 @@ class IterationWriter:
         progress.changed.add(product.target)
 
     def _write_step(self, progress: _Progress, step: Step) -> None:
-        """Write a step: the scalars before, the elements and the sums of this thread, and the scalars after."""
+        """Write a step: `before`, then this thread's part of `each` and `sums`, then `after`."""
         program, lines = self.program, progress.lines
         if any(name in progress.waiting for name in step.reads("before", "each", "sums")):
             self._write_exchange(progress)
@@ -254,7 +255,7 @@ class IterationWriter:
         lines.extend(write_after(assignment, names) for assignment in step.sections["after"])
 
     def _write_exchange(self, progress: _Progress) -> None:
-        """Write an exchange of all sums that wait, and the copies that are read after it."""
+        """Write an exchange of all waiting sums, with the copies that are read afterwards."""
         progress.num_exchanges += 1
         number = progress.num_exchanges
         copies = [name for name in self.vectors if name in self._copies.setdefault(number, set()) & progress.changed]
@@ -317,7 +318,7 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
 """
 
     def _declarations(self) -> str:
-        """Write the scalars and the copies of vectors. All threads have all scalars."""
+        """Return the declarations of scalars and of copies of vectors. Every thread has all scalars."""
         program = self.program
         scalars = [f"c_{name}" for name in (*self._cells, *self._sums, *self.carried)]
         scalars += [f"w_{name}" for name in self._sums]
@@ -334,7 +335,7 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
         return text + "".join(f"  c_{name} = gs_total(p_{name}, n_{name}, shared);\n" for name in self.carried)
 
     def _stores_of_scalars(self) -> str:
-        """Write what the first block stores: sums for the next launch, cells, and the number of exchanges."""
+        """Return the stores of the first block: sums for the next launch, cells, and the number of exchanges."""
         stored = dict.fromkeys(name for step in self.steps for name in step.targets("after"))
         text = "".join(
             f"  for (int j = threadIdx.x; j < n_{name}; j += blockDim.x) "
@@ -345,13 +346,13 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
         return text + "".join(f"  cells[{self.program.cells[name]}] = c_{name};\n" for name in stored)
 
     def _scalars_of_elements(self, step: Step) -> list[str]:
-        """Return the scalars that the elements of a step are computed from."""
+        """Return the scalars that the elements of a step depend on."""
         known = {*self._cells, *self.program.deferred_sums, *step.targets("before")}
         return sorted({*names_of(step.sections["each"])} & known)
 
 
 def _cells_used(program: Program, steps: Sequence[Step]) -> list[str]:
-    """Return the scalars that an iteration reads or writes, other than sums that steps leave."""
+    """Return the scalars that an iteration reads or writes, except sums that are stored as partial sums."""
     names = {"stop", "iteration"}
     for step in steps:
         names |= {*program.cells_read(step, "before", "each", "sums", "after"), *step.targets("after")}

@@ -1,4 +1,4 @@
-"""Kernels by name, constants of their sources, launches, and scratch memory for each stream of a bound product."""
+"""Kernels by name, constants of their sources, launches, and scratch memory for each stream."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gsparse.formats import LongRows
 from gsparse.formats.launch import LANE_BYTES, Launch
 
 _COMMENT = re.compile(r"//[^\n]*")
-# What is looked for begins with plain characters, for which regular expressions search fast.
+# These patterns begin with plain characters, because regular expressions then search fast.
 _HEADER = re.compile(r'#include "(\w+\.cuh)"')
-# The body of an enumeration without a name, a constant of a 64-bit integer, and a macro of a number.
+# The body of an anonymous enumeration, a constant of a 64-bit integer, and a macro that is a number.
 _ENUMERATION = re.compile(r"enum \{([^}]*)\}")
 _CONSTANT = re.compile(r"\nconst long long (GS_\w+) = ([^;]+);")
 _MACRO = re.compile(r"\n#define (GS_\w+) (\d+)(?=\n)")
@@ -58,9 +58,9 @@ def constant(source: str, name: str) -> int:
 
 @cache
 def defined_constants(source: str) -> dict[str, str]:
-    """Return the expressions of all constants of a source and its headers, by name.
+    """Return a dict from the name of each constant of a source and its headers to its expression.
 
-    The constants of templates, which depend on a type, have names that do not begin with GS_, and are left out.
+    Names that do not begin with GS_ are left out: they belong to templates and depend on a type.
     """
     text = (SOURCE_FOLDER / source).read_text("utf-8")
     found: dict[str, str] = {}
@@ -108,22 +108,22 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.complex128): "Complex<double>",
 }
 
-# The dtypes of codes: columns relative to a base, places in a table of values, numbers of row patterns.
+# The dtypes of codes: columns relative to a base, positions in a table of values, numbers of row patterns.
 NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
-# The type that items of each size are copied as, by the number of bytes.
+# From the number of bytes of an item to the dtype as which it is copied.
 ITEM_TYPES = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128")}
 
-# The last template argument of a product with a vector: whether it also leaves partial sums of conj(x)·y (sums.cuh).
+# The last template argument of a product with a vector: whether it also writes partial sums of conj(x)·y (sums.cuh).
 NO_DOTS, BLOCK_DOTS = "NoDots", "BlockDots"
 
-# csr_spmm: bytes of neighbouring columns that one access takes.
+# csr_spmm: number of bytes of neighbouring columns in one access.
 _PACK_BYTES = 16
 
 
 @cache
 def expression(name: str, *arguments: np.dtype[Any] | int | str) -> str:
-    """Write the C++ name expression of one instantiation.
+    """Return the C++ name expression of a kernel with template arguments.
 
     Examples
     --------
@@ -135,15 +135,15 @@ def expression(name: str, *arguments: np.dtype[Any] | int | str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A file of kernels in `src/`, with the threads of a block of the launches that `launch` makes."""
+    """A file of kernels in `src/`, with the number of threads per block for `launch`."""
 
     file: str
     threads: int
 
     def variants(self, names: str, *axes: Iterable[Any]) -> list[tuple[str, str]]:
-        """List (file, name expression) of these kernels with each combination of template arguments.
+        """List (file, name expression) of the kernels `names` with each combination of template arguments.
 
-        An element of an axis may be a tuple of several arguments.
+        Each axis lists the choices of an argument, or of several arguments as a tuple.
         """
         combinations = [
             tuple(chain.from_iterable(part if isinstance(part, tuple) else (part,) for part in parts))
@@ -152,16 +152,16 @@ class Source:
         return [(self.file, expression(name, *types)) for name in names.split() for types in combinations]
 
     def launch(self, device: Device, name: str, types: Iterable[Any], threads: int, args: Any) -> None:
-        """Launch at least `threads` threads of a kernel with these template arguments; see `launch_threads`."""
+        """Launch at least `threads` threads of kernel `name` with template arguments `types`; see `launch_threads`."""
         launch_threads(device, self.file, expression(name, *types), int(threads), self.threads, args)
 
     def launch_tiles(self, device: Device, name: str, types: Iterable[Any], positions: int, args: Any) -> None:
-        """Launch a block for each tile of positions (tiles.cuh)."""
+        """Launch kernel `name` with one block for each tile of positions (tiles.cuh)."""
         launch_blocks(device, self.file, expression(name, *types), num_tiles(int(positions)), TILE_THREADS, args)
 
 
 def leaves_dots(expression: str) -> bool:
-    """Return whether a kernel is a product that leaves partial sums of conj(x)·y.
+    """Return whether a kernel is a product that also writes partial sums of conj(x)·y.
 
     Examples
     --------
@@ -172,12 +172,12 @@ def leaves_dots(expression: str) -> bool:
 
 
 def plain_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """List each dtype that values may be stored in with each dtype that products of them compute in."""
+    """List pairs: a dtype in which values may be stored, and a dtype in which products with them compute."""
     return [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
 
 
 def packs(itemsize: int) -> tuple[int, ...]:
-    """Return the numbers of elements of this size that one access can take, from the largest on, without 1.
+    """Return the numbers of elements of `itemsize` bytes that one access can read, in descending order, without 1.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def packs(itemsize: int) -> tuple[int, ...]:
 
 
 def loads_choices(itemsize: int, columns_per_load: int) -> tuple[int, ...]:
-    """Return the numbers of accesses, of `columns_per_load` columns each, that a lane may make for one entry.
+    """Return the possible numbers of accesses of a lane per entry, where each reads `columns_per_load` columns.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def loads_choices(itemsize: int, columns_per_load: int) -> tuple[int, ...]:
     return tuple(n for n in (1, 2, 4) if n * columns_per_load * itemsize <= LANE_BYTES)
 
 
-# The largest number of blocks along x that both CUDA and HIP accept.
+# Maximum number of blocks along x on both CUDA and HIP.
 MAX_GRID = 2**31 - 1
 
 
@@ -207,7 +207,7 @@ def launch_threads(
 ) -> None:
     """Launch a one-dimensional grid of at least `threads` threads on the caller's current stream.
 
-    `shared_bytes` is the size of the array of shared memory that the kernel leaves to the launch (GS_DYN_SHARED).
+    `shared_bytes` is the size of the kernel's dynamic shared memory (GS_DYN_SHARED).
 
     Raises
     ------
@@ -244,7 +244,7 @@ def bind_product(
     dtype: Any,
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
-    """Return ``launch(x, y, alpha, beta, conjugate)`` of a one-dimensional grid; see `Device.bind_product`.
+    """Return ``launch(x, y, alpha, beta, conjugate)``, which launches a one-dimensional grid of a kernel.
 
     Raises
     ------
@@ -258,16 +258,16 @@ def bind_product(
 
 
 def launch_nothing(*_: Any) -> None:
-    """Stand in for a launch whose grid is empty."""
+    """Do nothing: the launch of an empty grid."""
 
 
 def check_grid(expression: str, blocks: int) -> None:
-    """Check that the device can number the blocks of a grid.
+    """Raise an error if a grid would have too many blocks.
 
     Raises
     ------
     ShapeError
-        If there are too many blocks.
+        If there are more than `MAX_GRID` blocks.
     """
     if blocks > MAX_GRID:
         raise ShapeError(f"{expression} needs {blocks} blocks, a grid holds {MAX_GRID}: the matrix is too large")
@@ -275,24 +275,24 @@ def check_grid(expression: str, blocks: int) -> None:
 
 _Result = TypeVar("_Result")
 
-# The largest number of blocks along y that both CUDA and HIP accept.
+# Maximum number of blocks along y on both CUDA and HIP.
 MAX_GRID_Y = 65_535
-# Positions of a tile, and threads of a block that has one.
+# Number of positions of a tile, and number of threads of the block for a tile.
 TILE, TILE_THREADS = constant("tiles.cuh", "GS_TILE"), constant("tiles.cuh", "GS_TILE_THREADS")
 
-# The number of blocks that have arrived, for each stream of each device.
+# An array for each stream of each device, in which the blocks of a launch count their arrivals.
 _arrivals: WeakKeyDictionary[Device, Scratch] = WeakKeyDictionary()
 
 
 class PerStream(Generic[_Result]):
-    """Keeps a result of `bind` for each stream, made with arrays that only this stream uses. They are 0 at first.
+    """The result of `bind` for each stream, made with arrays that only this stream uses and that are initially zero.
 
     Parameters
     ----------
     device : Device
     bind : callable
-        Takes the arrays, and returns what `get` is to return. It must not refer to the product, because that would be a
-        reference cycle.
+        Function that takes the arrays, and returns the result of `get`. It must not refer to the product, because that
+        would be a reference cycle.
     arrays : tuple of (int, dtype)
         The size and the dtype of each array.
     """
@@ -302,7 +302,7 @@ class PerStream(Generic[_Result]):
         self._of_stream: dict[Any, _Result] = {}
 
     def get(self) -> _Result:
-        """Return what is bound for the caller's current stream. The arrays are allocated on first use."""
+        """Return the result of `bind` for the caller's current stream. The arrays are allocated on first use."""
         key = self._device.stream_key()
         bound = self._of_stream.get(key)
         if bound is None:
@@ -313,7 +313,7 @@ class PerStream(Generic[_Result]):
 
 
 class Scratch(PerStream[tuple[Array, ...]]):
-    """Arrays for each stream, which are 0 at first.
+    """Arrays for each stream, which are initially zero.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class Scratch(PerStream[tuple[Array, ...]]):
 
 
 def call_for_stream(bound: PerStream[Any]) -> Callable[..., None]:
-    """Return a function that calls what is bound for the caller's current stream."""
+    """Return a function that calls ``bound.get()``, the function for the caller's current stream."""
 
     def call(*args: Any) -> None:
         bound.get()(*args)
@@ -336,7 +336,7 @@ def call_for_stream(bound: PerStream[Any]) -> Callable[..., None]:
 
 
 def records(device: Device, long_rows: LongRows) -> Array:
-    """Return the chunks of long rows as kernels read them: records of 32 bytes (struct Chunk, long_rows.cuh)."""
+    """Return the chunks of long rows in the form of kernels: records of 32 bytes (`struct Chunk` in long_rows.cuh)."""
     rows, chunks = long_rows, device.empty((long_rows.num_chunks, 8), np.int32)
     args = (np.int32(rows.num_chunks), rows.rows, rows.begins, rows.ends, rows.first_chunk, rows.chunk_rows, chunks)
     name, threads = expression("list_chunks", rows.rows.dtype), Launch().threads_per_block
@@ -345,10 +345,10 @@ def records(device: Device, long_rows: LongRows) -> Array:
 
 
 def address_of(array: Array) -> int:
-    """Return where the first element of an array lies."""
+    """Return the address of the first element of an array."""
     try:
         pointer: int = array.data.ptr
-    except AttributeError:  # an array of NumPy, in the emulator
+    except AttributeError:  # a NumPy array, in the emulator
         pointer = array.ctypes.data
     return pointer
 
@@ -365,10 +365,10 @@ def num_tiles(size: int, tile: int = TILE) -> int:
 
 
 def tally(device: Device, blocks: int, place: int = 0) -> tuple[Array, Any, Array]:
-    """Return the arguments of a launch whose blocks leave counts: the counts, the arrivals, and the sum.
+    """Return arguments for a launch whose blocks count something: the counts, the arrivals, and the sum.
 
-    After the launch, the counts are those of the blocks before each block, and the sum is element `place` of what
-    ``device.counts.read(place + 1)`` returns. A launch without blocks writes no sum.
+    After the launch, element i of the counts is the sum over all blocks before block i. The total is element `place` of
+    ``device.counts.read(place + 1)``. A launch without blocks writes no total.
     """
     arrivals = _arrivals.get(device)
     if arrivals is None:

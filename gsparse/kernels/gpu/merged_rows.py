@@ -1,8 +1,9 @@
 """Products of two sparse matrices whose rows are merged in registers (kernels: `src/sparse_products_merged.cu`).
 
-The slot of a product, a byte, is the place of its column within the row of the result. Slots depend on the structures
-alone. Where all rows have few products, their slots are found while the entries are counted. Otherwise slots would take
-too much memory, so the entries are counted first. Then the rows are merged again and filled, a part of them at a time.
+The slot of a product, stored in a byte, is the index of its column within the row of the result. Slots depend only on
+the structures. If all rows have few products, their slots are found while the entries are counted. Otherwise slots
+would take too much memory, so the entries are counted first; then the rows are merged again and filled, a part of them
+at a time.
 """
 
 from __future__ import annotations
@@ -20,46 +21,45 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.launch import Source, constant, expression, launch_threads
 
 _SOURCE = Source("sparse_products_merged.cu", constant("sparse_products_merged.cu", "GS_PRODUCT_THREADS"))
-# The most entries of a row of the result.
+# Maximum number of entries of a row of the result.
 MOST_SLOTS = constant(_SOURCE.file, "GS_MOST_SLOTS")
-# Bytes of shared memory that a launch may ask for.
+# Maximum number of bytes of shared memory of a launch.
 SHARED_BYTES = 48 << 10
-# (rows of B that a lane has, lanes of a row) for rows of A with up to 8, 16, 32 and 128 entries. Measured on an H200
-# with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
+# (number of rows of B per lane, number of lanes per row) for rows of A with at most 8, 16, 32 and 128 entries. Measured
+# on an H200 with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
 _MERGES = ((8, 1), (8, 2), (4, 8), (8, 16))
-# Lanes that add the products of a row of B to one row of the result: the greatest number here that is at most the mean
-# length of B's rows. 7-point 200**3, columns and values, on an H200: 1, 2, 4, 8 and 16 lanes take 2.5, 2.0, 1.6, 2.2
-# and 3.9 ms.
+# Possible numbers of lanes that add the products with a row of B. The largest that is at most the mean row length of B
+# is used. 7-point 200**3, columns and values, on an H200: 1, 2, 4, 8 and 16 lanes take 2.5, 2.0, 1.6, 2.2 and 3.9 ms.
 _ADD_LANES = (1, 4, 16)
-# Rows of up to this many products are merged however much the rows differ in length.
+# Rows with at most this many products are always merged, even if lengths differ.
 _FEW_PRODUCTS = 64
-# Longer rows are merged if the longest row of each matrix has at most _EVEN times as many entries as its mean row, and
-# no row of the result has more products than _MOST_PRODUCTS. Otherwise most lanes would wait for the longest rows. The
-# rows also have to be many, _ENOUGH_ROWS times the square of that ratio or _MANY_ROWS, because the entries of a row
-# are found one after the other. A @ A on an H200, ms, in classes and merged: 27-point with 8,000 rows 0.29 and 0.34,
-# 27,000 rows 0.68 and 0.40, 512,000 rows 9.5 and 3.7; cavity14, 2,597 rows, ratio 2.1: 0.46 and 1.2; fe_body, 45,087
-# rows, ratio 3.8: 0.30 and 0.49.
+# Other rows are merged if the longest row of each matrix has at most _EVEN times as many entries as its mean row, and
+# no row of the result has more than _MOST_PRODUCTS products. Otherwise most lanes would wait for the longest rows.
+# There must also be many rows, at least _ENOUGH_ROWS times the square of that ratio or _MANY_ROWS, because the entries
+# of a row are found one after the other. A @ A on an H200, ms, in classes and merged: 27-point with 8,000 rows 0.29 and
+# 0.34, 27,000 rows 0.68 and 0.40, 512,000 rows 9.5 and 3.7; cavity14, 2,597 rows, ratio 2.1: 0.46 and 1.2; fe_body,
+# 45,087 rows, ratio 3.8: 0.30 and 0.49.
 _EVEN, _MOST_PRODUCTS = 4, 8192
 _ENOUGH_ROWS, _MANY_ROWS = 9_000, 500_000
-# Limits of the memory of slots: as a part of the memory of the result while it is made, in bytes that are allowed in
-# any case, and as a part of the memory of the result if slots are kept to make the product again.
+# Limits of the memory of slots: as a fraction of the memory of the result while it is computed; in bytes that are
+# always allowed; and as a fraction of the memory of the result if slots are kept for further products.
 _SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.1, 1 << 20, 1.0
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """How the rows of a product are merged.
+    """The launch parameters with which the rows of a product are merged.
 
     Attributes
     ----------
     lists, lanes : int
-        The rows of B that a lane has, and the lanes of a row, in `spgemm_merge`.
+        Number of rows of B per lane, and number of lanes per row, in `spgemm_merge`.
     add_lanes : int
-        The lanes of a row in `spgemm_add_merged`.
+        Number of lanes per row in `spgemm_add_merged`.
     most : int
-        The most products of a row.
+        Maximum number of products of a row.
     threads, add_threads : int
-        Threads of a block of each of the two kernels.
+        Number of threads per block of the two kernels.
     """
 
     lists: int
@@ -71,26 +71,26 @@ class MergePlan:
 
     @property
     def pitch(self) -> int:
-        """Bytes for the slots of a row: an odd number of words, so that rows begin in different banks."""
+        """Number of bytes for the slots of a row: an odd number of words, so that rows begin in different banks."""
         return 4 * (-(-self.most // 4) | 1)
 
     @property
     def has_few_products(self) -> bool:
-        """Whether slots take so little memory that they are found while the entries are counted."""
+        """Whether slots take so little memory that they are found while entries are counted."""
         return self.most <= _FEW_PRODUCTS
 
 
 @dataclass(frozen=True)
 class Slots:
-    """What is known about the structure of a product, apart from its row pointers and columns.
+    """Data on the structure of a product, in addition to its row pointers and columns.
 
     Attributes
     ----------
     plan : MergePlan
     longest : int
-        The number of entries of the longest row of the product, or more.
+        An upper bound of the number of entries in a row of the product.
     places : array of uint32 or None
-        The slots of all rows, ``plan.pitch`` bytes each; None if they are found again for each product.
+        The slots of all rows, ``plan.pitch`` bytes per row; None if they are computed again for each product.
     """
 
     plan: MergePlan
@@ -109,7 +109,7 @@ def instantiations() -> list[tuple[str, str]]:
 
 
 def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan | None:
-    """Return how to merge the rows of A·B; None if another method suits it better.
+    """Return the plan for merging the rows of A·B; None if another method is better.
 
     This is the only place that chooses between merging and the classes of `row_classes`.
 
@@ -117,9 +117,9 @@ def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan
     ----------
     a, b : Csr
     longest : (int, int)
-        The lengths of their longest rows.
+        The lengths of the longest rows of A and B.
     warp : int
-        Lanes of a warp.
+        Number of lanes of a warp.
     """
     shape, most = next((m for m in _MERGES if longest[0] <= m[0] * m[1]), None), longest[0] * longest[1]
     if shape is None or not a.num_rows or (b.num_cols > MAX_INT32 and a.indices.dtype == np.int32):
@@ -134,7 +134,7 @@ def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan
 
 
 def _has_many_even_rows(a: Csr, b: Csr, longest: tuple[int, int]) -> bool:
-    """Return whether rows are about equally long, and many enough for that."""
+    """Return whether rows have similar lengths, and whether there are enough rows for this similarity."""
     ratio = max(of * csr.num_rows / csr.nnz for of, csr in zip(longest, (a, b), strict=True))
     return ratio <= _EVEN and a.num_rows >= min(_ENOUGH_ROWS * ratio**2, _MANY_ROWS)
 
@@ -143,15 +143,16 @@ def merge(
     device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, int], *, sizes: Array | None = None,
     places: Array | None = None, flag: Array | None = None,
 ) -> None:  # fmt: skip
-    """Write the number of entries of rows ``rows[0]`` to ``rows[1] - 1`` of the product, and their slots.
+    """Compute the numbers of entries, and slots, of rows ``rows[0]`` to ``rows[1] - 1`` of the product.
 
     Parameters
     ----------
     sizes : array, shape (num_rows,), optional
+        Receives the numbers of entries.
     places : array of uint32, optional
-        The slots of these rows.
+        Receives the slots of these rows.
     flag : array of uint32, shape (1,), optional
-        Becomes 0.
+        Is set to 0.
     """
     count, index, has_slots = rows[1] - rows[0], a.indices.dtype, places is not None
     structure = (a.indptr, a.indices, b.indptr, b.indices)
@@ -174,12 +175,12 @@ def empty_places(device: Device, plan: MergePlan, num_rows: int) -> Array:
 
 
 def slots_limit(nbytes: float, keeps_slots: bool) -> float:
-    """Return how many bytes slots may take if the columns and values of the product take `nbytes`."""
+    """Return the maximum bytes of slots for a product whose columns and values take `nbytes`."""
     return max((_KEPT_PART if keeps_slots else _SPARE_PART) * nbytes, _SPARE_BYTES)
 
 
 def with_places(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots) -> Slots:
-    """Return what is known about the structure of A·B = C, with the slots of all rows unless they take much memory."""
+    """Return `slots` of A·B = C with the slots of all rows, unless they would take too much memory."""
     num_bytes = slots.plan.pitch * a.num_rows
     if slots.places is not None or num_bytes > slots_limit(c.indices.nbytes + c.data.nbytes, True):
         return slots
@@ -187,7 +188,7 @@ def with_places(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots) -> Slots:
 
 
 def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Array | None, Array | None]) -> None:
-    """Write the values of the product to `c`, and its columns if there are flags, which are set if a value is 0."""
+    """Write the product's values to `c`; with flags also its columns, and set the flag if a value is 0."""
     if slots.places is not None:
         _add(device, a, b, c, slots, slots.places, (0, a.num_rows), flags)
         return
@@ -201,10 +202,10 @@ def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Arra
 def _add(
     device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, places: Array, rows: tuple[int, int], flags: tuple[Any, Any]
 ) -> None:
-    """Fill rows ``rows[0]`` to ``rows[1] - 1``, whose slots are `places`."""
+    """Fill rows ``rows[0]`` to ``rows[1] - 1``, whose slots are in `places`."""
     plan, structure, index, count = slots.plan, flags[0] is not None, c.indices.dtype, rows[1] - rows[0]
     each = c.dtype.itemsize + (index.itemsize if structure else 0)
-    # A multiple of 32 keeps the columns behind the sums aligned.
+    # A multiple of 32 keeps the columns, which follow the sums, aligned.
     of_block = -(-(plan.add_threads // plan.add_lanes) * slots.longest // 32) * 32
     capacity = min(of_block, SHARED_BYTES // each // 32 * 32)
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)

@@ -1,4 +1,4 @@
-"""Arguments and types of the products with a vector, and the entries of the most common row pattern."""
+"""Arguments and types of products with a vector, and the entries of the most common row pattern."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.launch import BLOCK_DOTS, NARROW, NO_DOTS, bind_product, expression, launch_blocks, plain_types
 
-# The arguments that each call of a product passes, in the kernels' order.
+# The arguments that differ between calls of a product, in the order of the kernels.
 SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)
 
 
 class ProductKernel(NamedTuple):
-    """A kernel of a product y = A·x that exists with and without partial sums of conj(x)·y.
+    """A kernel of a product y = A·x, with a variant that also writes partial sums of conj(x)·y.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class ProductKernel(NamedTuple):
     types: tuple[Any, ...]
 
     def expression(self, dots: str) -> str:
-        """Return the C++ name expression of the kernel with or without partial sums."""
+        """Return the C++ name expression of the variant with or without partial sums."""
         return expression(self.name, *self.types, dots)
 
 
@@ -50,7 +50,7 @@ def bind_with_dots(
     args: tuple[Any, ...],
     dtype: np.dtype[Any],
 ) -> Multiply:
-    """Bind a kernel to all arguments that do not change between calls, so that a product is one launch.
+    """Return the product of a kernel. All arguments that do not change between calls are fixed.
 
     Parameters
     ----------
@@ -76,30 +76,30 @@ def bind_with_dots(
 
 
 def with_num_dots(multiply: Callable[..., None], num_dots: int) -> Multiply:
-    """Set the number of partial sums of conj(x)·y that a product leaves in `dots`: one for each block, or none."""
+    """Set `num_dots`, the number of partial sums of conj(x)·y that a product writes (one per block), and return it."""
     product: Any = multiply
     product.num_dots = num_dots
     return cast(Multiply, product)
 
 
 def entry_args(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
-    """Return the arguments that kernels read entries by (Entries, entries.cuh)."""
+    """Return the arguments from which kernels read entries (`Entries` in entries.cuh)."""
     value_args = (values.codes, values.table)
     return value_args if columns is None else (columns.codes, columns.bases, *value_args)
 
 
 def value_type(values: Values) -> np.dtype[Any] | str:
-    """Return the type of stored values, as a template argument."""
+    """Return the type of stored values as a template argument."""
     return "Same" if values.codes is None else values.codes.dtype
 
 
 def stored_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """List each type of stored values with each dtype that products of them compute in."""
+    """List pairs: a type of stored values, and a dtype in which products with them compute."""
     return [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
 
 
 Integers = npt.NDArray[np.int64]
-# No triples are looked for in longer patterns, because each distance is compared with all entries.
+# Longer patterns have no triples, because the search compares each distance with all entries.
 _MOST_ENTRIES = 128
 
 
@@ -109,10 +109,10 @@ class CommonEntries(NamedTuple):
     Attributes
     ----------
     distance : int
-        The distance of the offsets of each triple; 0 if there are no triples.
+        The distance between consecutive offsets of each triple; 0 if there are no triples.
     arguments : tuple
         The kernel's arguments: the number of triples, the number of single entries, the offsets of the first entry of
-        each triple and of single ones, the values of all entries, and the number of the bit of each entry in the masks
+        each triple and of single entries, the values of all entries, and the bit number of each entry in the masks
         (`CommonPattern.masks`).
     """
 
@@ -123,14 +123,14 @@ class CommonEntries(NamedTuple):
 def common_entries(
     device: Device, common: CommonPattern, pattern_values: Array, least: int, most: int
 ) -> CommonEntries:
-    """Return the entries of the common pattern, with triples if there are any at a distance from `least` to `most`."""
+    """Return the entries of the common pattern, with triples if some have a distance from `least` to `most`."""
     distance, order, num_triples = find_triples(common.offsets, least, most)
     single = order[3 * num_triples :]
     firsts = np.append(order[: 3 * num_triples : 3], single)
     values = pattern_values[common.first : common.first + order.size]
     values = device.xp.take(values, device.upload(order)) if num_triples else values
     # With more than 32 entries, the mask of the common pattern has all bits set and all other masks are 0. So any bit
-    # of a mask is right for the entries from the 32nd on.
+    # of a mask is correct for entries with numbers above 31.
     places = np.minimum(order, MASK_BITS - 1)
     numbers = device.upload(np.append(common.offsets[firsts], places).astype(np.int32))
     counts = np.int32(num_triples), np.int32(single.size)
@@ -138,9 +138,9 @@ def common_entries(
 
 
 def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integers, int]:
-    """Find the distance that gives the most triples of entries.
+    """Find the distance for which most entries form triples: three offsets o, o + distance, o + 2·distance.
 
-    Only distances are tried for which the smallest offset begins a triple.
+    Only distances for which the smallest offset begins a triple are tried.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integer
     Returns
     -------
     distance : int
-        The distance that gives the most triples, the largest one if several do; 0 if there are no triples.
+        The distance with the most triples, or the largest of several such distances; 0 if there are no triples.
     order : ndarray of int64, shape of `offsets`
-        An order of the entries: the three entries of each triple, one triple after the other, and then single entries.
+        An order of the entries: one triple after the other, and then single entries.
     num_triples : int
     """
     entries = offsets.tolist()
@@ -177,7 +177,7 @@ def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integer
 
 
 def _triples(offsets: list[int], distance: int) -> list[int]:
-    """Return the places of entries that form triples, one triple after the other, each entry in at most one."""
+    """Return the positions of entries that form triples, one triple after the other; each entry is in at most one."""
     places = {offset: place for place, offset in enumerate(offsets)}
     chosen: list[int] = []
     for offset in sorted(places):

@@ -16,21 +16,22 @@ from gsparse.kernels.gpu.launch import FLOATS, Source, constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 _SOURCE = Source("prolongation.cu", constant("prolongation.cu", "GS_PROLONG_THREADS"))
-# Entries that a lane holds in registers, and the lanes that may share a node whose aggregates are looked for: the least
-# number that holds the longest row, if its length is known. Each aggregate takes all lanes of a node one step, whether
-# they hold entries or not, so eight lanes would take four times as long as two for a 7-point stencil.
+# Number of entries that a lane holds in registers, and possible numbers of lanes per node in the search for aggregates.
+# The smallest number that holds the longest row is used, if the row's length is known. Each aggregate takes all lanes
+# of a node one step, whether they hold entries or not, so eight lanes would take four times as long as two for a
+# 7-point stencil.
 _HELD, _REACH_WIDTHS = constant(_SOURCE.file, "GS_HELD"), (2, *WIDTHS)
-# Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
+# Numbers of lanes that share a row of a prolongator, and the largest mean numbers of entries for each.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
-# Mean number of rows of an aggregate, and of entries of a node in `expand_pattern`, up to which the smaller number of
-# lanes shares one.
+# The smaller number of lanes is used up to this mean number of rows per aggregate, or of entries per node in
+# `expand_pattern`.
 _SMALL_AGGREGATES = 16
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     outs = [(np.dtype(np.int32), np.dtype(np.int32)), *((index, np.dtype(np.int64)) for index in INDEX_DTYPES)]
-    # With several candidates, one unknown per node is treated as a block, too.
+    # With several candidates, one unknown per node also counts as a block.
     types = dict.fromkeys([*NODE_TYPES, *((dtype, dtype, 1) for dtype in FLOATS)])
     return [
         *_SOURCE.variants("orthonormalize", FLOATS, WIDTHS),
@@ -43,7 +44,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
 ) -> tuple[Array, Array]:
-    """Orthonormalize the columns one after the other, a group of lanes for each aggregate."""
+    """Return Q and R: a group of lanes orthonormalizes the columns of each aggregate one after the other."""
     num_aggregates, k = int(bounds.size) - 1, int(candidates.shape[1])
     q, r = device.xp.zeros_like(candidates), device.xp.zeros((num_aggregates * k, k), candidates.dtype)
     width = WIDTHS[candidates.shape[0] > _SMALL_AGGREGATES * num_aggregates]
@@ -56,7 +57,7 @@ def orthonormal_candidates(
 def prolongator_pattern(
     device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
 ) -> NodePattern:
-    """Count the aggregates that each node reaches, then sort them. Synchronizes."""
+    """Count the aggregates that each node reaches, then list them in ascending order. Synchronizes."""
     num_nodes, index, width = nodes.num_rows, nodes.indices.dtype, lanes_of(nodes)
     if nodes.longest is not None:
         width = next((lanes for lanes in _REACH_WIDTHS if nodes.longest <= _HELD * lanes), width)
@@ -76,7 +77,7 @@ def prolongator_pattern(
 
 
 def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
-    """Repeat each row of the pattern."""
+    """Repeat each row of the pattern for all rows of the node."""
     if block_size == k == 1:
         return indptr, indices
     num_nodes, nnz = int(indptr.size) - 1, int(indices.size) * block_size * k
@@ -103,7 +104,7 @@ def prolongator_values(
     block_size: int,
     omega: float,
 ) -> Array:
-    """Sum up each value of the prolongator in a lane of its own."""
+    """Return the values; each lane sums one value of the prolongator."""
     k, index = int(tentative.shape[1]), csr.indices.dtype
     if pattern.indices.dtype != index:
         csr, nodes, index = csr.with_index_dtype(np.int64), nodes.with_index_dtype(np.int64), np.dtype(np.int64)

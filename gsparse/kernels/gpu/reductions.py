@@ -1,7 +1,7 @@
 """Sums and extremes of runs of consecutive values (kernels: `src/reductions.cu`).
 
-The contract is in `gsparse.kernels.algebra`. A group of lanes has a run. Runs that are much longer than the others are
-cut into pieces, the pieces are reduced, and the results of the pieces are runs again:
+The contract is in `gsparse.kernels.algebra`. A group of lanes reduces a run. Runs that are much longer than the others
+are cut into pieces. The results of the pieces of a run form a run at the next level:
 
     runs     | a a a | b b b b b b b b b b | c |            bounds of level 0: those of the pieces
     pieces   | a a a | b b b b | b b b b | b b | c |
@@ -23,18 +23,18 @@ from gsparse.kernels.gpu.launch import TILE_THREADS, Source, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 
 _SOURCE = Source("reductions.cu", 256)
-# The most values of a run that one lane reads, one after the other. Longer runs are cut.
+# Maximum number of values of a run that one lane reads, one after the other. Longer runs are cut into pieces.
 _VALUES_PER_LANE = 128
-# Blocks that add up all values: several for each multiprocessor of a large GPU.
+# Maximum number of blocks in a sum of all values: several for each multiprocessor of a large GPU.
 _MOST_BLOCKS = 1024
-# The dtype of the bytes of a boolean array.
+# The dtype as which boolean arrays are read.
 _MASK = np.dtype(np.uint8)
 _INT64, _FLOAT64, _COMPLEX128 = (np.dtype(name) for name in ("int64", "float64", "complex128"))
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
-    # The dtypes of values and of their sums.
+    # Pairs: the dtype of values, and the dtype of their sums.
     sums = dict.fromkeys(
         (dtype, _sum_dtype(dtype, terms))
         for dtype, terms in product(COMPUTE_DTYPES, TERMS)
@@ -55,7 +55,7 @@ def _sum_dtype(dtype: np.dtype[Any], terms: str) -> np.dtype[Any]:
 
 
 def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
-    """Add up in double precision, level by level. Synchronizes if there are long runs."""
+    """Return the sums, computed in double precision level by level. Synchronizes if there are long runs."""
     if bounds is None:
         return _sum_of_all(device, data, terms)
     for level in _levels(device, bounds, int(data.size), longest):
@@ -66,7 +66,7 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
 
 
 def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
-    """Add up in one launch."""
+    """Return the sum of all values, with one launch."""
     dtype, size = _sum_dtype(data.dtype, terms), int(data.size)
     total, blocks = device.empty(1, dtype), min(num_tiles(size), _MOST_BLOCKS)
     _, arrivals, _ = tally(device, 0)
@@ -76,14 +76,14 @@ def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
 
 
 def first_where(device: Device, values: Array, *tests: str) -> int | None:
-    """Find the values that pass the tests in each block; the last block takes the first one. Synchronizes."""
+    """Return the first position that passes: the last block compares those of all blocks. Synchronizes."""
     size = int(values.size)
     rest = _tally_tests(device, "first_where", values, tests) if size else 0  # synchronizes
     return size - rest if rest else None
 
 
 def count_where(device: Device, values: Array, *tests: str) -> int:
-    """Count the values that pass the tests in each block; the last block adds up the counts. Synchronizes."""
+    """Return the number of values that pass: blocks count, and the last block sums the counts. Synchronizes."""
     return _tally_tests(device, "count_where", values, tests) if values.size else 0  # synchronizes
 
 
@@ -106,7 +106,7 @@ def extreme_entries(
     full: int = 0,
     unsigned: bool = False,
 ) -> Array:
-    """Compare level by level; zeros take part at the last level. Synchronizes if there are long runs."""
+    """Return the extremes, level by level, at the last one with zeros. Synchronizes if there are long runs."""
     levels = _levels(device, bounds, int(data.size), longest)
     for level in levels:
         extremes = device.empty(level.size - 1, data.dtype)
@@ -120,13 +120,13 @@ def extreme_entries(
 def extreme_positions(
     device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, unsigned: bool = False
 ) -> Array:
-    """Compare level by level, and take the positions of the pieces that won. Synchronizes if there are long runs."""
+    """Return the positions of the extremes, level by level. Synchronizes if there are long runs."""
     levels = _levels(device, bounds, int(data.size), longest)
     values, positions = data, None
     for level in levels:
         best = device.empty(level.size - 1, np.int64)
         _launch(device, "extreme_positions", level, values, _search(extreme, unsigned), (best,))
-        # No piece is empty, but a run may be.
+        # A piece is never empty, but a run may be.
         positions = best if positions is None else device.xp.where(best < 0, best, positions[best])
         if level is not levels[-1]:
             values = data[positions]
@@ -134,7 +134,7 @@ def extreme_positions(
 
 
 def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False) -> Array:
-    """Look at the extreme entry of each row, and search for the first column that the row lacks."""
+    """Compare the extreme entry of each row with 0, and search for the first column without entry."""
     columns = device.empty(csr.num_rows, np.int64)
     sizes = (*_search(extreme, unsigned), np.int64(csr.num_rows), np.int64(csr.num_cols))
     args = (*sizes, csr.indptr, csr.indices, csr.data, positions, columns)
@@ -143,7 +143,7 @@ def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, un
 
 
 def _launch(device: Device, name: str, bounds: Array, data: Array, before: Any, after: Any, *types: Any) -> None:
-    """Launch a kernel with a group of lanes for each run: a power of two, near the mean length of runs."""
+    """Launch a kernel with a group of lanes for each run: a power of two close to the mean length of runs."""
     num_runs = int(bounds.size) - 1
     width = _lanes_per_run(device, num_runs, int(data.size))
     args = (*before, np.int32(width), np.int64(num_runs), np.int64(data.size), bounds, data, *after)
@@ -155,22 +155,22 @@ def _lanes_per_run(device: Device, num_runs: int, size: int) -> int:
 
 
 def _search(extreme: str, unsigned: bool) -> tuple[np.int32, np.int64]:
-    """Return the number of an extreme, and the bit whose change brings the order of uint64 into that of int64."""
+    """Return the number of an extreme, and the bit to flip so that uint64 values are ordered like int64 values."""
     return np.int32(EXTREMES[extreme]), np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
 def _levels(device: Device, bounds: Array | None, size: int, longest: int) -> list[Array]:
-    """Return the bounds of what is reduced at each level, until each run is one value. Synchronizes for long runs."""
+    """Return the bounds of the runs at each level, until each run is one value. Synchronizes if there are long runs."""
     xp = device.xp
     if bounds is None:
         length = _VALUES_PER_LANE * device.lanes
-        pieces = xp.arange(0, size + length, length, dtype=np.int64)  # The last bound may be beyond `size`.
+        pieces = xp.arange(0, size + length, length, dtype=np.int64)  # the last bound may exceed `size`
         return [pieces] if size <= length else [pieces, *_levels(device, None, int(pieces.size) - 1, 0)]
     length = _VALUES_PER_LANE * _lanes_per_run(device, int(bounds.size) - 1, size)
     if longest <= length:
         return [bounds]
     index = bounds.dtype
-    counts = -((bounds[:-1] - bounds[1:]) // length)  # (lengths rounded up, in a way that cannot overflow)
+    counts = -((bounds[:-1] - bounds[1:]) // length)  # (lengths divided and rounded up, without overflow)
     first = xp.zeros(bounds.size, index)
     xp.cumsum(counts, out=first[1:])
     num_pieces = int(first[-1])  # synchronizes

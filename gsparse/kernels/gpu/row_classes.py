@@ -1,8 +1,7 @@
-"""Rows of a product of two sparse matrices in classes, each of which has a kernel.
+"""Classes of rows of a sparse matrix product. Each class has its own kernel.
 
-Products whose rows are all short, or about equally long, need no classes (`merged_rows.py`). The kernels that classify
-and those of wide rows are
-`src/row_classes.cu`.
+Products whose rows are all short, or have similar lengths, need no classes (`merged_rows.py`). The kernels that
+classify rows, and those for wide rows, are in `src/row_classes.cu`.
 
 class    0            1 to 3                        4 to 6                            7
 rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
@@ -24,27 +23,27 @@ from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_til
 _SOURCE = Source("row_classes.cu", constant("row_classes.cu", "GS_COUNT_THREADS"))
 _CLASSES, FIRST_TABLE = constant(_SOURCE.file, "GS_ROW_CLASSES"), constant(_SOURCE.file, "GS_FIRST_TABLE")
 WIDE = _CLASSES - 1
-# The size up to which a row belongs to each class with a table. The size is the number of products where entries are
-# counted, and the number of entries where they are filled in. Of a matrix with few columns, rows are wide sooner: its
-# wide rows have few windows.
+# The largest size of rows in each class with a table. The size is the number of products when entries are counted, and
+# the number of entries when they are filled in. The second tuple is for matrices with few columns, where rows count as
+# wide sooner because they have few windows.
 COUNT_LIMITS = ((384, 896, 3584), (384, 896, 896))
 FILL_LIMITS = ((40, 160, 640), (40, 160, 160))
-# The rows of a class are computed like those of the next class that has rows, which saves launches, if they are fewer
-# than this, or than this part of that class's rows. The kernel of each class but the wide one takes the rows of the
-# classes before it.
+# To save launches, a class joins the next class that has rows if it has fewer rows than this number, or than this
+# fraction of the other class's rows. The kernel of each class but the wide one can also process rows of the classes
+# before it.
 _FEW_ROWS = (20_000, 20_000, 20_000, 4_000, 4_000, 500)
 _SMALL_PART = 0.2
-# Lanes that count the products of a row, if A has up to _SHORT_ROWS entries per row, and if it has more.
+# Numbers of lanes that count the products of a row: for at most _SHORT_ROWS entries per row of A, and for more.
 _PRODUCT_LANES, _SHORT_ROWS = (8, 32), 16
 
 _WIDE_THREADS = constant(_SOURCE.file, "GS_WIDE_THREADS")
-# Columns of a window, and entries of a window of values of up to 8 bytes and of more.
+# Number of columns of a window; numbers of entries of a window for values of up to 8 bytes, and of more.
 _COLUMNS = constant(_SOURCE.file, "GS_WINDOW_COLUMNS")
 _ENTRIES = constant(_SOURCE.file, "GS_WINDOW_ENTRIES"), constant(_SOURCE.file, "GS_WINDOW_ENTRIES") // 2
-# Blocks that are launched without asking how many have a window: to wait for that number takes longer than to start
-# blocks that have nothing to do.
+# Up to this many blocks are launched without reading how many are needed: waiting for that number takes longer than
+# starting blocks that have nothing to do.
 _FEW_BLOCKS = 4096
-# The most lanes that go through a row of B together.
+# Maximum number of lanes that read a row of B together.
 _MAX_LANES = constant(_SOURCE.file, "GS_WIDE_LANES")
 
 
@@ -55,11 +54,11 @@ class RowClass:
     Attributes
     ----------
     number : int
-        From 1 to 7.
+        The number of the class, from 1 to 7.
     rows : array or None
-        The numbers of the rows; None for all rows of the matrix.
+        The row numbers; None for all rows of the matrix.
     count : int
-        How many there are.
+        Number of rows.
     """
 
     number: int
@@ -79,7 +78,7 @@ class Classes:
     offsets : array of int64
         The sum of the sizes of the rows before each tile of rows (`gsparse.kernels.gpu.sparse_rows.point_to_rows`).
     flag : array of uint32, shape (1,)
-        0, to be set by later kernels.
+        A flag that is 0, and that later kernels may set.
     """
 
     classes: tuple[RowClass, ...]
@@ -89,7 +88,7 @@ class Classes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers of rows."""
+        """Number of bytes of the arrays of row numbers."""
         return sum(int(group.rows.nbytes) for group in self.classes if group.rows is not None)
 
 
@@ -104,7 +103,7 @@ def longest_rows(device: Device, a: Csr, b: Csr) -> tuple[int, int]:
 
 
 def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
-    """Return the sum of the sizes before each tile of rows, the sum of all, and the greatest size. Synchronizes.
+    """Return the sum of the sizes before each tile of rows, the total, and the largest size. Synchronizes.
 
     There is at least one row.
     """
@@ -115,13 +114,13 @@ def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
 
 
 def find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
-    """Leave the length of the longest row in an element of ``device.counts``."""
+    """Write the length of the longest row to element `place` of ``device.counts``."""
     args = (np.int64(num_rows), values, *tally(device, num_tiles(num_rows), place))
     _SOURCE.launch_tiles(device, "longest_row", (values.dtype, sizes), num_rows, args)
 
 
 def num_products(device: Device, a: Csr, b: Csr) -> Array:
-    """Return the number of products that make up each row of A·B, at most 2³¹ - 1."""
+    """Return the number of products for each row of A·B, at most 2³¹ - 1."""
     index, lanes = a.indices.dtype, _PRODUCT_LANES[a.nnz > _SHORT_ROWS * a.num_rows]
     products = device.empty(a.num_rows, index)
     args = (np.int64(a.num_rows), a.indptr, a.indices, b.indptr, products)
@@ -132,8 +131,8 @@ def num_products(device: Device, a: Csr, b: Csr) -> Array:
 def classify(device: Device, sizes: Array, products: Array | None, limits: tuple[int, int, int]) -> Classes:
     """Return the classes of rows that have products. Synchronizes.
 
-    A row is in the first class whose limit is at least its number of products, or its size where it has a table. The
-    rows of a class that has few join those of a class above it. Without `products`, no row is sorted.
+    A row belongs to the first class whose limit is at least its number of products or, for classes with tables, its
+    size. Small classes join a class above them. Without `products`, the classes of sorted rows are not used.
     """
     index, num_rows, blocks = sizes.dtype, int(sizes.size), num_tiles(int(sizes.size))
     of_row, flag = device.empty(num_rows, np.uint8), device.empty(1, np.uint32)
@@ -158,9 +157,9 @@ def classify(device: Device, sizes: Array, products: Array | None, limits: tuple
 
 
 def _join_small_classes(by_class: list[int]) -> None:
-    """Move the rows of classes that have few to the next class that has rows, in place.
+    """Let small classes join the next class that has rows, in place.
 
-    Rows without products may join others, too: they have no entries.
+    Rows without products may join too, because they have no entries.
     """
     for number in range(WIDE - 1):
         above = next((n for n in range(number + 1, WIDE) if by_class[n]), number)
@@ -170,7 +169,7 @@ def _join_small_classes(by_class: list[int]) -> None:
 
 
 def count_wide(device: Device, group: RowClass, a: Csr, b: Csr, sizes: Array | None) -> Array:
-    """Add the numbers of columns of wide rows to `sizes`, and return those of each window of columns."""
+    """Add the numbers of entries of wide rows to `sizes`, and return those for each window of columns."""
     windows, index = _num_windows(b), a.indices.dtype
     counts = device.empty(group.count * windows, np.int32)
     args: Any = (*_shape_of(group.rows, group.count, b), a.indptr, a.indices, b.indptr, b.indices, counts, sizes)
@@ -193,13 +192,13 @@ def fill_wide_values(
 ) -> None:
     """Write the values of wide rows, whose columns are known, to `c`. May synchronize.
 
-    The flags, if there are any, are set if a value is 0.
+    If there are flags, they are set if a value is 0.
     """
     index, size = c.indices.dtype, _ENTRIES[c.dtype.itemsize > 8]
     windows = device.empty(num_rows, index)
     args: Any = (np.int32(size), np.int64(num_rows), rows, c.indptr, windows)
     _SOURCE.launch(device, "count_windows", (index,), num_rows, args)
-    blocks = num_rows + c.nnz // size  # or fewer
+    blocks = num_rows + c.nnz // size  # an upper bound
     if blocks <= _FEW_BLOCKS:
         first_window = point_to_rows(device, windows, sum_tiles(device, windows, is_total_read=False), index)
     else:
@@ -214,7 +213,7 @@ def _num_windows(b: Csr) -> int:
 
 
 def _shape_of(rows: Array | None, num_rows: int, b: Csr) -> tuple[Any, ...]:
-    """Return the arguments for the rows: windows, lanes of a row of B, number of rows, and the rows."""
+    """Return kernel arguments: number of windows, lanes per row of B, number of rows, and row numbers."""
     lanes = min(1 << (b.nnz // max(b.num_rows, 1)).bit_length(), _MAX_LANES)
     return np.int64(_num_windows(b)), np.int32(lanes), np.int64(num_rows), rows
 

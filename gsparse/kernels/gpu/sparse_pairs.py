@@ -16,30 +16,30 @@ from gsparse.kernels.gpu.launch import TILE, TILE_THREADS, Source, constant, num
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
 
 _SOURCE = Source("sparse_pairs.cu", TILE_THREADS)
-# Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
+# Number of positions of a tile, for values and columns of at most _NARROW_BYTES bytes and of more.
 _NARROW_BYTES = constant(_SOURCE.file, "GS_NARROW_BYTES")
 _TILES = TILE, TILE // 2
 _BOOLEAN = np.dtype(np.uint8)
-# Entries up to which matrices are merged at once, which also tells whether they have the same structure: to compare
-# their structures first would need another wait.
+# Matrices with at most this many entries are merged at once, which also tells whether they have the same structure:
+# comparing the structures first would take another wait.
 _SMALL = 50_000
-# What a block that finds a difference between two structures adds to the count of values.
+# Number by which a block that finds a difference between structures increases the count of values.
 _DIFFERS = constant(_SOURCE.file, "GS_DIFFERS")
-# What a place with an entry in both matrices adds to the count of entries of the result.
+# Number by which an element with an entry in both matrices increases the count of entries of the result.
 _BOTH = constant(_SOURCE.file, "GS_RESULTS") + 1
 
 
 @dataclass(frozen=True)
 class _Merge:
-    """A merge of which the first pass has been queued.
+    """A merge whose first pass, the count, has been queued.
 
     Attributes
     ----------
     types : tuple of dtype
-        Of values, indices and results.
+        The dtypes of values, indices and results.
     blocks : int
     args : tuple
-        The arguments that both passes take.
+        The arguments of both passes.
     offsets : array of int64, shape (blocks,)
         The number of entries before each block.
     """
@@ -58,9 +58,10 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
-    """Combine value by value if the structures are the same, and merge the rows if not. Synchronizes.
+    """Combine values if the structures are the same, otherwise merge the rows. Synchronizes.
 
-    Small matrices are merged unless they share their structure. The result shares that of A if it has the same one.
+    Small matrices are merged unless they share their arrays. If the result has the structure of A, it shares A's
+    arrays.
     """
     is_shared, may_be_alike = a.indptr is b.indptr and a.indices is b.indices, a.nnz == b.nnz > 0
     if may_be_alike and (is_shared or a.nnz > _SMALL):
@@ -82,7 +83,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> Array:
-    """Queue the comparison of two structures and the combination of the values, as if they were the same."""
+    """Queue the comparison of two structures, and the combination of the values as if these were the same."""
     size, num_pointers = a.nnz, a.num_rows + 1
     out = _BOOLEAN if operation in COMPARISONS else a.dtype
     pairs = [
@@ -100,12 +101,12 @@ def _number(operation: str) -> np.int32:
 
 
 def _flip(unsigned: bool) -> np.int64:
-    """Return the bit whose change brings the order of uint64, read as int64, into that of int64."""
+    """Return the bit to flip so that uint64 values, read as int64, are in the right order; 0 if not `unsigned`."""
     return np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
 def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool, counts_both: bool) -> _Merge:
-    """Queue the count of the entries of the result, and of the places with an entry in both matrices if asked for."""
+    """Queue the count of the result's entries and, if `counts_both`, of elements with an entry in both matrices."""
     if a.nnz + b.nnz > MAX_INT32:
         a, b = a.with_index_dtype(np.int64), b.with_index_dtype(np.int64)
     index, out = a.indices.dtype, _BOOLEAN if operation in COMPARISONS else a.dtype
@@ -120,7 +121,7 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
     if not blocks:
         return _Merge((a.dtype, index, out), blocks, args, counts[0])
     is_small = positions <= 2 * _SMALL
-    if not is_small:  # Otherwise the blocks that count find the places of their tiles.
+    if not is_small:  # otherwise the counting blocks find these themselves
         structure = (a.indptr, a.indices, b.indptr, b.indices, places)
         threads = (blocks + 1) * device.lanes
         places_args = (np.int32(tile), *sizes, *structure)
@@ -131,7 +132,7 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
 
 
 def _merged(device: Device, operation: str, a: Csr, merge: _Merge, nnz: int) -> Csr:
-    """Merge the rows again to write the `nnz` entries."""
+    """Merge the rows again, and write the `nnz` entries of the result."""
     _, index, out = merge.types
     indptr = device.empty(a.num_rows + 1, index) if merge.blocks else device.xp.zeros(1, index)
     c = Csr(a.shape, indptr, device.empty(nnz, index), device.empty(nnz, out), is_canonical=True)

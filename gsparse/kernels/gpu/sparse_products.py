@@ -1,7 +1,7 @@
 """Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: see `src/products.cuh`).
 
-Rows that are short or about equally long are merged (`merged_rows.py`, which decides). Otherwise the rows of the result
-are put into classes (`row_classes.py`), each of which is computed by a kernel of its own. In both cases the entries of
+Rows that are short or have similar lengths are merged (`merged_rows.py`, which also makes this choice). Otherwise the
+rows of the result are divided into classes (`row_classes.py`), each with its own kernel. In both cases, the entries of
 each row are counted first, then filled in.
 """
 
@@ -39,41 +39,42 @@ _SORTED, _TABLES = (
     for file in ("sparse_products_sorted.cu", "sparse_products_tables.cu")
 )
 
-# Rows of up to 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
+# Rows with at most 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
 _SORT_LANES, _REGISTERS = constant(_SORTED.file, "GS_SORT_LANES"), (2, 4, 8)
-# Sorted keys have 32 bits if there are at most this many columns, else 64: six bits are for the number of the product.
+# Sort keys have 32 bits if there are at most this many columns, otherwise 64: six bits hold the number of the product.
 _NARROW_COLUMNS = (1 << 32 - constant(_SORTED.file, "GS_NUMBER_BITS")) - 1
-# Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
-# would take longer.
+# For at most this many rows, all rows are counted with the smallest table that is large enough for each of them.
+# Finding their classes would take longer.
 _ONE_CLASS_ROWS = 20_000
-# Columns up to which a wide row has at most two windows of columns (row_classes.py).
+# With at most this many columns, a wide row has at most two windows of columns (row_classes.py).
 _FEW_COLUMNS = 65_536
-# More products than any row has.
+# A number that exceeds the number of products of any row.
 _MANY = 2**63
-# Entries of A from which on it pays to find the longest rows if nobody knows them: merged rows need no classes.
+# If A has at least this many entries, it is worth finding the longest rows if they are unknown, because merged rows
+# need no classes.
 _WORTH_A_LOOK = 100_000
-# The tables of other rows: the lanes that share one, and its slots.
+# The tables for other rows: number of lanes that share a table, and number of slots.
 _COUNT_TABLES = ((32, 512), (32, 1024), (128, 4096))
 _FILL_TABLES = ((8, 64), (32, 256), (128, 1024))
 
 
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
-    """Count the entries of each row, fill the rows, and drop zeros. Synchronizes."""
+    """Return the product: count the entries of each row, fill the rows, and drop zeros. Synchronizes."""
     c, _ = _product(device, a, b, False)
     has_zeros = c.nnz and device.counts.read_flag()  # synchronizes
     return drop_zeros(device, c) if has_zeros else c
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Keep the classes of rows, or how rows are merged, without the slots, which take much memory. Synchronizes."""
+    """Return the product with its classes of rows or its plan of merging, without slots. Synchronizes."""
     c, order = _product(device, a, b, True)
     return KnownProduct(c, replace(order, places=None) if isinstance(order, Slots) else order)
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are wide.
+    """Compute the values as in the first product, for known columns. Synchronizes if there are wide rows.
 
-    Where rows are merged, the first call finds the slots of the products, and they are a part of the result.
+    If rows are merged, the first call finds the slots, which are then stored in the result.
     """
     c, order = known.result.with_data(device.empty(known.result.nnz, a.dtype)), known.order
     if isinstance(order, Slots):
@@ -85,14 +86,14 @@ def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownP
 
 
 def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | Classes]:
-    """Return A·B with an entry wherever a product contributes. Synchronizes.
+    """Return A·B with all entries of its structure, even if they are 0. Synchronizes.
 
-    Also return the classes of rows, or what is known about the structure if rows are merged. It includes the slots of
-    all rows if they were found and take little memory; with `keeps_slots`, they may take as much as the result.
+    Also return the classes of rows or, if rows are merged, `Slots`. These contain the slots of all rows if they take
+    little memory; with `keeps_slots`, as much memory as the result is allowed.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     plan = None if longest is None else plan_merge(a, b, longest, device.lanes)
-    if plan is None and a.nnz >= _WORTH_A_LOOK:  # Known lengths are upper bounds: the true ones may allow a merge.
+    if plan is None and a.nnz >= _WORTH_A_LOOK:  # known lengths are upper bounds: the true ones may allow a merge
         longest = longest_rows(device, a, b)  # synchronizes
         plan = plan_merge(a, b, longest, device.lanes)
     sizes = None
@@ -106,8 +107,8 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
 def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:
     """Return A·B and the classes of its rows. Synchronizes.
 
-    `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if they have
-    not been counted yet.
+    `most` is the maximum number of products of a row. `sizes` holds the number of entries of each row; None if they
+    have not been counted yet.
     """
     index, is_narrow, products = a.indices.dtype, b.num_cols <= _FEW_COLUMNS, None
     if sizes is None:
@@ -130,7 +131,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
 def _allocated(
     device: Device, a: Csr, b: Csr, indptr: Array, nnz: int, longest: int | None = None
 ) -> tuple[Csr, Csr, Csr]:
-    """Return the factors with the index dtype of the product, and the product without columns and values."""
+    """Return the factors in the index dtype of the product, and the product with columns and values not written."""
     index = indptr.dtype
     indices, data = device.empty(nnz, index), device.empty(nnz, a.dtype)
     c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True, longest=longest)
@@ -140,14 +141,14 @@ def _allocated(
 def _product_of_merged_rows(
     device: Device, a: Csr, b: Csr, plan: MergePlan, keeps_slots: bool
 ) -> tuple[tuple[Csr, Slots] | None, Array]:
-    """Return A·B with what is known about its structure, and the number of entries of each row. Synchronizes.
+    """Return A·B with its `Slots`, and the number of entries of each row. Synchronizes.
 
-    The first is None if a row of the product has more entries than slots can number.
+    The first result is None if a row of the product has more entries than slots can number.
     """
     sizes, flag = device.empty(a.num_rows, a.indices.dtype), device.empty(1, np.uint32)
     places = merged_rows.empty_places(device, plan, a.num_rows) if plan.has_few_products else None
     merged_rows.merge(device, a, b, plan, (0, a.num_rows), sizes=sizes, places=places, flag=flag)
-    if plan.has_few_products and a.nnz < _WORTH_A_LOOK:  # Another launch would take longer than it saves.
+    if plan.has_few_products and a.nnz < _WORTH_A_LOOK:  # another launch would take longer
         longest, (indptr, nnz) = plan.most, row_pointers(device, sizes)  # synchronizes
     else:
         offsets, nnz, longest = sizes_and_longest(device, sizes)  # synchronizes
@@ -166,7 +167,7 @@ def _product_of_merged_rows(
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     keys = np.dtype(np.uint32), np.dtype(np.uint64)
-    # Wide indices have wide keys.
+    # Keys of wide indices are wide.
     indices_and_keys = [(INDEX_DTYPES[0], keys[0]), *((index, keys[1]) for index in INDEX_DTYPES)]
     return [
         *merged_rows.instantiations(),
@@ -179,14 +180,14 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
-    """Return the dtype of the keys by which the products of a row are sorted."""
+    """Return the dtype of the keys with which the products of a row are sorted."""
     return np.dtype(np.uint32 if index == np.int32 and num_cols <= _NARROW_COLUMNS else np.uint64)
 
 
 def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
     """Return the number of entries of each row of the product, for rows in these classes."""
     index, classes = a.indices.dtype, counted.classes
-    # Rows without products are in no class, and the kernel of wide rows adds to `sizes`: both need zeros.
+    # Rows without products are in no class, and the kernel for wide rows adds to `sizes`. Both need zeros.
     is_complete = sum(c.count for c in classes if c.number != WIDE) == a.num_rows
     sizes = device.empty(a.num_rows, index) if is_complete else device.xp.zeros(a.num_rows, index)
     structure = (a.indptr, a.indices, b.indptr, b.indices, sizes)
@@ -205,7 +206,7 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
 
 
 def _zero_flag(device: Device, flag: Array | None) -> tuple[Array | None, Array | None]:
-    """Return the arguments that make kernels tell of sums that are 0 (struct ZeroFlag, products.cuh)."""
+    """Return the arguments with which kernels report sums that are 0 (`struct ZeroFlag` in products.cuh)."""
     if flag is None:
         return None, None
     device.counts.lower_flag()
@@ -213,7 +214,7 @@ def _zero_flag(device: Device, flag: Array | None) -> tuple[Array | None, Array 
 
 
 def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: bool) -> None:
-    """Write the values of the product to `c`, and its columns if `structure`. The flag is set if a value is 0."""
+    """Write the values of the product to `c` and, if `structure`, its columns. The flag is set if a value is 0."""
     index = c.indices.dtype
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
     flags = _zero_flag(device, classes.flag if structure else None)

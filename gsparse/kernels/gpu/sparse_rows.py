@@ -1,4 +1,4 @@
-"""Entries and rows of a sparse matrix, selected, taken, scaled and added up, and lists of their numbers.
+"""Selecting, copying, scaling and summing entries and rows, and operations on arrays of indices.
 
 The contract is in `gsparse.kernels.algebra`, the kernels in `src/sparse_rows.cu`.
 """
@@ -16,16 +16,15 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, num_tiles, tally
 
 _SOURCE = Source("sparse_rows.cu", 256)
-# Lanes that share an unsorted row of `diagonal_entries`.
+# Number of lanes that share an unsorted row in `diagonal_entries`.
 _DIAGONAL_LANES = constant(_SOURCE.file, "GS_DIAGONAL_LANES")
-# What is moved without being computed with: one dtype for each size.
+# The dtypes as which values are moved, one for each size.
 ITEMS = tuple(ITEM_TYPES.values())
-# Rules by which entries are selected, with the numbers that kernels know them by. All but "nonzero" are counted without
-# a look at the values.
+# The rules by which entries are selected, with their numbers in kernels. Only "nonzero" reads the values to count.
 _RULES = {rule: constant(_SOURCE.file, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
 _BYTE = ITEMS[0]
 
-# The byte of which -1 consists.
+# The byte that -1 consists of.
 _ALL_BITS = 0xFF
 
 
@@ -34,13 +33,13 @@ def _item(data: Array) -> np.dtype[Any]:
 
 
 def as_items(data: Array) -> Array:
-    """Return the values as a dtype of the same size by which they are moved."""
+    """Return the values as the dtype of the same size as which they are moved."""
     item = _item(data)
     return data if data.dtype == item else data.view(item)
 
 
 def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
-    """Find the rows of the entries of each tile."""
+    """Return the row number of each entry, found tile by tile."""
     rows, num_rows = device.empty(nnz, indptr.dtype), int(indptr.size) - 1
     args = (np.int64(nnz), np.int64(num_rows), indptr, rows)
     _SOURCE.launch_tiles(device, "row_numbers", (indptr.dtype,), nnz + num_rows, args)
@@ -51,23 +50,23 @@ def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
 
 
 def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
-    """Count the marked entries of each tile, then copy them. Synchronizes."""
+    """Return the entries where `keep` is true: count those of each tile, then copy them. Synchronizes."""
     return _selected(device, csr, "marked", marks=keep.view(_BYTE))
 
 
 def drop_zeros(device: Device, csr: Csr) -> Csr:
-    """Count the values that are not 0, and copy them if there are others. Synchronizes."""
+    """Return the entries that are not 0: count them, and copy them unless none is 0. Synchronizes."""
     return _selected(device, csr, "nonzero")
 
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
-    """Count the entries in columns that have a place, then copy them. Synchronizes."""
+    """Return the entries in columns that have a new place: count them, then copy them. Synchronizes."""
     selected = _selected(device, csr, "placed", places=places)
     return Csr((csr.num_rows, num_cols), selected.indptr, selected.indices, selected.data, longest=csr.longest)
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-    """Count the entries on one side of the diagonal, then copy them. Synchronizes."""
+    """Return the entries on one side of the diagonal: count them, then copy them. Synchronizes."""
     return _selected(device, csr, "triangle", offset=offset, upper=upper)
 
 
@@ -83,7 +82,7 @@ def _selected(
 ) -> Csr:
     """Return the entries that a rule selects, in their order. Synchronizes.
 
-    The result of "nonzero" is the matrix itself if none of its values is 0.
+    For "nonzero", return the matrix itself if none of its values is 0.
     """
     index, item, data, number = csr.indptr.dtype, _item(csr.data), as_items(csr.data), _RULES[rule]
     positions = csr.nnz + csr.num_rows
@@ -107,7 +106,7 @@ def _selected(
 
 
 def _bits_of_values(dtype: np.dtype[Any]) -> np.int64:
-    """Return the mask with which values of up to 8 bytes are tested for 0: all bits but those of signs."""
+    """Return the mask with which values of up to 8 bytes are compared with 0: all bits but the sign bits."""
     if dtype.kind not in "fc":
         return np.int64(-1)
     real = np.zeros(1, dtype).real.dtype
@@ -125,7 +124,7 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
     ----------
     device : Device
     values : array of int32 or int64
-        The number of entries of each row, or the row pointers of the matrix from which rows are taken.
+        The number of entries of each row or, with `taken`, the row pointers of the matrix from which rows are taken.
     taken : array of int64, optional
         The numbers of the rows that are taken.
 
@@ -144,19 +143,19 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
 
 
 def prefix_sums(device: Device, values: Array, *, is_total_read: bool = True) -> Array:
-    """Return the sum of the values before each one (int64), and the sum of all of them as the last element.
+    """Return the sum of the values before each value (int64), followed by the total.
 
-    `is_total_read` says whether the caller reads the sum of all from ``device.counts`` (see `sum_tiles`).
+    `is_total_read` says whether the caller reads the total from ``device.counts`` (see `sum_tiles`).
     """
     offsets = sum_tiles(device, values, is_total_read=is_total_read) if values.size else values
     return point_to_rows(device, values, offsets, np.int64)
 
 
 def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_total_read: bool = True) -> Array:
-    """Return the sum of the sizes before each tile of rows, and leave the sum of all to ``device.counts``.
+    """Return the sum of the sizes before each tile of rows, and write the total to ``device.counts``.
 
-    If the caller does not read that sum, it is left elsewhere: a write that nobody waits for could meet a number that
-    this thread reads on another stream.
+    If the caller does not read the total, it is written elsewhere. Otherwise it could overwrite a number that this
+    thread is about to read after work on another stream.
     """
     num_rows = int(values.size if taken is None else taken.size)
     counts = tally(device, num_tiles(num_rows))
@@ -168,7 +167,7 @@ def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_t
 
 
 def point_to_rows(device: Device, values: Array, offsets: Array, dtype: Any, taken: Array | None = None) -> Array:
-    """Return the row pointers of the given dtype, where `offsets` has the sum of the sizes before each tile of rows.
+    """Return row pointers of the given dtype. `offsets` holds the sum of the sizes before each tile of rows.
 
     `values` and `taken` are those of `row_pointers`.
     """
@@ -182,7 +181,7 @@ def point_to_rows(device: Device, values: Array, offsets: Array, dtype: Any, tak
 
 
 def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
-    """Shift the row pointers, then copy the entries between the first and the last one. Synchronizes."""
+    """Return the rows: shift the row pointers, then copy the entries. Synchronizes."""
     index, indptr = csr.indptr.dtype, device.empty(count + 1, csr.indptr.dtype)
     args: Any = (np.int64(count), csr.indptr[start:], indptr, device.counts.array)
     _SOURCE.launch(device, "slice_pointers", (index,), count + 1, args)
@@ -196,7 +195,7 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
 
 
 def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
-    """Add up the lengths of the rows, then copy entry by entry. Synchronizes."""
+    """Return the rows: sum their lengths, then copy entry by entry. Synchronizes."""
     item, num_rows = _item(csr.data), int(rows.size)
     taken = device.xp.ascontiguousarray(rows.astype(np.int64, copy=False))
     indptr, nnz = row_pointers(device, csr.indptr, taken)  # synchronizes
@@ -214,7 +213,7 @@ def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
 
 
 def scale_rows(device: Device, csr: Csr, factors: Array) -> Array:
-    """Multiply each entry by the factor of its row."""
+    """Return the value of each entry times the factor of its row."""
     products = device.empty(csr.nnz, csr.dtype)
     args = (np.int64(csr.nnz), np.int64(csr.num_rows), csr.indptr, csr.data, factors, products)
     _SOURCE.launch_tiles(device, "scale_rows", (csr.dtype, csr.indptr.dtype), csr.nnz + csr.num_rows, args)
@@ -222,7 +221,7 @@ def scale_rows(device: Device, csr: Csr, factors: Array) -> Array:
 
 
 def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
-    """Multiply each entry by the factor of its column."""
+    """Return the value of each entry times the factor of its column."""
     products = device.empty(csr.nnz, csr.dtype)
     args = (np.int64(csr.nnz), csr.indices, csr.data, factors, products)
     _SOURCE.launch_tiles(device, "scale_columns", (csr.dtype, csr.indptr.dtype), csr.nnz, args)
@@ -230,7 +229,7 @@ def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
 
 
 def sum_runs(device: Device, data: Array, starts: Array) -> Array:
-    """Add each run up in order, with a thread for each run."""
+    """Return the sums; one thread sums each run in order."""
     sums = device.empty(starts.size, data.dtype)
     args = (np.int64(starts.size), np.int64(data.size), starts, data, sums)
     _SOURCE.launch(device, "sum_runs", (data.dtype, starts.dtype), starts.size, args)
@@ -238,7 +237,7 @@ def sum_runs(device: Device, data: Array, starts: Array) -> Array:
 
 
 def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
-    """Search the rows that meet the diagonal, or look at all of their entries if they may not be sorted."""
+    """Return the diagonal: search sorted rows, or read all entries of rows that may be unsorted."""
     first, size = max(-offset, 0), csr.diagonal_size(offset)
     diagonal = device.empty(size, csr.dtype) if out is None else out
     args = (np.int64(size), np.int64(first), np.int64(offset), csr.indptr, csr.indices, csr.data, diagonal)
@@ -248,15 +247,15 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
-    """Check each number and add the size to negative ones. Synchronizes."""
+    """Return the indices counted from the start: check all, and add `size` to negative ones. Synchronizes."""
     if numbers.dtype == np.uint64 and not are_in_range(device, numbers, size):  # synchronizes
-        return None  # As int64, the largest numbers would be negative ones.
+        return None  # as int64, the largest numbers would be negative
     checked = device.empty(int(numbers.size), np.int64)
     return checked if _are_valid(device, numbers, size, checked) else None  # synchronizes
 
 
 def are_in_range(device: Device, numbers: Array, size: int) -> bool:
-    """Check each number. Synchronizes."""
+    """Return whether all numbers are in range. Synchronizes."""
     return _are_valid(device, numbers, size, None)  # synchronizes
 
 
@@ -272,7 +271,7 @@ def _are_valid(device: Device, numbers: Array, size: int, checked: Array | None)
 
 
 def count_numbers(device: Device, numbers: Array, size: int) -> Array:
-    """Add one for each number, in any order."""
+    """Return the number of times that each number occurs, counted with atomic additions."""
     counts = device.xp.zeros(size, np.int64)
     args = (np.int64(numbers.size), numbers, counts)
     _SOURCE.launch_tiles(device, "count_numbers", (numbers.dtype,), numbers.size, args)
@@ -280,7 +279,7 @@ def count_numbers(device: Device, numbers: Array, size: int) -> Array:
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
-    """Claim the place of each number. Synchronizes."""
+    """Return the index of each number; None if two threads write to the same place. Synchronizes."""
     count, places = int(numbers.size), device.empty(size, dtype)
     device.fill_bytes(places, _ALL_BITS)
     if not count:

@@ -1,6 +1,7 @@
 """Products with several dense columns (contract: `gsparse.kernels.contract`).
 
-The kernels are `src/spmm_csr.cu`, and `src/spmm_bsr.cu` for square blocks. A launch is bound for each layout of X.
+The kernels are `src/spmm_csr.cu`, and `src/spmm_bsr.cu` for square blocks. A launch is prepared for each memory layout
+of X and Y.
 """
 
 from __future__ import annotations
@@ -37,35 +38,36 @@ from gsparse.kernels.gpu.launch import (
 from gsparse.kernels.gpu.layout import Counts, long_rows, sort_rows
 from gsparse.kernels.set_up import Survey
 
-# Products with several columns also read row patterns that share values, blocks, and CSR in half the precision.
+# Products with several columns also read row patterns whose rows share values, BSR, and CSR in half the precision.
 FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
 READS_HALVES = True
-# Rows of the result would be added to in an order that differs from run to run.
+# There is none: rows of the result would be summed in an order that differs from run to run.
 TRANSPOSED_PRODUCT = None
 
-# A block computes each chunk of a long row if at most this number of threads of a warp have the same columns, or if
-# there are few chunks and most of the long rows have more entries than this. Otherwise a warp does.
+# A block computes each chunk of a long row if at most _FEW_PLACES threads of a warp have the same columns, or if there
+# are at most _FEW_CHUNKS chunks and most of the long rows have more than _VERY_LONG entries. Otherwise a warp does.
 _FEW_PLACES, _FEW_CHUNKS, _VERY_LONG = 2, 256, 512
-# The loads of a lane that also loads entries ahead, where rows are taken by length. Otherwise it has no registers left
-# for them, or gains nothing.
+# If rows are sorted by length, a lane with this number of loads also loads entries ahead. With another number, there
+# are no registers left for this, or it gains nothing.
 _LOADS_AHEAD = 2
 
 _BLOCKS = "spmm_bsr.cu"
-# The types of block columns.
+# The dtypes of block columns.
 BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))
-# The most bytes of sums that a thread holds in registers. With 192 bytes, some kernels spill.
+# Maximum number of bytes of sums that a thread holds in registers. With 192 bytes, some kernels spill.
 _SUM_BYTES = 160
 
 
-# Threads in a block.
+# Number of threads of a block.
 THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")
-# The most bytes of partial sums of long rows. If a product needed more, its columns are multiplied in several slabs.
+# Maximum number of bytes of partial sums of long rows. If a product needs more, its columns are multiplied in several
+# slabs.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
 
 
 def panel_of(x: Array) -> Panel:
-    """Return how the columns of X lie in memory.
+    """Return the memory layout of the columns of X.
 
     Examples
     --------
@@ -79,7 +81,7 @@ def panel_of(x: Array) -> Panel:
 
 
 def _pack(array: Array) -> int:
-    """Return how many neighbouring columns one access may take: they must be contiguous and aligned in every row."""
+    """Return the number of neighbouring columns in one access, which must be contiguous and aligned in every row."""
     itemsize: int = array.itemsize
     if array.strides[1] != itemsize:
         return 1
@@ -88,14 +90,14 @@ def _pack(array: Array) -> int:
 
 
 def bits_of(power: int) -> Any:
-    """Return the logarithm of a power of two, as an argument of a kernel."""
+    """Return the logarithm of a power of two as a kernel argument."""
     return np.int32(power.bit_length() - 1)
 
 
 class PanelProduct(ABC):
-    """A product with dense columns. Kernels, chunks and scratch memory are made when they are first needed.
+    """A product with dense columns. Kernels, chunks and scratch memory are created when first needed.
 
-    A launch is bound for each layout of X and Y: shape, strides, and how the first elements are aligned.
+    A launch is prepared for each layout of X and Y: shape, strides, and alignment of the first elements.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ class PanelProduct(ABC):
     dtype : dtype
         The compute dtype.
     choose : callable
-        Returns the launch for the layout of an X.
+        Function that returns the `PanelLaunch` for the `Panel` of an X.
     """
 
     def __init__(self, device: Device, num_rows: int, dtype: np.dtype[Any], choose: ChoosePanelLaunch) -> None:
@@ -117,7 +119,7 @@ class PanelProduct(ABC):
 
     @abstractmethod
     def _bind(self, launch: PanelLaunch, x: Array, y: Array) -> Callable[..., None]:
-        """Return ``launch(x, y, alpha, beta, conjugate)`` for X and Y with the layout of these two."""
+        """Return ``launch(x, y, alpha, beta, conjugate)`` for all X and Y with the layout of `x` and `y`."""
 
     def multiply(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
         """Compute Y = alpha·A·X + beta·Y."""
@@ -129,11 +131,11 @@ class PanelProduct(ABC):
             launch(x, y, alpha, beta, conjugate)
 
     def _multiply_anew(self, layout: Any, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-        """Multiply an X and a Y with a layout for which no launch is bound, and bind one if one launch is enough."""
+        """Multiply for a layout without a prepared launch, and prepare one if a single launch is enough."""
         num_columns = x.shape[1]
         if num_columns == 0 or self._num_rows == 0:
             return
-        if abs(x.strides[0]) > _INT32:  # kernels hold the bytes from row to row in the type of column indices
+        if abs(x.strides[0]) > _INT32:  # kernels hold this stride in the dtype of column indices
             self.multiply(x.copy(), y, alpha, beta, conjugate)
             return
         panel_launch = self._choose(panel_of(x))
@@ -156,14 +158,14 @@ class PanelProduct(ABC):
 
 
 def panel_args(x: Array, y: Array, columns_per_load: int, row_step: Any) -> tuple[Any, ...]:
-    """Return the arguments for X and Y: what stands for them and the factors, strides, and whether Y is packed.
+    """Return the arguments for X, Y and the factors: placeholders, strides, and whether accesses of Y are packed.
 
     Parameters
     ----------
     x, y : array
     columns_per_load : int
     row_step : type
-        The type of the bytes from one row of X to the next.
+        The type of the number of bytes between rows of X.
     """
     x_steps = row_step(x.strides[0]), np.int64(x.strides[1])
     row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
@@ -180,14 +182,14 @@ def csr_spmm(
     survey: Survey,
     transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Bind a product whose launch `choose` decides for each shape and layout of X."""
+    """Return a product. `choose` returns its launch for each layout of X."""
     if isinstance(matrix, Bsr):
         return BlockPanelProduct(device, matrix, dtype, choose).multiply
     return _Product(device, matrix, dtype, choose, survey).multiply
 
 
 class _Product(PanelProduct):
-    """A product of CSR, or of row patterns that share values."""
+    """A product of CSR, or of row patterns whose rows share values."""
 
     def __init__(
         self,
@@ -245,7 +247,7 @@ class _Product(PanelProduct):
         return THREADS if is_very_long else lanes
 
     def _order(self, launch: PanelLaunch) -> Array | None:
-        """Return the rows by length within each scope, or None for their natural order. They are sorted once."""
+        """Return the rows sorted by length within each scope, sorted only once; None for their natural order."""
         matrix, limit = self._matrix, launch.long_length
         if not launch.by_length or not isinstance(matrix, Csr) or not 0 < matrix.num_rows <= _INT32:
             return None
@@ -256,9 +258,9 @@ class _Product(PanelProduct):
         return self._orders[limit]
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
-        """Return the number of rows longer than `limit`, the number of their chunks, and the chunks.
+        """Return the number of rows longer than `limit`, the number of their chunks, and the chunks or None.
 
-        They are made once, on a stream of their own.
+        They are computed only once, on a separate stream.
         """
         matrix = self._matrix
         if not isinstance(matrix, Csr) or self._survey.max_length <= limit or matrix.num_rows > _INT32:
@@ -273,7 +275,7 @@ class _Product(PanelProduct):
 
 
 class BlockPanelProduct(PanelProduct):
-    """A product of square blocks of plain values."""
+    """A product of square blocks with unencoded values."""
 
     def __init__(self, device: Device, matrix: Bsr, dtype: np.dtype[Any], choose: ChoosePanelLaunch) -> None:
         size = matrix.blocksize[0]
@@ -286,7 +288,7 @@ class BlockPanelProduct(PanelProduct):
 
     @cached_property
     def _chunks(self) -> Array | None:
-        """The chunks of long block rows, made on a stream of their own."""
+        """The chunks of long block rows or None, computed on a separate stream."""
         long_rows = self._matrix.slices.long_rows
         if long_rows is None:
             return None
@@ -297,7 +299,7 @@ class BlockPanelProduct(PanelProduct):
         device, dtype, matrix, size = self._device, self._dtype, self._matrix, self._size
         slices, num_columns, column_lanes = matrix.slices, x.shape[1], launch.column_lanes
         tiles = -(-num_columns // launch.tile)
-        # Groups of lanes share a block row if they lie in one warp.
+        # Groups of lanes can share a block row only within a warp.
         share = min(matrix.row_lanes, device.lanes // column_lanes)
         num_places, num_chunks = slices.num_slices * device.lanes, len(() if self._chunks is None else self._chunks)
         num_groups = num_places * share // matrix.row_lanes
@@ -321,12 +323,12 @@ class BlockPanelProduct(PanelProduct):
 
 
 def _loads(itemsize: int, columns_per_load: int, size: int) -> tuple[int, ...]:
-    """Return the numbers of accesses, of `columns_per_load` columns each, that a lane may make for a row of X."""
+    """Return the possible numbers of accesses of a lane per row of X, where each reads `columns_per_load` columns."""
     return tuple(n for n in (1, 2) if n == 1 or n * columns_per_load * itemsize * size <= _SUM_BYTES)
 
 
 def _fitted(launch: PanelLaunch, itemsize: int, size: int) -> PanelLaunch:
-    """Return the launch with fewer loads for each lane, if its sums would need too many registers."""
+    """Return the launch with fewer loads per lane if the sums would otherwise need too many registers."""
     return replace(launch, loads=max(n for n in _loads(itemsize, launch.columns_per_load, size) if n <= launch.loads))
 
 

@@ -1,6 +1,6 @@
 """Sparse matrix-vector products (contract: `gsparse.kernels.contract`; CUDA sources: `src/spmv_*.cu`).
 
-Row lanes of matrices with hubs have a kernel of their own, `src/spmv_hubs.cu`.
+For matrices with hubs, row lanes have their own kernel, `src/spmv_hubs.cu`.
 """
 
 from __future__ import annotations
@@ -44,36 +44,37 @@ from gsparse.kernels.gpu.product_arguments import (
 from gsparse.kernels.gpu.spmm import BLOCK_COLUMN_TYPES
 
 _INT32 = 2**31 - 1
-# Rows of one thread of row_pattern_values, and the number of rows from which on a thread has several. Measured on an
-# H200, us: with 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4,
-# 27-point 128^3 takes 26.6 and 25.9, 7-point 200^3 46 and 48, and 7-point 100^3 7.7 and 8.4.
+# Rows per thread of row_pattern_values: the second number for at least _MANY_ROWS rows. Measured on an H200, µs: with
+# 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4, 27-point 128^3
+# takes 26.6 and 25.9, 7-point 200^3 46 and 48, and 7-point 100^3 7.7 and 8.4.
 _PATTERN_ROWS = (1, 3)
 _MANY_ROWS = 200_000
-# The most threads of a block. With 256 instead of 128, 7-point 200^3 takes 48 us.
+# Maximum number of threads of a block. With 256 instead of 128, 7-point 200^3 takes 48 µs.
 _PATTERN_THREADS = 128
-# A thread has rows of several planes of a grid if there are at least this many planes for each of its rows.
+# The rows of a thread are in different planes of a grid if there are at least this many planes per row of a thread.
 _FEWEST_GROUPS = 8
 
-# The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
+# The arguments for a matrix without long rows (`LongRows` in long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
 
 _LANES, _HUBS = "spmv_lanes.cu", "spmv_hubs.cu"
-# Threads of the largest block of each product, and blocks that a multiprocessor runs at once.
+# Maximum number of threads of a block of each product, and number of blocks that a multiprocessor runs at once.
 _LANE_THREADS, _WIDE_LANE_THREADS = constant(_LANES, "GS_LANE_THREADS"), constant(_LANES, "GS_WIDE_LANE_THREADS")
 _LANE_BLOCKS = constant(_LANES, "GS_LANE_BLOCKS")
 _HUB_THREADS, _HUB_BLOCKS = constant(_HUBS, "GS_HUB_THREADS"), constant(_HUBS, "GS_HUB_BLOCKS")
-# A block has at least this many warps. A matrix with fewer slices than warps that the device runs at once has smaller
-# blocks, so that all multiprocessors have work.
+# Minimum number of warps of a block. If there are fewer slices than warps that the device runs at once, blocks are
+# smaller, so that all multiprocessors have work.
 _FEWEST_WARPS = 4
-# Shared memory of a block for elements of x, where a multiprocessor has enough for `_HUB_BLOCKS` blocks. The rest of it
-# is the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on an H200, µs: 64 KiB 96
-# and 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113 and 1664.
+# Bytes of shared memory of a block for elements of x, if a multiprocessor has enough for `_HUB_BLOCKS` blocks. The
+# remaining shared memory is the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on
+# an H200, µs: 64 KiB 96 and 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113
+# and 1664.
 _SHARED_BYTES = 64 * 1024
-# A larger matrix is not in the second-level cache when the next product begins. Its entries are then read with the hint
-# to evict them first: without it, the same two products take 102 and 1045 µs. A smaller matrix is read without the
-# hint, with which R-MAT 2**18 in float32 takes 20.3 instead of 17.7 µs.
+# A matrix of more bytes is no longer in the second-level cache when the next product begins. Its entries are read with
+# a hint to evict them first: without it, the same two products take 102 and 1045 µs. Smaller matrices are read without
+# the hint, with which R-MAT 2**18 in float32 takes 20.3 instead of 17.7 µs.
 _CACHED_BYTES = 50_000_000
-# What a multiprocessor needs for each block beside that.
+# Bytes of shared memory that a multiprocessor needs in addition for each block.
 _RESERVED_BYTES = 1024
 _COLUMN_TYPES = np.dtype(np.uint16), np.dtype(np.int32)
 _GATHER_THREADS = constant("exchange.cu", "GS_HALO_THREADS")
@@ -89,14 +90,14 @@ def _bind_with_long_rows(
     long_rows: LongRows,
     chunk_sums: int,
 ) -> Multiply:
-    """Bind a kernel whose long rows are served in chunks, for each stream with scratch memory of its own.
+    """Return the product of a kernel that sums long rows in chunks. Each stream has its own scratch memory.
 
-    The parameters are those of `bind_with_dots`, but `args` are the arguments before and after those of the long rows.
-    A chunk leaves `chunk_sums` partial sums.
+    The parameters are those of `bind_with_dots`, but `args` are the kernel's arguments before those of the long rows,
+    and after them. A chunk has `chunk_sums` partial sums.
     """
     check_grid(kernel.name, blocks)
     before, after = (*args[0], np.int32(long_rows.num_chunks), records(device, long_rows)), args[1]
-    device.kernel(kernel.source, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
+    device.kernel(kernel.source, kernel.expression(NO_DOTS))  # Compile now, because a graph may be captured later.
 
     def bind(*scratch: Array) -> Multiply:
         return bind_with_dots(device, kernel, blocks, threads_per_block, (*before, *scratch, *after), dtype)
@@ -117,7 +118,7 @@ def _bind_rows(
     dtype: np.dtype[Any],
     chunk_sums: int = 1,
 ) -> Multiply:
-    """Bind a kernel that takes the arguments of long rows between the two parts of `args`."""
+    """Return the product of a kernel whose arguments for long rows are between the two parts of `args`."""
     if long_rows is None:
         before, after = args
         return bind_with_dots(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
@@ -130,12 +131,12 @@ def _blocks(threads: int, launch: Launch) -> int:
 
 
 def csr_scalar(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row, and a warp for each chunk of a long row."""
+    """Return the product with one thread per row, and a warp per chunk of a long row."""
     return _csr(device, matrix, dtype, launch, 1)
 
 
 def csr_vector(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with `launch.threads_per_row` lanes for each row, and a warp for each chunk of a long row."""
+    """Return the product with `launch.threads_per_row` lanes per row, and a warp per chunk of a long row."""
     return _csr(device, matrix, dtype, launch, launch.threads_per_row)
 
 
@@ -149,7 +150,7 @@ def _csr(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launc
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row of a column-major, padded matrix."""
+    """Return the product with one thread per row of a column-major, padded matrix."""
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
     args = (*sizes, *entry_args(matrix.values, matrix.columns))
@@ -158,7 +159,7 @@ def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launc
 
 
 def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row, a warp for each slice, and a warp for each chunk of a long row."""
+    """Return the product with one thread per row, a warp per slice, and a warp per chunk of a long row."""
     slices = matrix.slices
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     before = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
@@ -168,15 +169,15 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
 
 
-# The most threads of a block of threads that multiplies several slices. A single slice may need more: a warp for each
-# row of a dense block.
+# Maximum number of threads of a block that multiplies several slices. A single slice may need more: a warp for each row
+# of a dense block.
 _BSR_THREADS = 128
 
 
 def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with a thread for each scalar row of each part of a block row.
+    """Return the product with one thread per scalar row of each part of a block row.
 
-    A block row has `row_lanes` parts. If it is long, a warp multiplies each chunk of it.
+    A block row has `row_lanes` parts. If it is long, it is cut into chunks, each multiplied by a warp.
     """
     slices, rows = matrix.slices, matrix.blocksize[0]
     kernel = ProductKernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
@@ -194,9 +195,9 @@ def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row.
+    """Return the product with one thread per row, or per three rows.
 
-    If the rows of a pattern share their values too, and there are many rows, a thread has three.
+    A thread has three rows if rows of the same pattern also share their values and there are many rows.
     """
     if matrix.common is not None:
         return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
@@ -229,7 +230,7 @@ def _row_pattern_values(
 
 
 def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
+    """Return the product with a warp per slice, in as many blocks as the device runs at once."""
     if matrix.slices.numbers is not None:
         return _with_hubs(device, matrix, dtype)
     slices = matrix.slices
@@ -244,7 +245,7 @@ def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: La
     entries = matrix.columns, *entry_args(matrix.values)
     if not rounds:
         return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, None, None, *entries), dtype)
-    device.kernel(_LANES, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
+    device.kernel(_LANES, kernel.expression(NO_DOTS))  # Compile now, because a graph may be captured later.
 
     def bind(*scratch: Array) -> Multiply:
         return bind_with_dots(device, kernel, blocks, warps * device.lanes, (*layout, *scratch, *entries), dtype)
@@ -284,7 +285,7 @@ def _with_hubs(device: Device, matrix: RowLanes, dtype: np.dtype[Any]) -> Multip
     return with_num_dots(multiply, 0)
 
 
-# The kernels by the names of the formats.
+# From the name of each format to the function that binds its product.
 PRODUCTS: dict[str, BindProduct] = {
     "csr_scalar": csr_scalar,
     "csr_vector": csr_vector,
@@ -305,12 +306,12 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
-    """List each type of columns in CSR with each type of `indptr` that it comes with."""
+    """List pairs: a dtype of columns in CSR, and a dtype of `indptr` with which it is used."""
     return [*((index, index) for index in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)]
 
 
 def _kernels(lanes: int) -> list[ProductKernel]:
-    """List the kernels that exist with and without partial sums of conj(x)·y."""
+    """List the kernels that have variants with and without partial sums of conj(x)·y."""
     threads_per_row = [2**power for power in range(lanes.bit_length())]
     kernels = []
     for value, compute in stored_types():

@@ -1,8 +1,8 @@
-"""CUDA C++ for the expressions of `gsparse.kernels.steps`, and for the statements of an iteration that is one kernel.
+"""CUDA C++ for expressions of `gsparse.kernels.steps`, and for the statements of a kernel of whole iterations.
 
-In the text of an iteration (`gsparse.kernels.gpu.iteration_source`), `l_x` are the thread's own elements of a vector
-x, and `sent_x` the copies that other blocks read. `c_s` is the scalar s of the program, `w_s` what a thread adds to the
-sum s, `s_step_s` a scalar of one step, and `t_step_s` such a scalar in the type of the vectors.
+In the text of an iteration (`gsparse.kernels.gpu.iteration_source`), `l_x` are the thread's own elements of a vector x,
+and `sent_x` the copies that other blocks read. `c_s` is the scalar s of the program, `w_s` is a thread's contribution
+to the sum s, `s_step_s` is the scalar s of the step `step`, and `t_step_s` is that scalar in the type of the vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 
 class ExpressionWriter:
-    """Writes Python expressions as C++.
+    """Returns the C++ text of Python expressions.
 
     Parameters
     ----------
@@ -59,20 +59,20 @@ class ExpressionWriter:
 
 @dataclass(frozen=True)
 class Remote:
-    """How a block computes an element of a vector that another block owns: an expression, and the copies it reads."""
+    """The way in which a block computes another block's element of a vector: an expression, and the copies it reads."""
 
     text: str
     copies: frozenset[str]
-    exchange: int  # the number of the exchange that made the copies visible, within the iteration
+    exchange: int  # number of the exchange, within the iteration, that made the copies visible
 
     @classmethod
     def copy(cls, vector: str, exchange: int) -> Remote:
-        """Return that the element is read from a copy of the vector itself."""
+        """Return the `Remote` of an element that is read from a copy of the vector itself."""
         return cls(f"g_{vector}", frozenset([vector]), exchange)
 
 
 def follow(remotes: dict[str, Remote | None], step: Step, narrow: dict[str, str], program: Program) -> None:
-    """Find how other blocks compute the elements that a step assigns."""
+    """Update `remotes`, in place, for the elements that a step assigns."""
     known = dict(remotes)
     for assignment in step.sections["each"]:
         read = [name for name in names_in(assignment.value) if name not in narrow]
@@ -89,7 +89,7 @@ def follow(remotes: dict[str, Remote | None], step: Step, narrow: dict[str, str]
 
 
 def write_product(product: Multiplication, remote: Remote) -> str:
-    """Write the product of the matrix and a vector, of which other blocks own elements."""
+    """Return the text of the product of the matrix and a vector. Other blocks' elements are computed by `remote`."""
     copies = sorted(remote.copies)
     declared = f"      T {', '.join(f'g_{name}' for name in copies)};\n" if copies else ""
     received = "".join(f"      is_complete &= sent_{name}.receive(column, g_{name});\n" for name in copies)
@@ -102,7 +102,7 @@ def write_product(product: Multiplication, remote: Remote) -> str:
 
 
 def write_elements(program: Program, step: Step, scalars: dict[str, str], narrow: dict[str, str]) -> str:
-    """Write what a thread does to its elements: `each` in the type T of the vectors, then `sums` in the type C."""
+    """Return a thread's loop over its elements: `each` in the type T of the vectors, then `sums` in the type C."""
     if not step.sections["each"] and not step.sections["sums"]:
         return ""
     elements = {name: f"l_{name}[e]" for name in program.vector_names}
@@ -125,7 +125,7 @@ def write_elements(program: Program, step: Step, scalars: dict[str, str], narrow
 
 
 def write_after(assignment: Assignment, names: dict[str, str]) -> str:
-    """Write an assignment to a scalar, or the record of a residual."""
+    """Return the text of an assignment to a scalar, or of the record of a residual."""
     names = {**names, **{n: f"c_{n}" for n in names_in(assignment.value)}, assignment.target: f"c_{assignment.target}"}
     write = ExpressionWriter("C", names)
     if assignment.target:
@@ -138,7 +138,7 @@ def write_after(assignment: Assignment, names: dict[str, str]) -> str:
 
 
 def write_exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "    ") -> str:
-    """Write the copies of a thread's elements, and the exchange of sums after which other blocks see them."""
+    """Return the text that copies a thread's elements for other blocks, and exchanges sums to make them visible."""
     count = max(len(sums), 1)
     text = ""
     if copies:
@@ -160,7 +160,7 @@ def write_exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "  
 
 
 def indented(text: str) -> str:
-    """Return statements that stand in a block of their own."""
+    """Return statements with one more level of indentation."""
     return "".join(line if line.startswith("#") else f"  {line}" for line in text.splitlines(keepends=True))
 
 

@@ -121,13 +121,13 @@ from gsparse.kernels.gpu.launch import expression
 from gsparse.kernels.gpu.statements import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
-# Elements that a thread has in flight.
+# Number of elements that a thread loads at once.
 _ELEMENTS = 2
 
 
 @cache
 def deferred_read(program: Program, step: Step) -> tuple[str, ...]:
-    """Return the sums of other steps that a step adds up before it begins."""
+    """Return the sums of other steps whose partial sums a step adds before it begins."""
     read = step.reads("before", "each", "sums", "after")
     return tuple(name for name in read if name in program.deferred_sums and name not in step.targets("sums"))
 
@@ -139,7 +139,7 @@ def finished_sums(step: Step) -> bool:
 
 
 def is_split(step: Step) -> bool:
-    """Return whether a step needs a kernel of its own for `after` when its sums are added up over ranks."""
+    """Return whether a step needs a separate kernel for `after` if its sums are summed over ranks."""
     return bool(step.targets("sums")) and finished_sums(step)
 
 
@@ -161,19 +161,19 @@ _WIDE = "typename Wide<T>::type *"
 
 
 def _kernels(program: Program, step: Step) -> str:
-    """Write the device functions and the kernels of one step."""
+    """Return the device functions and the kernels of one step."""
     after = _after_function(program, step) if step.after else ""
     kernels = "".join(_pass_kernel(program, step, kind) for kind in _kinds(step))
     return after + _pass_function(program, step) + kernels + (_after_kernel(program, step) if is_split(step) else "")
 
 
 def _kinds(step: Step) -> tuple[str, ...]:
-    """Return the suffixes of the kernels that pass over the vectors."""
+    """Return the suffixes of the names of the kernels that pass over the vectors."""
     return ("", "_leave") if is_split(step) else ("",)
 
 
 def _pass_function(program: Program, step: Step) -> str:
-    """Write the function that passes over the vectors, for both kinds of kernels."""
+    """Return the function that passes over the vectors, for both kinds of kernels."""
     vectors, num_sums, deferred = (
         program.vectors_of(step),
         max(len(step.targets("sums")), 1),
@@ -185,7 +185,7 @@ def _pass_function(program: Program, step: Step) -> str:
     names = {c: f"c_{c}" for c in (*from_cells, *deferred, *step.targets("before"))}
     scalars = _load_cells(program, from_cells)
     scalars += _scalars(step.sections["before"], names, {*from_cells, *deferred})
-    # Scalars that elements are computed from, in the type of the elements.
+    # Scalars that elements depend on, converted to the type of the elements.
     used = {n for a in step.sections["each"] for n in names_in(a.value) if n in names}
     scalars += "".join(f"  const T t_{n} = Narrow<T>::from(c_{n});\n" for n in sorted(used))
     index = f"      const long long i = {_index(step, 'place')};\n" if written else ""
@@ -215,7 +215,7 @@ __device__ __forceinline__ void gs_{program.name}_{step.name}(
 
 
 def _parameters(program: Program, step: Step, pointer: str = "C *") -> str:
-    """Write the parameters of a pass up to its cells: vectors, sums of other steps, and its own partial sums."""
+    """Return the parameters of a pass before its cells: vectors, sums of other steps, and its own partial sums."""
     written = step.targets("each")
     vectors = [f"{'' if v in written else 'const '}T *__restrict__ v_{v}" for v in program.vectors_of(step)]
     deferred = [f"const {pointer}p_{name}, int n_{name}" for name in deferred_read(program, step)]
@@ -225,7 +225,7 @@ def _parameters(program: Program, step: Step, pointer: str = "C *") -> str:
 
 
 def _pass_kernel(program: Program, step: Step, kind: str) -> str:
-    """Write a kernel of a pass: it only has the shared memory, and calls the function."""
+    """Return a kernel of a pass: it declares shared memory, and calls the function."""
     sums, deferred = step.targets("sums"), deferred_read(program, step)
     vectors = (f"v_{v}" for v in program.vectors_of(step))
     arguments = ", ".join(("n", *vectors, *(f"p_{n}, n_{n}" for n in deferred), *(f"o_{n}" for n in sums)))
@@ -242,7 +242,7 @@ GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}{kind}(
 
 
 def _after_function(program: Program, step: Step) -> str:
-    """Write the function that computes the scalars of `after` from the sums."""
+    """Return the function that computes the scalars of `after` from the sums."""
     deferred = "".join(f", C c_{name}" for name in deferred_read(program, step))
     return f"""
 template <class T, class C>
@@ -253,7 +253,7 @@ __device__ __forceinline__ void gs_{program.name}_{step.name}_after(
 
 
 def _after_kernel(program: Program, step: Step) -> str:
-    """Write the kernel of `after`: one block for each right-hand side, which adds up the sums that ranks exchanged."""
+    """Return the kernel of `after`. It has one block per right-hand side, which adds the sums that ranks exchanged."""
     sums, deferred = step.targets("sums"), deferred_read(program, step)
     read = [*sums, *(name for name in deferred if name not in sums)]
     parameters = "".join(f"    const C *p_{name}, int n_{name},\n" for name in read) + f"    {_CELLS}"
@@ -282,7 +282,7 @@ def _call_after(program: Program, step: Step) -> str:
 
 
 def _ending(program: Program, step: Step) -> str:
-    """Write what follows the elements: the partial sums, and `after` by the thread that may do it."""
+    """Return the text after the elements: the partial sums, and `after`, which one thread executes."""
     sums = step.targets("sums")
     after = _call_after(program, step) if step.after else ""
     text = "  // (4) Sums and the scalars that follow from them.\n"
@@ -303,7 +303,7 @@ def _load_cells(program: Program, names: Iterable[str]) -> str:
 
 
 def _scalars(assignments: tuple[Assignment, ...], names: dict[str, str], known: set[str]) -> str:
-    """Write assignments to scalars, with a declaration at the first one of each name that is not `known`."""
+    """Return assignments to scalars. Names that are not in `known` are declared at their first assignment."""
     write, lines = ExpressionWriter("C", names), []
     for assignment in assignments:
         if not assignment.target:
@@ -318,7 +318,7 @@ def _scalars(assignments: tuple[Assignment, ...], names: dict[str, str], known: 
 
 
 def _after(program: Program, step: Step) -> str:
-    """Write the statements of `after`: load cells, compute, and store the cells that are assigned."""
+    """Return the statements of `after`: load cells, compute, and store the cells that are assigned."""
     deferred = deferred_read(program, step)
     read = [name for name in program.cells_read(step, "after") if name not in deferred]
     if any(not a.target for a in step.sections["after"]) and "iteration" not in read:
@@ -333,12 +333,12 @@ def _after(program: Program, step: Step) -> str:
 
 
 def _index(step: Step, place: str) -> str:
-    """Write the index of the element at a place of the walk, which may go from the last element to the first."""
+    """Return the index of the element with number `place` in the pass, which may go from the last to the first."""
     return f"first + n - 1 - ({place})" if step.backward else f"first + ({place})"
 
 
 def _loads(step: Step, reads: list[str]) -> str:
-    """Write the loads of a thread's elements, all of them before any is used."""
+    """Return the loads of a thread's elements, which all precede the first use."""
     if not reads:
         return ""
     load = "".join(f"      e_{v}[u] = v_{v}[i];\n" for v in reads)
@@ -355,7 +355,7 @@ def _loads(step: Step, reads: list[str]) -> str:
 def _element(
     step: Step, vectors: tuple[str, ...], reads: list[str], written: list[str], scalars: dict[str, str]
 ) -> str:
-    """Write what is done to one element: `each` in the type T of the vectors, then `sums` in the type C."""
+    """Return the text for one element: `each` in the type T of the vectors, then `sums` in the type C."""
     names = {**{n: f"t_{n}" for n in scalars}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
     write, known = ExpressionWriter("T", names), set(reads)
     text = "".join(f"      T l_{v} = e_{v}[u];\n" for v in reads)

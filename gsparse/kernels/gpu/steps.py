@@ -1,7 +1,7 @@
-"""Steps and whole iterations of solvers, bound and launched (contract: `gsparse.kernels.steps`).
+"""Launches of steps and of whole iterations of solvers (contract: `gsparse.kernels.steps`).
 
 `gsparse.kernels.gpu.step_source` writes the kernels of steps, and `gsparse.kernels.gpu.iteration_source` the kernel of
-an iteration. Numbers that look random are computed by `src/steps.cu`.
+an iteration. Pseudorandom numbers are computed by `src/steps.cu`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, queue
 
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
-# The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
-# several elements. Every block that needs a sum adds up the partial sums of all blocks, so that more blocks cost time:
-# twice as many were 3 % slower (7-point 200**3).
+# Maximum number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes several
+# elements. Every block that needs a sum adds the partial sums of all blocks, so that more blocks take longer: twice as
+# many were 3 % slower (7-point 200**3).
 _MAX_BLOCKS = 528
-# The largest number of partial sums of a product that a pass adds up itself, and the number to which more of them are
-# reduced first. Ranks exchange the latter number.
+# Maximum number of partial sums of a product that a pass adds itself. More are first reduced to _FEW_SUMS. Ranks
+# exchange this many.
 _MAX_DOTS = 1056
 _FEW_SUMS = 32
 
-# Threads of a block that the kernel is compiled for, and the most rows of a thread.
+# Possible numbers of threads per block of the kernel, and maximum number of rows of a thread.
 _ITERATION_THREADS = (128, 256, 512)
 _MAX_ROWS_PER_THREAD = 8
-# The longest row. A thread multiplies its rows alone, a few entries at a time.
+# Maximum length of a row. A thread multiplies its rows alone, a few entries at a time.
 _MAX_WIDTH = 32
-# (largest number of rows, rows of a block), fitted on an H200. Few blocks exchange sums sooner, and one block needs no
-# exchange at all, but many blocks have more arithmetic units.
+# (largest number of rows, rows per block), fitted on an H200. Fewer blocks exchange sums faster, and one block needs no
+# exchange at all, but more blocks have more arithmetic units.
 _ROWS_PER_BLOCK = ((1024, 1024), (16384, 256), (math.inf, 512))
-# Bytes of shared memory that the kernel has besides the entries of its rows: sums, and what the driver reserves.
+# Bytes of shared memory that the kernel needs in addition to the entries of its rows: for sums, and for the driver.
 _RESERVED_BYTES = 6 << 10
 _COLUMN_BYTES = 4
 
@@ -48,7 +48,7 @@ _SOURCE = Source("steps.cu", Launch().threads_per_block)
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
-    """Begin to compile the passes of a program for vectors of this dtype, on other threads."""
+    """Begin to compile the passes of a program for vectors of dtype `dtype`, on other threads."""
     device.compile_together(step_source(program), _names(program, dtype))
 
 
@@ -64,7 +64,7 @@ def bind_step(
     vectors: Mapping[str, Array],
     state: StepState,
 ) -> Call:
-    """Bind a pass to its arrays, so that a call is one launch."""
+    """Return a call that runs a step: one launch, or more with ranks."""
     names, sums, columns = program.vectors_of(step), step.targets("sums"), state.columns
     arrays = [vectors[name] for name in names]
     size = arrays[0].size // columns if arrays else 0
@@ -92,17 +92,17 @@ def bind_step(
 
 
 def _bind(device: Device, program: Program, step: Step, state: StepState, kind: str, *launch: Any) -> Call:
-    """Bind one of the kernels of a step to a grid, a block and arguments."""
+    """Return a launch of a step's kernel. `kind` is its suffix; `launch` holds grid, block and arguments."""
     name = expression(f"{program.name}_{step.name}{kind}", state.dtype)
     return device.bind_kernel(step_source(program), name, *launch)
 
 
 def _reduction(device: Device, state: StepState, names: Sequence[str], partials: Array, count: int) -> list[Call]:
-    """Bind the reduction of partial sums over all ranks.
+    """Return the calls that reduce partial sums over all ranks.
 
-    The partial sums of a rank are reduced to a few. The ranks exchange these, and the steps that read the sum add them
-    up. Those of several sums lie side by side, so that one exchange serves all, unless another step leaves one of them
-    too.
+    The partial sums of a rank are reduced to a few. The ranks exchange these, and the steps that read the sum add them.
+    The few of several sums are adjacent, so that one exchange is enough, unless another step also computes one of the
+    sums.
     """
     shape = (state.columns, _FEW_SUMS)
     if not any(name in state.partial_sums for name in names):
@@ -124,7 +124,7 @@ def _reduction(device: Device, state: StepState, names: Sequence[str], partials:
 
 
 def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-    """Return the array in which a product leaves its partial sums, and what to call after the product, if anything.
+    """Return the array for the partial sums of a product, and the call to make after the product, or None.
 
     Steps that are bound later read the sum under `name`.
     """
@@ -139,13 +139,13 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
 
 
 def _bind_sum(device: Device, count: int, partials: Array, few: Array) -> Call:
-    """Bind the kernel that reduces `count` partial sums of each right-hand side to `_FEW_SUMS`."""
+    """Return the launch that reduces `count` partial sums of each right-hand side to `_FEW_SUMS`."""
     name, grid = expression("sum_partials", few.dtype), (_FEW_SUMS, few.size // _FEW_SUMS)
     return device.bind_kernel(_SOURCE.file, name, grid, (_THREADS,), (np.int64(count), partials, few))
 
 
 def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
-    """Return the array for the partial sums of a name, the same one for all steps that leave this sum."""
+    """Return the array for the partial sums of the sum `name`; all steps that compute this sum share it."""
     partials = state.partial_sums.get(name)
     if partials is None or int(partials[1]) != blocks:
         partials = state.partial_sums[name] = (
@@ -156,7 +156,7 @@ def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
 
 
 class Layout(NamedTuple):
-    """How the rows of a matrix are divided among blocks and threads, and the bytes of a block's entries."""
+    """The division of a matrix's rows among blocks and threads, and the bytes of a block's entries."""
 
     blocks: int
     rows_per_block: int
@@ -166,7 +166,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(device: Device, num_rows: int, width: int, itemsize: int) -> Layout | None:
-    """Return the layout for a matrix whose longest row has `width` entries, or None if the blocks cannot hold it."""
+    """Return the layout for a matrix whose longest row has `width` entries; None if it is too large for the blocks."""
     if num_rows == 0 or width > _MAX_WIDTH:
         return None
     fewest = -(-num_rows // device.multiprocessors)
@@ -190,7 +190,7 @@ def bind_iterations(
     state: StepState,
     turns: int,
 ) -> Call | None:
-    """Bind the kernel if the GPU can run all of its blocks at the same time, and they can hold the matrix."""
+    """Return the call, or None if the GPU cannot run all blocks at once or they cannot hold the matrix."""
     dtype = state.dtype
     layout = layout_of(device, csr.num_rows, width, dtype.itemsize) if device.runs_blocks_together else None
     if layout is None:
@@ -214,7 +214,7 @@ def bind_iterations(
 
 
 def fill_hashes(device: Device, out: Array, offset: int) -> None:
-    """Launch one thread for each number."""
+    """Write the hashes, with one thread per element."""
     _SOURCE.launch(device, "fill_hashes", (out.dtype,), out.size, (np.int64(out.size), np.uint32(offset % 2**32), out))
 
 

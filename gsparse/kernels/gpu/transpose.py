@@ -21,33 +21,33 @@ from gsparse.kernels.gpu.row_classes import find_longest
 from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, prefix_sums, row_numbers, sum_tiles
 
 _SOURCE = Source("transpose.cu", 256)
-# The most entries, and the most columns, of a matrix that one block transposes, the threads of the block, and the most
-# bits of a digit.
+# Maximum number of entries, and of columns, of a matrix that one block transposes; its number of threads; and the
+# maximum number of bits of a digit.
 _SMALL, _SMALL_THREADS = constant(_SOURCE.file, "GS_SMALL"), constant(_SOURCE.file, "GS_SMALL_THREADS")
 _SMALL_BITS = constant(_SOURCE.file, "GS_SMALL_BITS")
-# Entries from which on columns are counted: for fewer, to wait for the counts takes longer than to sort.
+# With fewer entries, columns are not counted: waiting for the counts takes longer than sorting.
 _FEW_ENTRIES = 100_000
-# The most numbers of its column that an entry reads on average, where columns are counted; the entries of a matrix with
+# Maximum mean number of numbers of its column that an entry reads if columns are counted. The entries of a matrix with
 # longer columns are sorted. On an H200, an earlier version took these ms to count and to sort: 1.7 and 5.3 for columns
-# of 7 entries (7-point 200**3), 1.1 and 2.3 for columns of 27 (27-point 100**3). To read one more number takes about
+# of 7 entries (7-point 200**3), 1.1 and 2.3 for columns of 27 (27-point 100**3). Reading one more number takes about
 # 0.14 ns for 1000 entries, so the two are equal at about 170 numbers. Section `phases` of asv_bench/measure_algebra.py
 # measures both.
 _MOST_NUMBERS = 128
 
-# Bits of a digit, and digits.
+# Number of bits of a digit, and number of different digits.
 _DIGIT_BITS, _DIGITS = constant(_SOURCE.file, "GS_DIGIT_BITS"), constant(_SOURCE.file, "GS_DIGITS")
-# Tiles up to which one block adds up the counts of all tiles, which saves two launches.
+# Up to this many tiles, one block adds the counts of all tiles, which saves two launches.
 _FEW_TILES = 32
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Choose the way by the number of entries and the mean length of columns, and count columns only if it may pay.
+    """Return the transpose, by the fastest method for its number of entries and its mean column length.
 
-    Only a transpose of which the columns are counted synchronizes.
+    Synchronizes only if columns are counted.
     """
     if max(csr.nnz, csr.num_cols) <= _SMALL:
         return _transpose_small(device, csr)
-    # The mean number of numbers that entries would read is at least the mean length of columns.
+    # Entries would read, on average, at least as many numbers as the mean length of columns.
     if _FEW_ENTRIES <= csr.nnz <= min(MAX_INT32, _MOST_NUMBERS * csr.num_cols):
         return _transpose_by_counts(device, csr)
     order, columns = sorted_keys(device, csr.indices, csr.num_cols)
@@ -55,13 +55,13 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
 
 
 def _empty_transpose(device: Device, csr: Csr, indptr: Array) -> Csr:
-    """Return the transpose with these row pointers; its columns and values are still to be written."""
+    """Return the transpose with these row pointers. Its columns and values have not been written yet."""
     indices, data = device.empty(csr.nnz, csr.indices.dtype), device.empty(csr.nnz, csr.dtype)
     return Csr(csr.shape[::-1], indptr, indices, data, csr.is_canonical)
 
 
 def _transpose_small(device: Device, csr: Csr) -> Csr:
-    """Sort the entries in one block."""
+    """Return the transpose of a small matrix, whose entries one block sorts."""
     index, bits = csr.indptr.dtype, (csr.num_cols - 1).bit_length() if csr.num_cols else 0
     steps = -(-bits // _SMALL_BITS)
     width = -(-bits // steps) if steps else 0
@@ -74,7 +74,7 @@ def _transpose_small(device: Device, csr: Csr) -> Csr:
 
 
 def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
-    """Count the entries of each column. Sort the entries if columns turn out to be long. Synchronizes."""
+    """Return the transpose, by counting the entries of each column, or by sorting if columns are long. Synchronizes."""
     index, num_cols = csr.indices.dtype, csr.num_cols
     counts, ranks = device.xp.zeros(num_cols, np.int32), device.empty(csr.nnz, np.int32)
     _SOURCE.launch(device, "count_columns", (index,), csr.nnz, (np.int64(csr.nnz), csr.indices, counts, ranks))
@@ -87,7 +87,7 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     if num_read > _MOST_NUMBERS * csr.nnz:
         del ranks
         return _transpose_in_order(device, csr, indptr, stable_order(device, csr.indices, num_cols))
-    # Rows are as good as numbers to bring the entries of a column into their order, if no two are in the same row.
+    # The entries of a column are ordered by row number, or by entry number if a row may have several of them.
     numbers = None if csr.is_canonical else device.empty(csr.nnz, np.int32)
     rows, placed = device.empty(csr.nnz, index), device.empty(csr.nnz, as_items(csr.data).dtype)
     data, sizes = as_items(csr.data), (np.int64(csr.nnz), np.int64(csr.num_rows))
@@ -111,12 +111,12 @@ def _transpose_in_order(device: Device, csr: Csr, indptr: Array, order: Array) -
 
 
 def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
-    """Sort by digits, from the lowest one on."""
+    """Return the order of the keys, which are sorted digit by digit from the lowest digit on."""
     return sorted_keys(device, keys, bound, numbers)[0]
 
 
 def sorted_keys(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> tuple[Array, Array]:
-    """Return the numbers of the keys in the order of the keys, and the sorted keys."""
+    """Return the numbers of the keys, sorted by key, and the sorted keys."""
     size, bits = int(keys.size), max(1, (bound - 1).bit_length())
     tiles, steps = num_tiles(size), -(-bits // _DIGIT_BITS)
     width = -(-bits // steps)
@@ -131,7 +131,7 @@ def sorted_keys(device: Device, keys: Array, bound: int, numbers: Array | None =
 
 
 def _places_of_digits(device: Device, digit: tuple[Any, ...], tiles: int) -> Array:
-    """Return where the keys with each digit begin, for each tile."""
+    """Return, for each digit and tile, the position of the first key with this digit."""
     counts, keys = device.empty(_DIGITS * tiles, np.int32), digit[-1]
     places, arrivals, _ = tally(device, _DIGITS * tiles if tiles <= _FEW_TILES else 0)
     args = (*digit, counts, arrivals, places if tiles <= _FEW_TILES else None)
@@ -140,13 +140,13 @@ def _places_of_digits(device: Device, digit: tuple[Any, ...], tiles: int) -> Arr
 
 
 def order_by_row(device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:
-    """Sort the entries by row, then search for the first one of each row."""
+    """Sort the entries by row, then search for the first entry of each row."""
     order, sorted_rows = sorted_keys(device, rows, num_rows)
     return order, find_bounds(device, sorted_rows, num_rows)
 
 
 def find_bounds(device: Device, keys: Array, bound: int) -> Array:
-    """Return the number of keys less than each of 0 to `bound`; the keys are sorted."""
+    """Return, for each number from 0 to `bound`, how many of the sorted keys are less."""
     bounds = device.empty(bound + 1, keys.dtype)
     args: Any = (np.int64(keys.size), np.int64(bound), keys, bounds)
     _SOURCE.launch(device, "find_bounds", (keys.dtype,), bound + 1, args)
@@ -154,7 +154,7 @@ def find_bounds(device: Device, keys: Array, bound: int) -> Array:
 
 
 def is_symmetric(device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
-    """Look up the mirror image of each entry by binary search. Synchronizes."""
+    """Search the mirror image of each entry by bisection. Synchronizes."""
     differs = device.xp.zeros(1, np.int32)
     data = csr.data if csr.dtype in COMPUTE_DTYPES else csr.data.astype(np.int64)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, data, np.int32(hermitian), np.float64(tolerance), differs)

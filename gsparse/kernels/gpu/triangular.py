@@ -1,4 +1,4 @@
-"""Triangular factors in levels, by rows and by dense blocks, and diagonal blocks.
+"""Triangular factors, processed level by level, by rows and by dense blocks; and diagonal blocks.
 
 The contract is in `gsparse.kernels.contract`. The kernels are `src/triangular.cu` and `src/triangular_blocks.cu`.
 """
@@ -29,20 +29,20 @@ from gsparse.kernels.gpu.transpose import stable_order
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.kernels.steps import Call
 
-# Triangular solves need levels, because threads work on the rows of a level at once.
+# Triangular solves need levels: threads process the rows of a level at the same time.
 NEEDS_LEVELS = True
 
-# Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
+# Number of threads of the single block for narrow levels, and of each of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
-# Right-hand sides of a team of threads that owns a row, and the number from which on teams pay: with fewer, most of
-# their threads would have no column.
+# Number of right-hand sides of a team of threads that owns a row, and smallest number of right-hand sides for which
+# teams are used: with fewer, most of their threads would have no column.
 _TEAM_COLUMNS = constant("triangular.cu", "GS_LEVEL_COLUMNS")
 _MANY_COLUMNS = 8
-# Threads that a level needs up to which one block finishes it before another launch would begin.
+# A level that needs at most this many threads is processed by one block, without a launch of its own.
 _NARROW_LEVEL = 2 * _NARROW_THREADS
-# Launches between two looks at whether a level still rises. In each of them, a thread looks 32 times at the rows on
-# which its row depends. The factors of a 7-point stencil on 40³ points have 118 levels.
+# Number of launches between two reads of whether a level has increased. In each launch, a thread reads the levels of
+# the rows on which its row depends 32 times. The factors of a 7-point stencil on 40³ points have 118 levels.
 _LAUNCHES = 8
 
 _SOURCE = Source("triangular.cu", _WIDE_THREADS)
@@ -50,7 +50,7 @@ _BLOCKS = Source("triangular_blocks.cu", constant("triangular_blocks.cu", "GS_DI
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
-    """Raise levels until all of them are right, and sort the rows. Synchronizes after every `_LAUNCHES` launches."""
+    """Increase levels until all are right, and sort the rows. Synchronizes after every `_LAUNCHES` launches."""
     xp, count = device.xp, csr.num_rows
     levels, name = xp.zeros(count, np.int32), expression("raise_levels", csr.indptr.dtype)
     is_done = not csr.nnz
@@ -68,7 +68,7 @@ def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
 
 
 def level_launches(levels: Levels, lanes: int = 1) -> list[tuple[int, int, int, int]]:
-    """Return the first level of each launch, the level after its last, its blocks and threads per block.
+    """Return for each launch its first level, the level after the last, the number of blocks, and threads per block.
 
     A row of the levels needs `lanes` threads.
     """
@@ -85,7 +85,7 @@ def level_launches(levels: Levels, lanes: int = 1) -> list[tuple[int, int, int, 
 def bind_solve(
     device: Device, source: str, name: str, levels: Levels, lanes: int, columns: int, args: tuple[Any, ...]
 ) -> Callable[[Array, Array], None]:
-    """Return ``solve(x, y)``, which launches a kernel for all levels in turn.
+    """Return ``solve(x, y)``, which launches a kernel for all levels, one after the other.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def bind_solve(
     columns : int
         Number of right-hand sides, or of groups of them, which are blocks along y of the grid.
     args : tuple
-        What the kernel takes between the first and the last level of a launch and the two vectors.
+        The kernel's arguments after the first and the last level of a launch, and before the two vectors.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def bind_solve(
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
-    """Factorize in place, all rows of a level at once."""
+    """Factorize in place, all rows of a level at the same time."""
     assert levels is not None
     kernel = device.kernel(_SOURCE.file, expression("ilu0_levels", csr.dtype, csr.indices.dtype))
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
@@ -130,7 +130,7 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve with a unit triangular matrix, whose rows are copied in the order of the levels."""
+    """Return a solve with a unit triangular matrix, whose rows are first copied in the order of the levels."""
     assert levels is not None
     rows = in_order(device, csr, levels.order)
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
@@ -143,7 +143,7 @@ def triangular_solver(
 
 
 def in_order(device: Device, csr: Csr, order: Array) -> Csr:
-    """Return the rows in another order, with negated values, which may be dense blocks."""
+    """Return the matrix with its rows in the order `order`, and with negated values, which may be dense blocks."""
     xp, index = device.xp, csr.indptr.dtype
     indptr = xp.zeros(csr.num_rows + 1, index)
     xp.cumsum(xp.diff(csr.indptr)[order], out=indptr[1:])
@@ -156,7 +156,7 @@ def in_order(device: Device, csr: Csr, order: Array) -> Csr:
 def factorize_block_ilu0(
     device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
 ) -> tuple[Array, Array]:
-    """Factorize all rows of a level at once; a group of lanes owns a row."""
+    """Factorize all rows of a level at the same time; a group of lanes owns a row."""
     assert levels is not None
     size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
     width = 1 << (size - 1).bit_length()
@@ -173,7 +173,7 @@ def factorize_block_ilu0(
 def block_triangular_solver(
     device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve whose rows are copied in the order of the levels, each block column by column."""
+    """Return a solve whose block rows are first copied in the order of the levels, each block column by column."""
     assert levels is not None
     size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
     rows = in_order(device, blocks, levels.order)
@@ -185,7 +185,7 @@ def block_triangular_solver(
 
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
-    """Invert all blocks with one launch; a group of lanes owns a block."""
+    """Return the inverses of all blocks, with one launch in which a group of lanes owns a block."""
     num_blocks, width = -(-csr.num_rows // size), 1 << (size - 1).bit_length()
     inverses, is_regular = device.empty((num_blocks, size, size), csr.dtype), device.empty(num_blocks, np.uint8)
     sizes = np.int64(csr.num_rows), np.int32(size), np.int32(width), np.int32(fills_rows), np.float64(largest_error)
@@ -197,7 +197,7 @@ def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest
 def bind_block_step(
     device: Device, weights: Array, omega: float, b: Array, x: Array, r: Array, columns: int, start: str, copies: bool
 ) -> Call:
-    """Bind one launch, whose blocks of threads own whole blocks of rows."""
+    """Return one launch, in which each block of threads owns complete blocks of rows."""
     check_columns(columns)
     size, dtype, num_rows = int(weights.shape[1]), weights.dtype, int(x.size) // columns
     if not num_rows:

@@ -1,1 +1,1 @@
-"""A solve for people who do not want to choose: properties of a matrix, a chain of methods, and the true residual."""
+"""`solve`, which chooses a method by the properties of the matrix and checks the true residual."""

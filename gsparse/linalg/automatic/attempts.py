@@ -1,4 +1,4 @@
-"""Attempts to solve a problem: one method each, with factors or with a preconditioner by name."""
+"""Attempts to solve a problem, each with one method: a factorization, or a solver with a preconditioner."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-# Rows and columns up to which a dense least-squares solution is computed by singular values: about a second.
+# A least-squares problem with at most this many rows and columns is solved by dense singular values, in about a second.
 _DENSE = 600
-# Rows up to which factors are computed on the host without an estimate: dense ones of 2 000 rows take 64 MB and a
-# second.
+# A matrix with at most this many rows is factorized on the host without an estimate of the time: dense factors of 2 000
+# rows take 64 MB and a second.
 _SMALL = 2000
-# Largest estimate of the operations of a factorization on the host: about a minute at 1 Gflop/s. The estimate is for an
-# envelope method, which needs at least as many operations as SuperLU with its order by minimum degree.
+# Largest estimated number of operations of a factorization on the host: about a minute at 1 Gflop/s. The estimate is
+# for an envelope method, which takes at least as many operations as SuperLU with a minimum degree order.
 _MAX_OPERATIONS = 5e10
-# Steps of iterative refinement.
+# Number of steps of iterative refinement.
 _REFINEMENTS = 3
 
 
@@ -42,17 +42,17 @@ def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) 
     Parameters
     ----------
     A : sparse array, shape (M, N)
-        In double precision. Its device decides which libraries can factorize it.
+        In double precision. Which libraries can factorize it depends on its device.
     b : ndarray, shape (M, k)
         On the host.
     least_squares : bool
-        Whether a small singular matrix is solved in the sense of least squares.
+        Whether to compute a least-squares solution for a small square matrix, which may be singular.
 
     Returns
     -------
     ndarray, shape (N, k)
-        The solution. For a rectangular matrix, and with `least_squares` for one of at most 600 rows, this is the
-        least-squares solution with the smallest norm.
+        The solution. For a rectangular matrix, and with `least_squares` for a square one of at most 600 rows, this is
+        the least-squares solution with the smallest norm.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) 
 
 
 def _solve_square(A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Solve with factors. If the library of the GPU does not find a solution, SuperLU tries, which exchanges rows.
+    """Solve with a factorization. If a library for GPUs fails, use SuperLU, which exchanges rows.
 
     Libraries for GPUs exchange rows within small blocks only, and so fail for some regular matrices.
     """
@@ -96,7 +96,7 @@ def _check_cost(A: Any) -> None:
 
 
 def _solve_with(library: str | None, A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Factorize, and refine the solution."""
+    """Factorize, solve, and refine the solutions."""
     factors = Factorization(A, library=library, name="solve")
     with np.errstate(all="ignore"):
         x = factors.solve(b)
@@ -116,8 +116,8 @@ def _solve_with(library: str | None, A: Any, b: npt.NDArray[Any]) -> npt.NDArray
 def _solve_augmented(S: sp.csr_array, b: npt.NDArray[Any], device: Any) -> npt.NDArray[Any]:
     """Solve a least-squares problem of full rank as a square system (Björck 1967).
 
-    With more equations than unknowns: s·y + A·x = b and Aᴴ·y = 0, where s·y is the residual. With fewer, the solution
-    of smallest norm: x − Aᴴ·y = 0 and A·x = b.
+    With more equations than unknowns, solve s·y + A·x = b and Aᴴ·y = 0, where s·y is the residual. With fewer
+    equations, find the solution with the smallest norm: x − Aᴴ·y = 0 and A·x = b.
     """
     rows, columns = S.shape
     scale = float(np.median(abs(S.data))) if S.nnz else 1.0
@@ -130,12 +130,12 @@ def _solve_augmented(S: sp.csr_array, b: npt.NDArray[Any], device: Any) -> npt.N
 
 
 def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
-    """Return the preconditioner of this name for a matrix, with the options that its properties suggest. Synchronizes.
+    """Return the preconditioner `name` for a matrix, with options that suit its properties. Synchronizes.
 
     Raises
     ------
     FactorizationError
-        If the preconditioner does not exist for this matrix.
+        If the preconditioner cannot be computed for this matrix.
     """
     if name == "absolute_diagonal":
         return absolute_diagonal(A)
@@ -149,10 +149,11 @@ def make_preconditioner(name: str, A: Any, properties: MatrixProperties) -> Any:
 
 
 def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
-    """Return the inverse of the magnitudes of the diagonal D, and of the diagonal of B·D⁻¹·Bᴴ where D is zero.
+    """Return a diagonal preconditioner: 1/|d| for each element d of the diagonal of A, also if some d are zero.
 
-    For a saddle point [[D, Bᴴ], [B, 0]], this approximates the Schur complement. It is positive definite, as minres
-    needs it (A. Wathen, "Preconditioning", Acta Numerica 24, 2015).
+    Where d is zero, the diagonal of B·D⁻¹·Bᴴ takes its place, which approximates the Schur complement of a saddle point
+    [[D, Bᴴ], [B, 0]]. The preconditioner is positive definite, as `minres` requires (A. Wathen, "Preconditioning", Acta
+    Numerica 24, 2015).
     """
 
     def invert(matrix: SquareMatrix, _: Any) -> Array:
@@ -167,18 +168,19 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
         return DiagonalPreconditioner(matrix, "absolute_diagonal", invert)
 
 
-# Cycle length of GMRES. Its basis takes as many vectors.
+# Iterations per cycle of GMRES. Its basis takes as many vectors.
 _RESTART = 60
-# A solver monitors a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If it ends and the
-# true residual is still too large, it runs again from there, as long as each run reduces the true residual to at most
+# A solver monitors its own residual (updated, preconditioned, or relative to norm(A)·norm(x)). If it ends and the true
+# residual is still too large, it runs again from its solution, as long as each run reduces the true residual to at most
 # this fraction.
 _PROGRESS = 0.5
 _MAX_RUNS = 4
-# A method that ran into its limit of iterations may run again if it reduced the residual to at most this fraction.
+# A method that reached its limit of iterations may run again if it reduced the residual to at most this fraction.
 _GOOD_PROGRESS = 0.03
-# Part of the tolerance that a restarted solver aims at.
+# A solver that runs again aims at this fraction of the tolerance.
 _SAFETY = 0.5
-# Part of the tolerance that lsmr aims at relative to norm(A)·norm(x), which is larger than norm(b).
+# lsmr aims at this fraction of the tolerance, because its tolerance is relative to norm(A)·norm(x), which exceeds
+# norm(b).
 _LSMR_SAFETY = 0.01
 
 
@@ -189,14 +191,14 @@ def try_method(
     maxiter: int | None,
     progress: bool,
 ) -> tuple[SolveAttempt, SolveResult | None]:
-    """Try one method. The best solution is kept in `problem`. Synchronizes.
+    """Try one method, and store the best solution in `problem`. Synchronizes.
 
     Returns
     -------
     SolveAttempt
-        What happened.
+        The record of the attempt.
     SolveResult or None
-        The last result of an iterative solver.
+        The result of the iterative solver's last run; None for factors, or if the method is impossible.
     """
     began = time.perf_counter()
     result, iterations = None, 0
@@ -231,7 +233,10 @@ def _iterate(
     maxiter: int | None,
     progress: bool,
 ) -> tuple[str, SolveResult | None, int]:
-    """Run an iterative solver until the true residual is small enough, or does not become smaller any more."""
+    """Run an iterative solver until the true residual is small enough or stagnates.
+
+    Return the outcome, the result of the last run, and the number of iterations of all runs.
+    """
     A, scale = problem.matrix if problem.matrix is not None else problem.A, None
     options: dict[str, Any] = {"progress": progress}
     if candidate.preconditioner == "column_norms":
@@ -239,7 +244,7 @@ def _iterate(
     elif candidate.preconditioner and properties is not None:
         options["M"] = make_preconditioner(candidate.preconditioner, A, properties)
     if candidate.method == "cg" and properties is not None:
-        # Vectors that are more precise than the values of the matrix.
+        # The vectors are more precise than the values of the matrix.
         is_wider = np.finfo(problem.system.dtype).eps < np.finfo(properties.dtype).eps
         options |= {"inner_dtype": np.float32} if is_wider else {}
     limit, iterations, rtol = candidate.maxiter if maxiter is None else maxiter, 0, problem.rtol
@@ -273,7 +278,7 @@ def _run(
     limit: int,
     options: dict[str, Any],
 ) -> SolveResult:
-    """Call the solver once, beginning with the best solution so far."""
+    """Call the solver once, starting from the best solution so far."""
     method, b = find_method(candidate.method, "solver"), problem.as_columns(problem.system.b)
     guess = problem.x if scale is None else problem.x / scale
     options = {**options, **method.limits(limit, _RESTART)}
@@ -290,11 +295,11 @@ def _run(
 
 
 def _scale_columns(problem: LinearProblem) -> tuple[Any, Any]:
-    """Return the matrix with columns of norm 1, and the factors of the columns, repeated for each right-hand side."""
+    """Return the matrix with columns scaled to norm 1, and the scale factors, repeated for each right-hand side."""
     matrix, device = problem.matrix, problem.device
     if matrix is None:
         return problem.A, None
     norms = np.asarray(norm(matrix, axis=0), np.float64)
     factors = device.upload((1 / np.where(norms == 0, 1, norms)).astype(problem.system.dtype))
-    scaled = matrix.multiply(device.download(factors)[None, :])  # `*` may be the matrix product
+    scaled = matrix.multiply(device.download(factors)[None, :])  # `*` would be the matrix product if A is an spmatrix
     return scaled, device.xp.tile(factors, problem.columns)

@@ -1,4 +1,4 @@
-"""Which methods are tried for a matrix, in which order, and why: pure functions of its properties."""
+"""The methods to try for a matrix, in order, each with a reason: pure functions of the matrix's properties."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gsparse.linalg.automatic.problem import MatrixProperties
 
-# Number of rows up to which a factorization is tried first: it takes milliseconds.
+# A matrix with at most this many rows is factorized first, which takes milliseconds.
 DIRECT_SIZE = 2000
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A method that may be tried.
+    """A method to try.
 
     Attributes
     ----------
@@ -21,9 +21,9 @@ class Trial:
     preconditioner : str
         Name of a preconditioner; empty for none.
     why : str
-        What speaks for it.
+        The reason to try it.
     maxiter : int
-        Limit of the iterations, cycles of GMRES counted by their iterations.
+        Limit of iterations. For GMRES, too, it counts iterations and not cycles.
     """
 
     method: str
@@ -39,7 +39,7 @@ class Trial:
 def methods_for(properties: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods to try for a square matrix, in order.
 
-    A singular matrix is not factorized before iterative methods have failed.
+    A singular matrix is factorized only after iterative methods have failed.
     """
     if properties.is_probably_definite:
         methods = _definite(properties)
@@ -76,7 +76,7 @@ def _definite(properties: MatrixProperties) -> tuple[Trial, ...]:
 
 
 def _indefinite(properties: MatrixProperties) -> tuple[Trial, ...]:
-    """Return the methods for a Hermitian matrix whose diagonal is not positive everywhere."""
+    """Return the methods for a Hermitian matrix whose diagonal is not positive in every row."""
     word = "Hermitian" if properties.dtype.kind == "c" else "symmetric"
     if properties.num_zero_diagonal:
         why = f"{word} with {properties.num_zero_diagonal} zeros on the diagonal: indefinite, perhaps a saddle point"
@@ -135,7 +135,7 @@ def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Trial, ...]:
 
 
 def _many(properties: MatrixProperties) -> int:
-    """Return the limit of iterations of a method that converges slowly, but always."""
+    """Return the limit of iterations for a method that converges slowly, but for every matrix."""
     return min(max(properties.num_rows, 4000), 12_000)
 
 

@@ -1,4 +1,4 @@
-"""The system of an automatic solve: properties by which a method is chosen, residuals, the best solution so far."""
+"""The system of an automatic solve: its properties, which determine the method, and the best solution so far."""
 
 from __future__ import annotations
 
@@ -17,51 +17,53 @@ from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Numbers of unknowns of a node that are looked for, beginning with the largest: six are displacements and rotations of
-# a shell, three and two the displacements of a solid or of a plane.
+# Numbers of unknowns per node that are looked for, the largest first: six are displacements and rotations of a shell,
+# three are displacements of a solid, two of a plane.
 _BLOCK_SIZES = (6, 4, 3, 2)
-# Blocks of matrices from which zeros were dropped are not full. They are looked for in samples of consecutive nodes.
+# If zeros were dropped from a matrix, its blocks are not full. Such blocks are looked for in samples of consecutive
+# nodes.
 _NUM_SAMPLES, _SAMPLE_NODES = 16, 32
-# Entries that blocks of a node must have, as a fraction of full blocks. Two unknowns of a plane on a regular grid have
-# 0.72, and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must have fewer, at most
-# this fraction of that: otherwise neighbouring rows are alike because of a band, and not because of nodes.
+# Blocks of a node must be filled to at least the fraction _FILLED. Two unknowns of a plane on a regular grid fill 0.72,
+# and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must be filled less, to at
+# most _SHIFTED times that fraction: otherwise neighbouring rows are similar because of a band, and not because of
+# nodes.
 _FILLED, _SHIFTED = 0.65, 0.85
-# Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
+# A matrix has a property if this fraction of its rows has it, because boundary conditions may break it in some rows.
 _MOST_ROWS = 0.95
-# Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
+# Bound for the rounding error of a row sum, in units of eps times the sum of magnitudes.
 _ROUNDING = 64
-# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
-# most this part of the diagonal, so that the condition number is at most 3.
+# A Jacobi preconditioner is good enough if the off-diagonal magnitudes of each row sum to at most this fraction of the
+# diagonal. Then the condition number is at most 3.
 _STRONG = 0.5
 
 
 @dataclass(frozen=True)
 class MatrixProperties:
-    """The properties of a matrix by which a method is chosen.
+    """The properties of a matrix that determine the choice of a method.
 
     Attributes
     ----------
     num_rows, num_cols, nnz : int
     dtype : dtype
     is_hermitian : bool
-        Up to rounding.
+        Whether the matrix is Hermitian up to rounding.
     has_positive_diagonal : bool
         Whether every element of the diagonal is positive.
     num_zero_diagonal : int
-        Rows whose diagonal is zero or not stored.
+        Number of rows whose diagonal element is zero or not stored.
     is_dominant : bool
-        Whether the diagonal is at least as large as the other entries of its row together, in nearly all rows.
+        Whether in nearly all rows, the diagonal is at least as large as the sum of the other entries, in magnitude.
     is_strongly_dominant : bool
-        Whether it is twice as large, in all rows.
+        Whether in all rows, it is at least twice as large as this sum.
     is_m_matrix : bool
         Whether the diagonal is positive and dominant, and nearly all other entries are negative, as in the
         discretization of a diffusion.
     has_constant_null_space : bool
         Whether A times a constant vector is zero.
     num_empty_rows : int
-        Rows without a value other than zero.
+        Number of rows in which all values are zero.
     block_size : int
-        Number of unknowns of a node, if groups of as many rows have the same columns, or nearly so; 1 if they have not.
+        Number of unknowns per node, found from groups of rows with (nearly) the same columns; 1 without such groups.
     """
 
     num_rows: int
@@ -80,7 +82,7 @@ class MatrixProperties:
 
     @property
     def is_probably_definite(self) -> bool:
-        """Whether a Hermitian matrix may be positive (semi)definite."""
+        """Whether the matrix is Hermitian with a positive diagonal, so that it may be positive (semi)definite."""
         return self.is_hermitian and self.has_positive_diagonal
 
 
@@ -118,7 +120,7 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
 
 
 def _block_size(matrix: SquareMatrix) -> int:
-    """Return the number of unknowns of a node. Synchronizes."""
+    """Return the number of unknowns per node. Synchronizes."""
     sizes = [n for n in _BLOCK_SIZES if matrix.size % n == 0 and matrix.size > n and matrix.csr.nnz >= n * matrix.size]
     full = next((n for n in sizes if _has_blocks(matrix, n)), None)
     return full or next((n for n in sizes if _nearly_has_blocks(matrix, n)), 1)
@@ -133,13 +135,13 @@ def _row_totals(matrix: SquareMatrix) -> Array:
 
 
 def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
-    """Return whether the rows of each group of `size` have the same columns, which come in groups too. Synchronizes."""
+    """Return whether the matrix consists of full blocks of `size` rows and columns. Synchronizes."""
     xp, csr = matrix.device.xp, matrix.csr
     lengths = xp.diff(csr.indptr).reshape(-1, size)
     first_where = partial(kernels_of(matrix.device).reductions.first_where, matrix.device)
     if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
         return False
-    # The place of the entry with the same number in the first row of the group.
+    # For each entry, the position of the entry with the same number in the first row of its group.
     first_rows = matrix.rows // size * size
     places = xp.arange(csr.nnz) - csr.indptr[matrix.rows] + csr.indptr[first_rows]
     same_columns = csr.indices == csr.indices[places]
@@ -148,7 +150,7 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
 
 
 def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
-    """Return whether most places of blocks of this size have entries, in samples of consecutive rows. Synchronizes."""
+    """Return whether blocks of this size are mostly filled, in samples of consecutive rows. Synchronizes."""
     num_nodes, download = matrix.size // size, matrix.device.download
     filled, shifted = np.zeros(2), np.zeros(2)
     for first in np.unique(np.linspace(0, max(num_nodes - _SAMPLE_NODES, 0), _NUM_SAMPLES).astype(np.int64)) * size:
@@ -163,23 +165,23 @@ def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
 
 
 def _blocks_of(rows: Array, columns: Array, size: int) -> tuple[int, int]:
-    """Return the number of entries, and of places in the blocks in which they lie."""
+    """Return the number of entries, and the number of elements of the blocks that contain them."""
     num_blocks = np.unique(np.stack([rows // size, columns // size]), axis=1).shape[1]
     return rows.size, size * size * num_blocks
 
 
 HostArray = npt.NDArray[Any]
 
-# A least-squares solution is one where norm(Aᴴ·r) is at most this part of norm(A)·norm(r), or rtol if that is larger.
+# x is a least-squares solution if norm(Aᴴ·r) is at most this fraction (or rtol, if larger) of norm(A)·norm(r).
 _NORMAL_TOLERANCE = 1e-7
 
 
 @dataclass(eq=False)
 class LinearProblem:
-    """A·X = B, with a tolerance for each column.
+    """The problem A·X = B, with a tolerance for each column, and its best solution so far.
 
-    If x is to be damped, A and B are those of the caller with the rows damp·I and zeros below: the solution of these
-    equations by least squares minimizes norm(b − A·x)² + damp²·norm(x)².
+    With damping, A and B are the caller's with the rows damp·I and zeros below. The least-squares solution then
+    minimizes norm(b − A·x)² + damp²·norm(x)².
 
     Attributes
     ----------
@@ -189,12 +191,12 @@ class LinearProblem:
     system : LinearSystem
         B and the initial guess on the device, one column after the other.
     tolerances : ndarray, shape (columns,)
-        The norm that each column of B − A·X has to reach.
+        The largest norm that each column of B − A·X may have.
     rtol : float
     x : array, shape (columns * num_cols,)
         The best solution so far.
     residuals : ndarray, shape (columns,)
-        The norms of its true residuals.
+        The norms of the true residuals of `x`.
     least_squares : bool
         Whether a solution that minimizes the residual is accepted as well.
     num_equations : int
@@ -232,14 +234,14 @@ class LinearProblem:
 
     @property
     def is_damped(self) -> bool:
-        """Whether A has the rows of damping below those of the caller's matrix."""
+        """Whether A has the rows of damping below the caller's rows."""
         return self.num_equations < self.A.shape[0]
 
     @property
     def relative_residuals(self) -> npt.NDArray[np.float64]:
-        """The norms of the true residuals over those of B; where B is zero, the norm of the residual itself.
+        """The norms of the true residuals divided by those of B; where B is zero, the norm of the residual itself.
 
-        These are residuals of the caller's equations: if x is damped, they are computed anew, which synchronizes.
+        They are residuals of the caller's equations. With damping, they are computed in each call, which synchronizes.
         """
         norms = self.residuals
         if self.is_damped:
@@ -261,17 +263,17 @@ class LinearProblem:
         return np.where(np.isnan(norms), np.inf, norms)
 
     def replace_b(self, b: Array, tolerances: npt.NDArray[np.float64]) -> None:
-        """Solve for another right-hand side, until `accept` puts the one of the caller back. Synchronizes."""
+        """Solve for another right-hand side, until `accept` restores the caller's. Synchronizes."""
         self.system.b, self.tolerances = b, tolerances
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
-        """Keep this solution, whatever its residuals, for the right-hand side of the caller. Synchronizes."""
+        """Store this solution, whatever its residuals are, and restore the caller's right-hand side. Synchronizes."""
         self.system.b, self.tolerances, self.x = self.given_b, self.given_tolerances, x
         self.residuals = self.true_residuals(x)
 
     def offer(self, x: Array) -> bool:
-        """Keep those columns of a solution that are better than before. Return whether there are any. Synchronizes."""
+        """Store those columns of a solution that are better than before. Return whether there are any. Synchronizes."""
         residuals = self.true_residuals(x)
         is_better = residuals < self.residuals
         if is_better.any():
@@ -290,10 +292,10 @@ class LinearProblem:
         return bool((is_least | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:
-        """Return a vector, or a matrix of columns, as solvers take it."""
+        """Return columns, stored one after the other, as the argument of a solver: a vector, or a matrix of columns."""
         return flat if self.columns == 1 else flat.reshape(self.columns, -1).T
 
     def as_flat(self, x: Array) -> Array:
-        """Return what a solver has returned as one column after the other."""
+        """Return a solver's result with its columns stored one after the other."""
         xp = self.device.xp
         return xp.ascontiguousarray(x.reshape(x.shape[0], -1).T).reshape(-1).astype(self.system.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Solve A·x = b without a choice of method: look at A, try methods in order, and say which one and why."""
+"""`solve`: examine A, try methods in order until one converges, and report which one and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.assembly import vstack
 from gsparse.matrix.simple_matrices import eye_array
 
-# The default of rtol in double and in single precision, and the smallest rtol that single precision reaches.
+# The default of rtol by the bytes of a real number, and the smallest rtol that single precision can reach.
 _RTOL = {8: 1e-8, 4: 1e-5}
 _SINGLE_RTOL = 2e-6
 
@@ -44,9 +44,10 @@ def solve(
 ) -> SolveResult:
     """Solve A·x = b, with a method and a preconditioner that are chosen for the matrix.
 
-    The choice looks at the shape, at symmetry up to rounding, at the diagonal (its signs, zeros, and dominance), at the
-    unknowns of a node, and at whether A maps constant vectors to zero. If a method breaks down, stagnates, reaches its
-    limit of iterations, or cannot be set up for this matrix, the next one goes on from the best solution so far:
+    The choice depends on the shape, on symmetry up to rounding, on the diagonal (its signs, zeros and dominance), on
+    the number of unknowns per node, and on whether A maps constant vectors to zero. If a method breaks down, stagnates,
+    reaches its limit of iterations, or cannot be set up for this matrix, the next one continues from the best solution
+    so far:
 
     ======================================  =======================================================================
     A                                       methods, in this order
@@ -69,9 +70,9 @@ def solve(
     an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
     ======================================  =======================================================================
 
-    A factorization is that of `factorized`: by cuDSS on a GPU if that is installed, and otherwise on the host, where
-    one of more than 2 000 rows is tried only if it should take less than a minute. Everything else runs on A's device,
-    except for the choice of the rows to exchange.
+    Factorizations are those of `factorized`: by cuDSS on a GPU if it is installed, otherwise on the host. On the host,
+    a matrix of more than 2 000 rows is factorized only if this is estimated to take less than a minute. Everything else
+    runs on A's device, except for the choice of the rows to exchange.
 
     Parameters
     ----------
@@ -89,8 +90,8 @@ def solve(
     x0 : array, shape (N,) or (N, k), optional
         Initial guess; zero by default.
     maxiter : int, optional
-        Maximum number of iterations of each method; by default, each has its own. For `gmres` these are iterations, not
-        cycles.
+        Maximum number of iterations of each method; by default, each has its own limit. For `gmres`, too, it counts
+        iterations and not cycles.
     damp : float, optional
         Minimize ``norm(b - A @ x)**2 + damp**2 * norm(x)**2``, which is ridge regression with the parameter damp²,
         instead of solving A·x = b. A may have any shape, and is copied with the rows damp·I below it. 0 by default.
@@ -149,7 +150,7 @@ def solve(
 def _make_problem(
     A: Any, b: Any, rtol: float | None, atol: float, x0: Any, damp: float
 ) -> tuple[LinearProblem, MatrixProperties | None]:
-    """Check the arguments and examine the matrix. Synchronizes."""
+    """Check the arguments, examine the matrix, and return the problem and the properties. Synchronizes."""
     if hasattr(A, "__gsparse_call__"):
         raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
     b_input = parse_right_hand_side(b)
@@ -179,10 +180,10 @@ def _make_problem(
             verb = "holds" if len(culprits) == 1 else "hold"
             raise ValueError(f"solve needs finite values: {' and '.join(culprits)} {verb} NaN or infinity")
         tolerances = system.tolerances(rtol, atol)
-        tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
+        tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # if b = 0, the exact solution is 0
         rtol = _common_rtol(system, tolerances, rtol)
         if isinstance(system.A, MatrixOperator):
-            matrix = system.A.matrix  # in the units of the solve
+            matrix = system.A.matrix  # the scaled matrix
         problem = LinearProblem(system.A, matrix, system, tolerances, rtol, least_squares, num_equations)
         properties = None
         if matrix is not None and not least_squares:
@@ -194,7 +195,7 @@ def _make_problem(
 
 
 def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInput]:
-    """Return A with the rows damp·I below it, and b with as many zeros. Synchronizes."""
+    """Return A with the rows damp·I below it, and b with as many zeros below it. Synchronizes."""
     size = matrix.shape[1]
     dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)
     rows = eye_array(size, dtype=dtype, device=matrix.device).multiply(damp)
@@ -204,7 +205,7 @@ def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInp
 
 
 def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
-    """Return A as an operator, and as a matrix if its entries can be read."""
+    """Return A as an operator, and as a matrix, or None if its entries cannot be read."""
     if isinstance(A, MatrixOperator):
         return A, A.matrix
     if isinstance(A, Operator) or (hasattr(A, "matvec") and not hasattr(A, "tocsr")):
@@ -214,7 +215,7 @@ def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
 
 
 def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
-    """Return the largest rtol that is sufficient for every column."""
+    """Return the largest rtol with which a solver meets the tolerance of every column."""
     norms = system.norms_of_b()
     ratios = [tolerance / norm for tolerance, norm in zip(tolerances, norms, strict=True) if norm]
     return max(min(ratios, default=rtol), rtol)
@@ -227,10 +228,10 @@ def _candidates(problem: LinearProblem, properties: MatrixProperties | None) -> 
 
 
 def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None) -> float:
-    """Make b consistent with a symmetric matrix whose null space holds constants, as a pure Neumann problem.
+    """Remove the mean of b if A is Hermitian and maps constants to zero, as in a pure Neumann problem.
 
-    Return the largest ratio, over all columns, of the norm of the removed part to norm(b). A column whose removed part
-    is within the tolerance counts as 0. Synchronizes.
+    Return the norm of the removed part divided by norm(b), the largest over all columns. A removed part within the
+    tolerance counts as 0. Synchronizes.
     """
     if not _has_free_constant(properties):
         return 0.0
@@ -238,15 +239,15 @@ def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None
     means = columns.mean(axis=1, keepdims=True)
     norms = np.abs(problem.device.download(means)).reshape(-1) * np.sqrt(columns.shape[1])  # synchronizes
     shares, is_larger = norms / np.where(problem.norms == 0, 1, problem.norms), norms > problem.tolerances
-    # A removed part within the tolerance uses up some of the tolerance. It is orthogonal to the rest of b, so the
-    # squares of the two residuals add up.
+    # A removed part within the tolerance is a part of the final residual. It is orthogonal to the remaining residual,
+    # so the tolerance for that is smaller: the squares of the two norms add up.
     part = np.where(is_larger, 0, norms / np.where(problem.tolerances == 0, 1, problem.tolerances))
     problem.replace_b((columns - means).reshape(-1), problem.tolerances * np.sqrt(1 - part**2))
     return float(np.where(is_larger, shares, 0).max())
 
 
 def _has_free_constant(properties: MatrixProperties | None) -> bool:
-    """Return whether solutions differ by a constant, and b must have the mean 0."""
+    """Return whether solutions are determined only up to a constant, so that b must have the mean 0."""
     return properties is not None and properties.has_constant_null_space and properties.is_hermitian
 
 
@@ -257,7 +258,7 @@ def _try_all(
     maxiter: int | None,
     progress: bool,
 ) -> tuple[list[SolveAttempt], SolveResult | None]:
-    """Try methods until one has solved the problem. Return what was tried, and the last result of a solver."""
+    """Try methods until one solves the problem. Return all attempts, and the last result of an iterative solver."""
     attempts: list[SolveAttempt] = []
     last = None
     for candidate in candidates:
@@ -278,7 +279,7 @@ def _finish(
     removed: float,
     began: float,
 ) -> SolveResult:
-    """Return the best solution, with its true residual and whether it has converged. Synchronizes."""
+    """Return the best solution, with its true residual and the verdict whether it has converged. Synchronizes."""
     last, why = attempts[-1], attempts[-1].why
     is_solved_without_removed_part = problem.is_solved
     if _has_free_constant(properties):
@@ -316,7 +317,7 @@ def _finish(
 def _verdict(
     problem: LinearProblem, attempts: list[SolveAttempt], removed: float, is_solved_without_removed_part: bool
 ) -> tuple[int, str, str]:
-    """Return `info`, the reason why the solve ended, and advice. Synchronizes."""
+    """Return `info`, the reason for the end of the solve, and advice. Synchronizes."""
     failed = max(sum(attempt.iterations for attempt in attempts), 1)
     if removed:
         reason = f"the matrix is singular, and {removed:.1e} of b is constant, for which there is no solution"

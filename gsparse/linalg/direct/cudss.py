@@ -1,7 +1,7 @@
 """cuDSS, NVIDIA's library of sparse direct solvers, through the bindings of nvmath-python.
 
-The solver object of nvmath-python fixes the number of right-hand sides when it is made, and forgets the analysis if it
-is given other arrays. The bindings of the C interface below it do neither, so `cudss_solver` calls these.
+The solver object of nvmath-python is made for a fixed number of right-hand sides, and loses the analysis if it gets
+other arrays. The lower-level bindings of the C interface have neither limitation, so `cudss_solver` calls these.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from gsparse.linalg.direct.cudss_solver import CudssSolver, find_bindings
 from gsparse.linalg.direct.factors import FactorLibrary, FactorOptions, Factors, MatrixKind, Transposition
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 
-# Steps of iterative refinement of each solve, where cuDSS has replaced pivots that were too small.
+# Steps of iterative refinement in each solve, if cuDSS has replaced pivots that were too small.
 _REFINEMENTS = 2
 
 
 class CudssFactors(Factors):
     """Factors of cuDSS, on the GPU.
 
-    cuDSS before 1.0 does not solve with the transpose of a general matrix, so the first such solve factorizes it too.
+    cuDSS before 1.0 cannot solve with the transpose of a general matrix, so the first such solve also factorizes the
+    adjoint.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class CudssFactors(Factors):
 
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
         super().__init__(matrix, kind)
-        if not matrix.csr.nnz:  # cuDSS refuses it as invalid
+        if not matrix.csr.nnz:  # cuDSS rejects it as invalid
             raise SingularMatrixError(
                 "the matrix is singular, because it has no entries: solve for a least-squares solution with "
                 "gsparse.linalg.lsmr"
@@ -50,12 +51,13 @@ class CudssFactors(Factors):
     def _factorized(self, csr: Csr) -> CudssSolver:
         """Return the factors of a regular matrix. Synchronizes.
 
-        cuDSS exchanges rows within small blocks only. Where that leaves pivots that are too small, for instance because
-        the diagonal has zeros, a matching of rows and columns comes first (Duff and Koster 2001).
+        cuDSS exchanges rows within small blocks only. If that leaves pivots that are too small, for instance because
+        the diagonal has zeros, the matrix is factorized again after a matching of rows and columns (Duff and Koster
+        2001).
         """
         solver = self._computed(csr)
         if self.kind != "positive definite" and solver.num_replaced_pivots():
-            with suppress(FactorizationError):  # The matrix has no matching: it is singular.
+            with suppress(FactorizationError):  # without a matching, the matrix is singular
                 solver = self._computed(csr, matching=True)
         self._check(solver, csr)
         return solver
@@ -82,7 +84,7 @@ class CudssFactors(Factors):
             self._check_solution(solver, csr)
 
     def _check_solution(self, solver: CudssSolver, csr: Csr) -> None:
-        """Raise an error unless a solve has a small residual. cuDSS replaces the zero pivots of a singular matrix."""
+        """Raise an error unless a solve has a small residual: cuDSS replaces the zero pivots of a singular matrix."""
         xp = self.device.xp
         b = xp.cos(xp.arange(self.size, dtype=np.float64)).astype(self.dtype)  # a vector without structure
         residual = b - self._product(csr, solver.solve(b, 1))
@@ -95,7 +97,7 @@ class CudssFactors(Factors):
             )
 
     def _product(self, csr: Csr, x: Array) -> Array:
-        square = SquareMatrix(self.device, csr, None)  # type: ignore[arg-type]  # it is used for its method alone
+        square = SquareMatrix(self.device, csr, None)  # type: ignore[arg-type]  # only `operator_of` is used
         y = self.device.empty(self.size, self.dtype)
         square.operator_of(csr, products=1).bind(self.device, self.dtype)(x, y)
         return y
@@ -107,7 +109,7 @@ class CudssFactors(Factors):
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
         if self.kind == "general" and self._solver.is_version_1:
             return self._solver.solve(b, columns, trans)
-        # Which of A, Aᵀ, Aᴴ and conj(A) are the same depends on the kind.
+        # Which of A, Aᵀ, Aᴴ and conj(A) are equal depends on the kind.
         is_adjoint = self.kind == "general" and trans != "N"
         conjugate = (
             self.dtype.kind == "c"
@@ -138,7 +140,7 @@ class CudssFactors(Factors):
             self._adjoint = self._updated(self._adjoint, self._adjoint_of(matrix.csr))
 
     def _updated(self, solver: CudssSolver, csr: Csr) -> CudssSolver:
-        """Return the factors of other values. The analysis is kept if it suits them."""
+        """Return the factors for other values. The analysis is reused unless pivots are too small."""
         solver.refactorize(csr.data)
         if solver.num_replaced_pivots():
             return self._factorized(csr)
@@ -154,9 +156,10 @@ class CudssFactors(Factors):
         return 2 * total if self.kind == "positive definite" and self._has_square_roots() else total
 
     def _has_square_roots(self) -> bool:
-        """Return whether the diagonal of Cholesky's factors is that of L in L·Lᴴ, or of D in L·D·Lᴴ.
+        """Return True if the diagonal of Cholesky factors is that of L in L·Lᴴ, False if it is D of L·D·Lᴴ.
 
-        cuDSS documents neither, so the factors of a matrix with the single entry 4 decide: L is 2 there, and D is 4.
+        cuDSS does not document this, so the matrix with the single entry 4 is factorized: L would be 2, and D would be
+        4.
         """
         xp, index = self.device.xp, self._solver.csr.indices.dtype
         arrays = (np.array([0, 1], index), np.array([0], index), np.array([4], self.dtype))
@@ -184,7 +187,7 @@ def _obstacle(device: Device, kind: MatrixKind) -> str:
 
 
 def is_nvidia(device: Device) -> bool:
-    """Return whether a device is a GPU of NVIDIA."""
+    """Return whether a device is an NVIDIA GPU."""
     runtime = getattr(getattr(device.xp, "cuda", None), "runtime", None)
     return runtime is not None and not runtime.is_hip
 

@@ -1,4 +1,4 @@
-"""One matrix in cuDSS: handles, phases and figures, as calls of the bindings of its C interface."""
+"""One matrix in cuDSS: its handles, phases and results, through the bindings of the C interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, MatrixKind, Transposition
 
-# cuDSS's names of our dtypes, and of our kinds of real and of complex matrices.
+# cuDSS's names for NumPy's dtypes, and for the kinds of real and of complex matrices.
 _DTYPES = {
     "float32": "R_32F",
     "float64": "R_64F",
@@ -40,32 +40,32 @@ _NEW_PARAMETERS = {"FORCE_NONSYMMETRIC_MATCHING": 27}
 # Values of cudssSolveMode_t. cuDSS refuses conjugate transposes of real matrices.
 _COMPLEX_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 2}
 _REAL_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 1}
-# Number of values that cuDSS returns as estimates of memory, and the place of the peak on the device.
+# Number of values that cuDSS returns as estimates of memory, and the index of the peak on the device.
 _NUM_ESTIMATES, _PEAK = 16, 1
-# The property of the library that is the first number of its version.
+# Number of the library property that holds the major version.
 _MAJOR_VERSION = 0
-# The threads of the host that analyse a matrix belong to a library that is installed with cuDSS. The variable is
-# the one that nvmath-python reads.
+# cuDSS analyses a matrix with several host threads if it finds a threading library, which is installed with it. This
+# environment variable, which nvmath-python reads too, names its file.
 _LAYER_VARIABLE, _LAYER_FILES = "CUDSS_THREADING_LIB", "*/lib/libcudss_mtlayer_gomp.so*"
 
 
 @cache
 def find_bindings() -> tuple[Any, str]:
-    """Return the module of the bindings of cuDSS, or None and what is missing."""
+    """Return the module with the bindings of cuDSS and "", or None and the reason why it cannot be used."""
     try:
         bindings = import_module("nvmath.bindings.cudss")
     except ImportError as error:
         return None, f"nvmath-python is not installed ({error})"
     try:
         bindings.get_property(0)  # loads the library
-    except Exception as error:  # The error types are those of cuda-pathfinder, which need not be installed.
+    except Exception as error:  # the error types belong to cuda-pathfinder
         return None, f"nvmath-python does not find the library ({str(error).splitlines()[0]})"
     return bindings, ""
 
 
 @cache
 def find_threading_layer() -> str | None:
-    """Return the path of the library with which cuDSS uses several threads of the host, or None if there is none."""
+    """Return the path of the threading library for cuDSS's host threads; None if there is none."""
     named = os.environ.get(_LAYER_VARIABLE)
     if named:
         return named if Path(named).is_file() else None
@@ -76,18 +76,18 @@ def find_threading_layer() -> str | None:
 
 
 class CudssSolver:
-    """A matrix whose factors cuDSS holds.
+    """A matrix with its factors in cuDSS.
 
     Parameters
     ----------
     device : Device
     csr : Csr
-        Its row pointers and columns are used as they are, its values are copied.
+        Its row pointers and columns are used without a copy, its values are copied.
     kind : str
     options : FactorOptions
     matching : bool
-        Whether the columns are exchanged, and rows and columns scaled, so that the diagonal has large entries. cuDSS
-        then factorizes a symmetric matrix as a general one.
+        Whether columns are permuted, and rows and columns scaled, so that the diagonal has large entries. Then cuDSS
+        factorizes a symmetric matrix as a general one.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class CudssSolver:
     ) -> None:
         self._device, self._options, self._size = device, options, csr.num_rows
         self._api, self.matching = find_bindings()[0], matching
-        # From 1.0 on, cuDSS solves with the transposes of a general matrix.
+        # Since version 1.0, cuDSS can solve with the transpose of a general matrix.
         self.is_version_1 = bool(self._api.get_property(_MAJOR_VERSION) >= 1)
         index = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
-        # cuDSS keeps the addresses of these arrays. `refactorize` writes to the values.
+        # cuDSS uses these arrays by address. `refactorize` writes to the values.
         self.csr = Csr(
             csr.shape,
             csr.indptr.astype(index, copy=False),
@@ -107,12 +107,12 @@ class CudssSolver:
         )
         self._type = self._type_of(csr.dtype)
         stack = ExitStack()
-        # At the end of this object, the functions that release the handles are called, the latest first.
+        # When this object is deleted, the handles are released, the last one first.
         self._release = weakref.finalize(self, _release, device, stack)
         self._own(stack, kind)
 
     def _own(self, stack: ExitStack, kind: MatrixKind) -> None:
-        """Make the handles, and have them released with this object."""
+        """Create cuDSS's handles, and register them for release."""
         api = self._api
         self._handle = self._call(api.create)
         stack.callback(api.destroy, self._handle)
@@ -145,7 +145,7 @@ class CudssSolver:
             int(api.IndexBase.ZERO),
         )
         stack.callback(api.matrix_destroy, self._matrix)
-        # Descriptions of the right-hand sides and of the solutions, by the number of columns.
+        # Descriptions of the solutions and of the right-hand sides, by their number of columns.
         self._dense: dict[int, tuple[int, int]] = {}
         self._dense_stack = stack.enter_context(ExitStack())
         self._placeholder = self._device.xp.zeros(self._size, self.csr.dtype)
@@ -160,7 +160,7 @@ class CudssSolver:
             return
         try:
             self._api.set_threading_layer(self._handle, layer)
-        except self._api.cuDSSError:  # It cannot be loaded, for instance without libgomp: the analysis takes longer.
+        except self._api.cuDSSError:  # without libgomp, for instance: the analysis takes longer
             return
         self.num_threads = self._options.num_threads or available_cpus()
 
@@ -169,7 +169,7 @@ class CudssSolver:
             self._set("HOST_NTHREADS", self.num_threads)
         if self._options.deterministic:
             self._set("DETERMINISTIC_MODE", 1)
-        # Without a choice, cuDSS 0.8 has no matching, and cuDSS 1.0 may have one.
+        # Choose explicitly, because the defaults of cuDSS 0.8 (no matching) and 1.0 differ.
         algorithm = self._api.MatchingAlg.MAX_DIAG_PRODUCT if self.matching else self._api.MatchingAlg.NONE
         self._set("MATCHING_ALG", int(algorithm))
         if self.matching and self.is_version_1:
@@ -181,7 +181,7 @@ class CudssSolver:
         self._call(self._api.config_set, self._config, parameter, array.ctypes.data, array.nbytes)
 
     def refine(self, steps: int) -> None:
-        """Let each solve end with steps of iterative refinement."""
+        """Make each solve end with this number of steps of iterative refinement."""
         self._set("IR_N_STEPS", steps)
 
     # ------------------------------------------------------------------------------------------------------- phases
@@ -195,12 +195,12 @@ class CudssSolver:
         self._execute("FACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
     def refactorize(self, values: Array) -> None:
-        """Compute the factors of other values, with the same order of elimination. Synchronizes."""
+        """Compute the factors for other values, with the same order of elimination. Synchronizes."""
         self.csr.data[...] = values
         self._execute("REFACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
     def solve(self, b: Array, columns: int, trans: Transposition = "N") -> Array:
-        """Return the solutions for contiguous right-hand sides, one column after the other. Synchronizes."""
+        """Return the solutions for right-hand sides; both are stored one column after the other. Synchronizes."""
         if trans == "N":
             return self._solve(b, columns)
         self._set("SOLVE_MODE", (_COMPLEX_MODES if b.dtype.kind == "c" else _REAL_MODES)[trans])
@@ -211,7 +211,7 @@ class CudssSolver:
 
     def _solve(self, b: Array, columns: int) -> Array:
         x = self._device.empty(b.size, b.dtype)
-        at_once = 1 if self._options.deterministic else columns  # cuDSS's deterministic mode takes one column
+        at_once = 1 if self._options.deterministic else columns  # the deterministic mode solves one column at a time
         step = self._size * at_once
         for first in range(0, b.size, step):
             part = slice(first, first + step)
@@ -219,7 +219,7 @@ class CudssSolver:
         return x
 
     def _described(self, columns: int, x: Array, b: Array) -> tuple[int, int]:
-        """Return the descriptions of the solutions and of the right-hand sides, with these arrays."""
+        """Return cuDSS's descriptions of the arrays x and b, the solutions and the right-hand sides."""
         if columns not in self._dense:
             self._dense_stack.close()
             self._dense.clear()
@@ -238,8 +238,8 @@ class CudssSolver:
     def _execute(self, phase: str, x: int, b: int) -> None:
         """Run a phase, always on the default stream. Synchronizes.
 
-        Solvers work on a stream of their own. Instead of a change of cuDSS's stream, all streams wait for each other:
-        cuDSS may have work of its own under way that belongs to the stream of before.
+        Solvers use their own streams. Instead of changing cuDSS's stream, wait until the GPU is idle before and after:
+        unfinished work of cuDSS may belong to its previous stream.
         """
         api = self._api
         _wait_for_all_streams(self._device)
@@ -256,18 +256,18 @@ class CudssSolver:
                 raise self._translated(second, phase) from second
         _wait_for_all_streams(self._device)
 
-    # ------------------------------------------------------------------------------------------------------ figures
+    # ------------------------------------------------------------------------------------------------------ results
 
     def nnz(self) -> int:
         """Return the number of entries of the factors."""
         return int(self._get("LU_NNZ", 1, np.int64)[0])
 
     def info(self) -> int:
-        """Return cuDSS's code of an error on the device, or 0. Synchronizes."""
+        """Return cuDSS's code of an error on the device, or 0 for none. Synchronizes."""
         return int(self._get("INFO", 1, np.int32)[0])
 
     def num_replaced_pivots(self) -> int:
-        """Return how many pivots were too small and have been replaced. Synchronizes."""
+        """Return the number of pivots that were too small and have been replaced. Synchronizes."""
         return int(self._get("NPIVOTS", 1, self.csr.indices.dtype)[0])
 
     def inertia(self) -> tuple[int, int]:
@@ -276,11 +276,11 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors, of a scaled matrix if there was a matching. Synchronizes."""
+        """Return the diagonal of the factors; with a matching, that of the scaled matrix. Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
 
     def scales(self) -> npt.NDArray[Any]:
-        """Return the factors by which a matching has multiplied the rows and the columns. Synchronizes."""
+        """Return the row scales and then the column scales of a matching, as one array. Synchronizes."""
         real = self.csr.data.real.dtype
         return np.concatenate([self._get(name, self._size, real) for name in ("SCALE_ROW", "SCALE_COL")])
 
@@ -300,7 +300,7 @@ class CudssSolver:
             raise self._translated(error, getattr(function, "__name__", "a call")) from error
 
     def _translated(self, error: Any, what: str) -> Exception:
-        """Return our error for one of cuDSS."""
+        """Return gsparse's error for an error of cuDSS. `what` names the phase or the call."""
         if error.status != self._api.Status.ALLOC_FAILED:
             return FactorizationError(f"cuDSS: {what} failed with {error}: use library='superlu'")
         free = _free_memory(self._device)
@@ -320,7 +320,7 @@ class CudssSolver:
 
 def _release(device: Device, stack: ExitStack) -> None:
     with device.active():
-        device.synchronize()  # synchronizes: work that is under way still reads the factors
+        device.synchronize()  # synchronizes: queued work still reads the factors
         stack.close()
 
 
@@ -332,14 +332,14 @@ def _wait_for_all_streams(device: Device) -> None:
 
 
 def _memory_pool(device: Device) -> int:
-    """Return the driver's memory pool, from which allocations need not wait for the GPU; 0 if there is none."""
+    """Return the handle of the driver's memory pool, whose allocations do not wait for the GPU; 0 if there is none."""
     runtime = getattr(getattr(device.xp, "cuda", None), "runtime", None)
     find = getattr(runtime, "deviceGetDefaultMemPool", None)
     return 0 if find is None else int(find(getattr(device, "index", 0)))
 
 
 def _free_unused_memory(device: Device) -> None:
-    """Return the memory that CuPy keeps for later arrays to the driver, from which cuDSS allocates."""
+    """Return memory that CuPy's pool keeps to the driver, so that cuDSS can allocate it."""
     pool = getattr(device.xp, "get_default_memory_pool", None)
     if pool is not None:  # on GPUs only
         pool().free_all_blocks()

@@ -1,4 +1,4 @@
-"""The object that users hold: the factors of a matrix, computed by whichever library is the fastest for it."""
+"""The object that users hold: the factors of a matrix, computed by the fastest suitable library."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from gsparse.linalg.operators import Apply, Operator, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 
 _TRANSPOSITIONS = ("N", "T", "H")
-# By name, in the order in which they are tried: the fastest first.
+# From name to library, in the order in which they are tried: the fastest first.
 LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, CHOLMOD, SUPERLU)}
 
 
 def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[FactorLibrary, str]:
-    """Return the library of this name, or the first one that can factorize the matrix, and why others could not.
+    """Return the library of this name, or the first that can factorize the matrix; and why faster ones cannot.
 
     Raises
     ------
     ValueError
         If no library has this name.
     FactorizationError
-        If the library cannot factorize such a matrix.
+        If the library, or every library without a name, cannot factorize such a matrix.
     """
     if name is not None:
         if name not in LIBRARIES:
@@ -63,8 +63,8 @@ def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[
 class Factorization(Operator):
     """The factors of a square sparse matrix A, for solves with any number of right-hand sides.
 
-    `factorized`, `splu` and `cholesky` of `gsparse.linalg` return it. As a preconditioner (``M=``) or another operator,
-    its product is a solve.
+    `factorized`, `splu` and `cholesky` of `gsparse.linalg` return it. It is also an operator, for instance for ``M=``:
+    its product is a solve with A.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Factorization(Operator):
     library : str, optional
         As for `factorized`.
     options : FactorOptions, optional
-        Options of single libraries, which the functions set.
+        Options of individual libraries, which these functions set.
     name : str
         The function that was called, for error messages.
 
@@ -87,11 +87,11 @@ class Factorization(Operator):
     device : Device
         The device of A.
     library : str
-        The library that has computed the factors.
+        Name of the library that computed the factors.
     kind : {"general", "symmetric", "hermitian", "positive definite"}
-        What the library was told about A.
+        The kind of matrix as which A was factorized.
     reason : str
-        Why faster libraries were not used; empty if there are none, and for a matrix on a CPU.
+        Why faster libraries were not used; empty if no library is faster, and for a matrix on a CPU.
 
     Raises
     ------
@@ -132,7 +132,7 @@ class Factorization(Operator):
             self._factorize(matrix)
 
     def _check_declaration(self, matrix: SquareMatrix) -> None:
-        """Refuse a matrix that is not of the declared kind: a library that reads one triangle would not notice."""
+        """Raise an error if the matrix is not of the declared kind: libraries that read one triangle cannot notice."""
         kind = self._declared
         is_as_declared = kind is None or kind == "general"
         if kind in ("hermitian", "positive definite"):
@@ -147,7 +147,7 @@ class Factorization(Operator):
             )
 
     def _factorize(self, matrix: SquareMatrix) -> None:
-        """Compute the factors. A matrix that only seems to be positive definite gets those of a Hermitian one."""
+        """Compute the factors. A matrix that only looks positive definite is factorized as a Hermitian one."""
         kind = self._declared or find_kind(matrix)
         try:
             self._factorize_as(matrix, kind)
@@ -158,7 +158,7 @@ class Factorization(Operator):
 
     def _factorize_as(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
         library, reason = choose_library(self._library, matrix.device, kind)
-        self._factors: Factors | None = None  # frees the memory of former ones, which an update replaces
+        self._factors: Factors | None = None  # frees the memory of the old factors before an update
         if matrix.size:
             self._factors = library.factorize(matrix, kind, self._options)
         self.library, self.kind = library.name, kind
@@ -166,7 +166,7 @@ class Factorization(Operator):
         self._csr: Csr = matrix.csr
         self._error: Exception | None = None
 
-    # ------------------------------------------------------------------------------------------------------ figures
+    # ------------------------------------------------------------------------------------------------------ results
 
     @property
     def nnz(self) -> int:
@@ -196,17 +196,17 @@ class Factorization(Operator):
         Returns
         -------
         (int, int)
-            They add up to N, because A is regular.
+            Their sum is N, because A is regular.
 
         Raises
         ------
         FactorizationError
-            If the factors do not tell, because A is not Hermitian or because rows were exchanged.
+            If the factors do not contain this information, because A is not Hermitian or because rows were exchanged.
         """
         return self._usable().inertia() if self.shape[0] else (0, 0)
 
     def __getattr__(self, name: str) -> Any:
-        # SuperLU's own attributes, for programs that were written for `scipy.sparse.linalg.splu`.
+        # Attributes of SciPy's SuperLU objects, for programs that were written for `scipy.sparse.linalg.splu`.
         factors: Any = self.__dict__.get("_factors")
         if name in ("perm_r", "perm_c"):
             if hasattr(factors, name):
@@ -230,14 +230,14 @@ class Factorization(Operator):
         Returns
         -------
         array, shape (N,) or (N, k)
-            Where b is, and an array of the same library. The call usually synchronizes.
+            On the host or device, as b, and of the same library. The call usually synchronizes.
 
         Raises
         ------
         FactorizationError
             If an update has failed, so that there are no factors.
         ValueError
-            If there is no such `trans`.
+            If `trans` has another value.
         DeviceError
             If b is on another GPU than A.
         ShapeError, DeviceMemoryError
@@ -272,7 +272,7 @@ class Factorization(Operator):
         return self._factors
 
     def _solved(self, b: Array, columns: int, trans: Transposition) -> Array:
-        """Return solutions in the dtype of flat right-hand sides. Real factors solve for both parts of complex ones."""
+        """Return the solutions in b's dtype. Real factors solve for the real and imaginary parts of a complex b."""
         xp = self.device.xp
         if not b.size:
             return b
@@ -288,24 +288,25 @@ class Factorization(Operator):
     # ------------------------------------------------------------------------------------------------------- update
 
     def update(self, A: Any) -> None:
-        """Factorize a matrix with other values at the same entries. The order of elimination is kept. Synchronizes.
+        """Factorize a matrix of the same structure, with the same order of elimination, in place. Synchronizes.
 
-        If the matrix is not of the present `kind` and none was declared, it is factorized anew, as one of its own kind.
+        If no kind was declared and the matrix is not of the current `kind`, it is factorized from scratch as a matrix
+        of its own kind.
 
         Parameters
         ----------
         A : sparse array, shape (N, N)
-            On the device of the first matrix, and with entries at the same places: ``A.with_data(values)``. Its values
-            must not have a wider dtype.
+            On the device of the first matrix, and with entries at the same positions: ``A.with_data(values)``. Its
+            dtype must not be wider.
 
         Raises
         ------
         FactorizationError
             If the matrix is singular, or not positive definite although that was declared; later solves then raise an
             error too. If the matrix is not Hermitian or symmetric as declared, or has a value that is not finite; the
-            factors are then still those of before.
+            old factors then remain.
         StructureError, DeviceError, DtypeError
-            If A does not fit the first matrix. The factors are still those of before.
+            If A does not fit the first matrix. The old factors then remain.
         """
         if as_matrix(A, self._name).device is not self.device:
             raise DeviceError(f"the factors live on {self.device.name}: bring the new matrix to it")
@@ -323,7 +324,7 @@ class Factorization(Operator):
             self._csr, self._error = matrix.csr, None
 
     def _checked(self, matrix: SquareMatrix) -> SquareMatrix:
-        """Return the matrix with values of the factors' dtype, if it has the entries of the first matrix."""
+        """Return the matrix in the dtype of the factors; raise an error if its structure is not the first one's."""
         matrix.check_places(self._csr, self._name)
         if not np.can_cast(matrix.dtype, self.dtype):
             raise DtypeError(f"the factors are {self.dtype}, got a matrix of {matrix.dtype}: make new ones")

@@ -1,4 +1,4 @@
-"""What every library of factorizations provides: solves, new values, figures, and the kinds of factors."""
+"""The common interface of libraries for factorizations: solves, updates, results, and the kinds of matrices."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gsparse.errors import DeviceError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Largest difference of two values that mirror each other, in units of eps times the largest magnitude in a row: what
-# rounding in the assembly of a matrix may leave.
+# Largest difference between an entry and its mirror image that counts as rounding error in the assembly of a matrix, in
+# units of eps times the largest magnitude in a row.
 _ROUNDING = 32
 
 MatrixKind = Literal["general", "symmetric", "hermitian", "positive definite"]
@@ -29,8 +29,8 @@ _ABBREVIATIONS: dict[str, MatrixKind] = {
     "her": "hermitian",
     "pos": "positive definite",
 }
-# Kinds of matrices that are also of another kind. A symmetric matrix is one that equals its transpose without
-# conjugation; for real matrices `parse_kind` and `find_kind` always say "hermitian" instead.
+# For each kind, the kinds that it includes. "symmetric" means equal to the transpose without conjugation; for real
+# matrices, `parse_kind` and `find_kind` return "hermitian" instead.
 _SUBSETS: dict[MatrixKind, tuple[MatrixKind, ...]] = {
     "general": ("general", "symmetric", "hermitian", "positive definite"),
     "symmetric": ("symmetric",),
@@ -40,7 +40,7 @@ _SUBSETS: dict[MatrixKind, tuple[MatrixKind, ...]] = {
 
 
 def parse_kind(assume_a: str | None, *, is_complex: bool) -> MatrixKind | None:
-    """Return the kind that the argument `assume_a` names; None if it is to be found out.
+    """Return the kind that the argument `assume_a` names; None if the matrix is to be examined.
 
     Raises
     ------
@@ -60,10 +60,11 @@ def parse_kind(assume_a: str | None, *, is_complex: bool) -> MatrixKind | None:
 
 
 def find_kind(matrix: SquareMatrix) -> MatrixKind:
-    """Return the most special kind that is certain. Synchronizes.
+    """Return the most special kind to which a matrix certainly belongs. Synchronizes.
 
-    A Hermitian matrix is certainly positive (semi)definite if its diagonal is positive and no smaller than the other
-    entries of its row together. A declaration (``symmetric=``) is trusted; without one, the values are compared.
+    A Hermitian matrix is certainly positive (semi)definite if each diagonal element is positive and at least as large
+    as the sum of the magnitudes of the other entries of its row. A declaration (``symmetric=``) is trusted; without
+    one, the values are tested.
     """
     if matrix.is_hermitian():
         return "positive definite" if _is_dominant(matrix) else "hermitian"
@@ -97,16 +98,16 @@ Transposition = Literal["N", "T", "H"]
 
 @dataclass(frozen=True)
 class FactorOptions:
-    """What a caller asks of a factorization.
+    """The options of a factorization.
 
     Attributes
     ----------
     superlu : dict
-        Arguments of `scipy.sparse.linalg.splu` beside the matrix.
+        Arguments of `scipy.sparse.linalg.splu` in addition to the matrix.
     num_threads : int, optional
-        Number of threads of the host that analyse the matrix, where the library can use several.
+        Number of host threads for the analysis of the matrix, if the library can use several.
     deterministic : bool
-        Whether the same input has to give the same bits, also where that is slower.
+        Whether the same input must yield the same bits, even if that is slower.
     """
 
     superlu: dict[str, Any] = field(default_factory=dict)
@@ -115,13 +116,13 @@ class FactorOptions:
 
 
 class Factors(ABC):
-    """The factors of one matrix.
+    """The factors of one matrix: the base class for all libraries.
 
     Parameters
     ----------
     matrix : SquareMatrix
     kind : str
-        See `gsparse.linalg.direct.factors`.
+        A `MatrixKind`.
 
     Attributes
     ----------
@@ -143,14 +144,14 @@ class Factors(ABC):
 
     @abstractmethod
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        """Return the solutions for right-hand sides, both on the device and one column after the other.
+        """Return the solutions for right-hand sides: device arrays with one column after the other.
 
         `b` is contiguous and has the dtype of the factors. It is not overwritten. There is at least one column.
         """
 
     @abstractmethod
     def update(self, matrix: SquareMatrix) -> None:
-        """Factorize a matrix with other values at the same entries, and keep the order of elimination.
+        """Factorize a matrix of the same structure with other values, with the same order of elimination.
 
         Raises
         ------
@@ -168,7 +169,7 @@ class Factors(ABC):
         Raises
         ------
         FactorizationError
-            If these factors do not tell.
+            If these factors do not contain this information.
         """
         if self.kind == "positive definite":
             return self.size, 0
@@ -180,9 +181,9 @@ class Factors(ABC):
 def solved(
     right: DenseInput, device: Device, size: int, dtype: np.dtype[Any], solve: Callable[[Array, int], Array]
 ) -> Any:
-    """Return the solutions for a right-hand side of one or two dimensions as an array of its kind.
+    """Return the solutions for a right-hand side of one or two dimensions, in the same array library.
 
-    ``solve(b, columns)`` returns the solutions for contiguous columns, one after the other.
+    ``solve(b, columns)`` gets and returns contiguous device arrays with one column after the other.
     """
     if right.gpu is not None and right.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {right.gpu.name}: bring one to the other")
@@ -207,12 +208,12 @@ class FactorLibrary:
     name : str
         The value of the argument `library`.
     title : str
-        The name that its authors use.
+        The name for users, such as "SuperLU".
     obstacle : callable
-        ``obstacle(device, kind)`` returns why the library cannot factorize a matrix of this kind on this device, with
-        a remedy if there is one. The text is empty if it can.
+        ``obstacle(device, kind)`` returns a text that says why the library cannot factorize such a matrix, with a
+        remedy if there is one; an empty text if it can.
     runs_on_host : bool
-        Whether the factors are computed on the host, where large ones take long.
+        Whether the factors are computed on the host, which takes long for large matrices.
     factorize : callable
         ``factorize(matrix, kind, options)`` returns the factors.
     """

@@ -1,4 +1,4 @@
-"""`factorized`, `splu`, `cholesky` and `spsolve`: SciPy's names, with the fastest library there is behind them."""
+"""`factorized`, `splu`, `cholesky` and `spsolve`: SciPy's functions, by the fastest library that is available."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gsparse.linalg.preconditioners.square_matrix import as_matrix
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
-# Columns of a sparse right-hand side that are solved at the same time.
+# Number of columns of a sparse right-hand side that are solved at the same time.
 _COLUMNS_AT_ONCE = 64
 
 
@@ -51,12 +51,12 @@ def factorized(
         The kind of A, as for `scipy.linalg.solve`. By default, A is Hermitian if it was declared so (``symmetric=``) or
         if its values are, and positive definite if its diagonal is also positive and dominant.
     library : {"cudss", "cholmod", "superlu"}, optional
-        By default, the first one of the table that can factorize A where it is.
+        By default, the first library of the table that can factorize A on its device.
     num_threads : int, optional
-        Threads of the host with which cuDSS analyses the matrix; by default, as many as the process may use.
+        Number of host threads with which cuDSS analyses the matrix; by default, all CPUs that the process may use.
     deterministic : bool, optional
-        Whether cuDSS must give the same bits each time, for which it solves the right-hand sides one by one. Other
-        libraries always do. False by default.
+        Whether cuDSS must return the same bits each time; it then solves right-hand sides one by one. Other libraries
+        always return the same bits. False by default.
 
     Returns
     -------
@@ -81,8 +81,8 @@ def factorized(
     Notes
     -----
     If A is singular, rounding often leaves a tiny pivot in place of a zero, and no error is raised. The elements of x
-    are then of the order of 1/eps, and norm(b - A·x) is about as large as norm(b). `solve` looks at that residual, and
-    returns a least-squares solution instead.
+    are then of the order of 1/eps, and norm(b - A·x) is about as large as norm(b). `gsparse.linalg.solve` checks this
+    residual, and returns a least-squares solution instead.
 
     Examples
     --------
@@ -211,7 +211,7 @@ def spsolve(
 ) -> Any:
     """Solve A·x = b with a factorization, with the signature of `scipy.sparse.linalg.spsolve`.
 
-    To solve with the same matrix again, use `factorized`, which keeps the factors.
+    To solve with the same matrix several times, use `factorized`, which returns the factors.
 
     Parameters
     ----------
@@ -229,10 +229,10 @@ def spsolve(
     Returns
     -------
     array or sparse array
-        For a dense b, an array of the same library where b is. As in SciPy, a column of shape (N, 1) gives a vector,
-        and so does a sparse b of one column or one dimension. A sparse b of several columns gives a sparse array: a
-        GpuSparseMatrix on the device of A if A is one, otherwise a `csc_array` of SciPy. If A is singular, all elements
-        are NaN.
+        For a dense b, an array of the same library, on the host or device as b. As in SciPy, a column of shape (N, 1)
+        gives a vector, and so does a sparse b of one column or one dimension. A sparse b of several columns gives a
+        sparse array: a GpuSparseMatrix on the device of A if A is one, otherwise a `csc_array` of SciPy. If A is
+        singular, all elements are NaN.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def _as_vector(x: Any) -> Any:
 
 
 def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
-    """Return the dtype of the factors: real if the matrix is, in the precision of the solution."""
+    """Return the dtype of the factors: the precision of the solution, real if the matrix is real."""
     dtype = solve_dtype(matrix, right)
     if np.dtype(matrix.dtype).kind != "c" and dtype.kind == "c":
         return np.zeros(0, dtype).real.dtype
@@ -295,12 +295,12 @@ def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
 
 
 def _as_sparse(x: Any, A: Any) -> Any:
-    """Return a sparse solution as the caller gets it: on the device of A, if A is on one."""
+    """Return a sparse solution as a matrix on the device of A; if A is a SciPy array, return it unchanged."""
     return GpuSparseMatrix(x, device=A.device) if isinstance(A, DeviceMatrix) else x
 
 
 def _solve_sparse(factors: Factorization, b: Any) -> Any:
-    """Solve for the columns of a sparse matrix, a few at a time, and drop the zeros of the solutions."""
+    """Return the solutions for the columns of a sparse matrix, without their zeros, solved a few at a time."""
     columns = sp.csc_array(b)
     solved = [
         sp.csc_array(factors.solve(columns[:, first : first + _COLUMNS_AT_ONCE].toarray()))

@@ -1,6 +1,6 @@
 """Factors that are computed on the host: by SuperLU, SciPy's library, and by CHOLMOD, through scikit-sparse.
 
-CHOLMOD's Cholesky factors take a small part of the time of SuperLU's.
+CHOLMOD is much faster than SuperLU, but only for positive definite matrices.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host
 
-# The smallest number of right-hand sides that are solved on a GPU. Fewer do not pay for the many narrow levels of the
-# factors, which the processor of the host passes faster.
+# Smallest number of right-hand sides that are solved on a GPU. For fewer, the host's processor is faster, because the
+# factors have many narrow levels.
 MIN_COLUMNS = 8
 
 
@@ -35,7 +35,7 @@ def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
 
 
 def out_of_memory(library: str, size: int, error: MemoryError) -> DeviceMemoryError:
-    """Return the error for factors of this number of rows that do not fit into the memory of the host."""
+    """Return the error that the factors for a matrix with `size` rows do not fit into the host's memory."""
     return DeviceMemoryError(
         f"{library}: the host has too little memory for the factors of {size} rows ({error}): use library='cudss' on "
         "a GPU, an iterative solver such as cg with amg, or float32"
@@ -43,10 +43,10 @@ def out_of_memory(library: str, size: int, error: MemoryError) -> DeviceMemoryEr
 
 
 class HostFactors(Factors):
-    """Factors on the host, which are copied to the GPU of the matrix when many right-hand sides are solved."""
+    """Factors on the host. They are copied to the GPU of the matrix when many right-hand sides are solved."""
 
     _matrix: SquareMatrix
-    # The factors on the device, once many right-hand sides have been solved.
+    # The factors on the device; None until many right-hand sides have been solved.
     _on_device: LevelSolves | None
     _fits_on_device: bool
 
@@ -60,7 +60,7 @@ class HostFactors(Factors):
 
     @abstractmethod
     def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return L with a diagonal of ones, U, and the permutations of L·U = Pr·A·Pc, as `LevelSolves` takes them."""
+        """Return L with a unit diagonal, U, perm_r and perm_c of L·U = Pr·A·Pc, as arguments of `LevelSolves`."""
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
         if columns >= MIN_COLUMNS and not self.device.is_host and self._fits_on_device:
@@ -71,7 +71,7 @@ class HostFactors(Factors):
         return self.device.upload(np.ascontiguousarray(x.T).reshape(-1))
 
     def _solve_on_device(self, b: Array, columns: int, trans: Transposition) -> Array | None:
-        """Return the solutions, or None if the device's memory is too small for the factors or for the solve."""
+        """Return the solutions; None if the device's memory is too small for the factors or for the solve."""
         try:
             with self.device.memory_guard():
                 if self._on_device is None:
@@ -82,14 +82,15 @@ class HostFactors(Factors):
             return None
 
     def _replace(self, matrix: SquareMatrix) -> None:
-        """Forget what depends on the values of the matrix of before."""
+        """Set the matrix, and forget the factors on the device."""
         self._matrix, self._on_device, self._fits_on_device = matrix, None, True
 
 
-# How much smaller than the largest entry of its column a diagonal entry of a symmetric matrix may be and still be the
-# pivot. SuperLU's guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering relies on.
+# SuperLU takes a diagonal entry of a symmetric matrix as the pivot if it is at least this large relative to the largest
+# entry of its column. Its guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering
+# relies on.
 _SYMMETRIC_THRESHOLD = 0.1
-# SuperLU counts entries in C's int.
+# SuperLU counts entries with C's type int.
 _MAX_ENTRIES = np.iinfo(np.intc).max
 
 
@@ -112,7 +113,7 @@ class SuperLUFactors(HostFactors):
         super().__init__(matrix, kind)
         S = host_matrix(matrix)
         self._options = {**_defaults(kind, S), **options.superlu}
-        # The place in the order of elimination that an earlier factorization has given to each row and column.
+        # From each row and column to its position in the order of elimination of an earlier factorization.
         self._place: npt.NDArray[Any] | None = None
         self.superlu = self._factorized(S, self._options)
 
@@ -124,7 +125,7 @@ class SuperLUFactors(HostFactors):
         try:
             factors = splu(sp.csc_array(S), **options)
         except RuntimeError as error:
-            # Some singular matrices make SuperLU fail in other places, with messages that name a line of its source.
+            # Some singular matrices make SuperLU fail elsewhere, with messages that name a line of its source.
             raise SingularMatrixError(
                 f"SuperLU: {str(error).strip()}, so the matrix seems to have no inverse: "
                 "remove rows or columns that are empty or repeated, "
@@ -142,12 +143,12 @@ class SuperLUFactors(HostFactors):
 
     @property
     def perm_r(self) -> npt.NDArray[Any]:
-        """The row of Pr·A·Pc in which each row of A is."""
+        """For each row of A, its row in Pr·A·Pc."""
         return self._in_order_of_A(self.superlu.perm_r)
 
     @property
     def perm_c(self) -> npt.NDArray[Any]:
-        """The column of Pr·A·Pc in which each column of A is."""
+        """For each column of A, its column in Pr·A·Pc."""
         return self._in_order_of_A(self.superlu.perm_c)
 
     def _in_order_of_A(self, permutation: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -170,7 +171,7 @@ class SuperLUFactors(HostFactors):
         order = np.argsort(place)
         permuted = host_matrix(matrix)[order][:, order]
         options = {**self._options, "permc_spec": "NATURAL"}
-        # SciPy sets SymmetricMode for the order "NATURAL" unless the options say otherwise.
+        # With the order "NATURAL", SciPy sets SymmetricMode unless the options say otherwise.
         options["options"] = {"SymmetricMode": False, **(options.get("options") or {})}
         self.superlu = self._factorized(permuted, options)
 
@@ -185,7 +186,7 @@ class SuperLUFactors(HostFactors):
                     "SuperLU has exchanged rows, so that its pivots do not tell the inertia: use library='cudss' on a "
                     "GPU, or eigsh"
                 )
-            # With the same permutation of rows and columns, U is D·Lᴴ, and D is congruent to A (Sylvester).
+            # If rows and columns have the same permutation, U is D·Lᴴ, and D has the inertia of A (Sylvester).
             pivots = self.superlu.U.diagonal().real
             return int((pivots > 0).sum()), int((pivots < 0).sum())
         return super().inertia()
@@ -194,8 +195,8 @@ class SuperLUFactors(HostFactors):
 def _defaults(kind: MatrixKind, S: sp.csr_array) -> dict[str, Any]:
     """Return the arguments of `splu` that suit a kind of matrix.
 
-    Where the diagonal has zeros, as in a saddle point, rows are exchanged and destroy the symmetry. The order for
-    general matrices then gives fewer entries: 0.1 M instead of 1 M for the matrix hangGlider_2.
+    If the diagonal has zeros, as in a saddle point, exchanges of rows destroy the symmetry. With the order for general
+    matrices, the factors then have fewer entries: 0.1 M instead of 1 M for the matrix hangGlider_2.
     """
     if kind == "general" or (kind != "positive definite" and (S.diagonal() == 0).any()):
         return {}
@@ -218,7 +219,7 @@ def _check_positive(factors: Any) -> None:
 
 
 def estimate_operations(S: sp.csr_array) -> float:
-    """Estimate the operations of a factorization: the sum of the squares of the envelope's widths (Cuthill–McKee)."""
+    """Estimate the operations of a factorization: the sum of squared row widths of the envelope (Cuthill–McKee)."""
     pattern = sp.csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
     pattern = sp.csr_array(pattern + pattern.T)
     place = np.empty(S.shape[0], np.int64)
@@ -234,7 +235,7 @@ SUPERLU = FactorLibrary("superlu", "SuperLU", True, lambda device, kind: "", Sup
 
 @cache
 def find_cholmod() -> Any:
-    """Return the module `sksparse.cholmod`, or None if there is none with the interface of version 0.5."""
+    """Return the module `sksparse.cholmod`; None without one that has the interface of version 0.5."""
     try:
         module = import_module("sksparse.cholmod")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Solves with triangular matrices, also level by level."""
+"""Solves with triangular matrices, on GPUs level by level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import IncompleteFactors, UnitTriangularMatrix
 
-# Right-hand sides that are solved at the same time. The buffers hold five vectors for each of them.
+# Number of right-hand sides that are solved at the same time. The buffers hold five vectors for each of them.
 _MAX_COLUMNS = 128
 
 
@@ -29,16 +29,16 @@ class LevelSolves:
     """Solves with L·U = Pr·A·Pc, level by level.
 
     The rows of a level do not depend on each other. All right-hand sides of a block are solved in one pass over the
-    factors, which reads each entry once for 32 of them.
+    factors, which reads each entry once per 32 right-hand sides.
 
     Parameters
     ----------
     matrix : SquareMatrix
         A. Its device holds the factors.
     L, U : sparse array, shape (N, N)
-        On the host. L has a diagonal of ones.
+        The factors, on the host. L has a unit diagonal.
     perm_r, perm_c : ndarray, shape (N,)
-        The row and the column of Pr·A·Pc in which each row and column of A is.
+        For each row and each column of A, its row and its column in Pr·A·Pc.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LevelSolves:
         return Csr(S.shape, *(self._device.upload(part) for part in (S.indptr, S.indices, S.data)))
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        """Return the solutions for contiguous right-hand sides, one column after the other."""
+        """Return the solutions for right-hand sides; both are device arrays with one column after the other."""
         xp = self._device.xp
         x = xp.empty((columns, self._size), self._dtype)
         rows = b.reshape(columns, self._size)
@@ -76,7 +76,7 @@ class LevelSolves:
         return x.reshape(-1)
 
     def _solve_block(self, b: Array, adjoint: bool) -> Array:
-        """Solve A·x = b, or Aᴴ·x = b, for the rows of b."""
+        """Return the solutions of A·x = b, or of Aᴴ·x = b, for the rows of b, as rows."""
         # Pr·A·Pc = L·U moves row i of A to row perm_r[i], so (Pr·b)[j] = b[row_order[j]], and
         # x[i] = (Pcᵀ·x)[perm_c[i]].
         before, after = (self._column_order, self._rows) if adjoint else (self._row_order, self._columns)
@@ -94,15 +94,14 @@ def spsolve_triangular(
 ) -> Any:
     """Solve A·x = b for a triangular A, with the signature of `scipy.sparse.linalg.spsolve_triangular`. Synchronizes.
 
-    A GPU solves level by level: the rows of a level do not depend on each other, and a wide level is a launch. All
-    right-hand sides are solved in the same launches. The GPU finds the levels anew in each call. On the CPU, one thread
-    processes the rows in order.
+    A GPU solves level by level: the rows of a level do not depend on each other, and each wide level is one launch for
+    all right-hand sides. The levels are computed in each call. On a CPU, one thread processes the rows in order.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        A GpuSparseMatrix, or a sparse array that can be converted to one. It stores no values other than zero on the
-        wrong side of the diagonal.
+        A GpuSparseMatrix, or a sparse array that can be converted to one. Entries on the other side of the diagonal
+        must be zero.
     b : array_like, shape (N,) or (N, k)
         On the host or on the device of A.
     lower : bool, optional
@@ -110,12 +109,12 @@ def spsolve_triangular(
     overwrite_A, overwrite_b : bool, optional
         For compatibility with SciPy. Neither A nor b is overwritten.
     unit_diagonal : bool, optional
-        Whether the diagonal counts as a diagonal of ones, whatever is stored there. False by default.
+        Whether to treat the diagonal as a diagonal of ones, whatever its stored values are. False by default.
 
     Returns
     -------
     array, shape (N,) or (N, k)
-        Where b is.
+        On the host or on the device, as b.
 
     Raises
     ------
@@ -151,7 +150,7 @@ def spsolve_triangular(
 
 
 def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_diagonal: bool) -> Array:
-    """Solve D·(I + N)·x = b, where N is strictly triangular, for flat columns."""
+    """Solve D·(I + N)·x = b, where N is strictly triangular; b and x are stored one column after the other."""
     device, dtype = matrix.device, b.dtype
     strict = _strict_part(matrix, lower)
     if not unit_diagonal:
@@ -172,7 +171,7 @@ def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_di
 
 
 def _strict_part(matrix: SquareMatrix, lower: bool) -> Csr:
-    """Return the entries on the right side of the diagonal. Synchronizes."""
+    """Return the entries strictly below (`lower`) or above the diagonal; raise an error for others. Synchronizes."""
     device, csr = matrix.device, matrix.csr
     kernels = kernels_of(device)
     is_wrong = csr.indices > matrix.rows if lower else csr.indices < matrix.rows

@@ -1,4 +1,4 @@
-"""What the calls of eigensolvers have in common: scales, shifts, transforms, dense problems."""
+"""Functions that `eigsh` and `eigs` share: scaling, shifts, transforms and small dense problems."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.linalg.small_matrices import as_dense
 from gsparse.sparse.reductions import sums_of_squares
 
-# An eigenvalue is equal to the shift if their distance is at most this many rounding errors of A - σM. A moved shift is
-# at least this many rounding errors away.
+# Rounding errors of A - σM are the unit of these two numbers. An eigenvalue closer to the shift than _NOISE counts as
+# equal to the shift. A shift that is moved is moved by at least _SMALLEST_MOVE.
 _NOISE, _SMALLEST_MOVE = 10, 1000
 
 
 @dataclass(frozen=True)
 class Shift:
-    """A shift σ, and the sizes that tell whether it is an eigenvalue.
+    """A shift σ, and the norms that are needed to detect that it is an eigenvalue.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Shift:
     epsilon : float
         The machine precision.
     size : float
-        The norm of (A - σM)·x over that of M·x for a random x.
+        norm((A - σM)·x) / norm(M·x) for a random x.
     mass_size : float
-        The norm of M·x over that of x.
+        norm(M·x) / norm(x) for the same x.
     has_constant_vector : bool
-        Whether the vector of ones is an eigenvector for σ, as it is for 0 if A is a Laplacian.
+        Whether the vector of ones is an eigenvector to the eigenvalue σ, as in a Laplacian for σ = 0.
     """
 
     sigma: complex
@@ -79,12 +79,12 @@ class Shift:
 
     @property
     def noise(self) -> float:
-        """The distance from σ up to which an eigenvalue is equal to σ, apart from rounding errors; 0 if not known."""
+        """An eigenvalue at most this far from σ may be equal to σ, because of rounding errors. 0 if unknown."""
         noise = _NOISE * self.epsilon * self.size
         return noise if np.isfinite(noise) else 0.0
 
     def is_trusted(self, residuals: npt.NDArray[Any], tol: float) -> bool:
-        """Return whether the norms of the residuals of eigenpairs are small; NaN stands for an unknown one."""
+        """Return whether all residual norms of eigenpairs are small. A norm that is NaN is unknown, and is ignored."""
         limit = max(self.epsilon**0.5, 10 * tol) * self.size * max(self.mass_size, self.mass_size**0.5)
         return not bool((residuals > limit).any())
 
@@ -96,14 +96,14 @@ class Shift:
         side : {1, -1}
             Whether the next eigenvalue is greater or smaller than σ. The shift is moved to the other side.
         next_distance : float
-            The distance of the next eigenvalue from σ; infinity if it is not known yet.
+            The distance from σ to the next eigenvalue; infinity if unknown.
         """
         roughly, least = self.epsilon**0.5 * self.size, _SMALLEST_MOVE * self.epsilon * self.size
         distance = max(self.epsilon**0.2 * next_distance, least) if np.isfinite(next_distance) else roughly
         return self.sigma - float(side * distance)
 
 
-# Number of solves after which the shift may be moved. The first one may not tell how far the next eigenvalue is.
+# The shift may be moved after each of this many solves. The first one may not find the distance to the next eigenvalue.
 _CHECKED_SHIFTS = 2
 
 
@@ -115,9 +115,10 @@ class Options:
     ----------
     mode : {"normal", "buckling", "cayley"}
     part : {"", "r", "i"}
-        For a real problem with a complex shift: the part of the inverse that is used, so that vectors stay real.
+        For a real problem with a complex shift: use the real or imaginary part of the inverse, so that vectors stay
+        real.
     inner_product : {"", "M", "A"}
-        The argument with which the inner product of the eigenvectors is computed.
+        The matrix that defines the inner product of the eigenvectors; empty for the standard one.
     """
 
     sigma: complex | None
@@ -146,7 +147,7 @@ def run(
     return_eigenvectors: bool,
     full_output: bool,
 ) -> Any:
-    """Find the pairs, and return what the caller has asked for. Synchronizes.
+    """Find the eigenpairs, and return them in the form that the caller asked for. Synchronizes.
 
     Parameters
     ----------
@@ -154,8 +155,9 @@ def run(
     wanted : Wanted
     options : Options
     is_dense : bool
-        Whether the problem is so small that the first one of the `solvers` serves.
+        Whether the problem is small enough for the dense solver.
     solvers : (callable, callable)
+        The dense solver, and the solver on the device.
     v0, return_eigenvectors, full_output
         The arguments of the eigensolver.
 
@@ -172,7 +174,7 @@ def run(
             result = _solve(solvers[1], problem, options, wanted, start_vector(problem, v0))
     result = replace(result, residuals=times_power(result.residuals, exponent))
     w, v = result
-    if len(w) < wanted.k:  # M is semidefinite, and other eigenvalues are infinite
+    if len(w) < wanted.k:  # M is semidefinite, and some eigenvalues are infinite
         raise no_convergence(result.restarts, len(w), wanted.k, w, v)
     if full_output:
         return result
@@ -182,8 +184,8 @@ def run(
 def _solve(
     solve: SolveOnDevice, problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | None
 ) -> EigenResult:
-    """Find the pairs on the device. A shift that is an eigenvalue is moved."""
-    # Of a real problem with a complex shift, the real or imaginary part of the inverse is used.
+    """Find the eigenpairs on the device. If the shift is an eigenvalue, move it and solve again."""
+    # For a real problem with a complex shift, a part of the inverse is used, and the shift need not be moved.
     has_part = problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
     if options.sigma is None or options.OPinv is not None or has_part:
         return solve(problem, options, wanted, v0)
@@ -196,7 +198,7 @@ def _solve(
             if shift.is_trusted(result.residuals, wanted.tol):
                 return result
         except SingularShiftError as error:
-            # With a shift that has not been moved, the distance may be that of a rounding error.
+            # Before the shift has been moved, the reported distance may be a rounding error.
             side, next_distance = error.side, np.inf if sigma == shift.sigma else error.next_distance
         sigma = shift.moved(side, next_distance)
     return solve(problem, replace(options, sigma=sigma), wanted, v0)
@@ -205,7 +207,7 @@ def _solve(
 def result_of(
     problem: Eigenproblem, method: Runs, solver: InnerSolver | None, values: Any, vectors: Array, residuals: Any
 ) -> EigenResult:
-    """Return the pairs that a method has found, with vectors in rows, or raise an error if some are missing."""
+    """Return the eigenpairs that a method found, or raise an error if some are missing. `vectors` is in rows."""
     w, v = problem.deliver(values, vectors)
     if not method.is_complete:
         raise no_convergence(method.cycles, len(w), method.wanted.k, w, v)
@@ -221,7 +223,7 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
     problem : Eigenproblem
     options : object
     exponent : int
-        The norms of residuals are those of the scaled problem times 2 to this power.
+        The residual norms of the given problem are those of the scaled problem times 2 to this power.
     """
     A, M, sigma, OPinv, dtype = problem.A, problem.M, options.sigma, options.OPinv, problem.dtype
     size_of_M = 0 if M is None else _exponent(problem, M)
@@ -249,7 +251,7 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
 
 
 def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
-    """Return the exponent of the norm of an operator, which may be complex where the problem is real. Synchronizes."""
+    """Return the exponent of an operator's norm. It may be complex although the problem is real. Synchronizes."""
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))
@@ -264,9 +266,9 @@ def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArr
 
 
 def make_transform(problem: Eigenproblem, options: Options, *, hermitian: bool) -> tuple[Transform, InnerSolver | None]:
-    """Return the operator whose Krylov space is built, and the solver in it.
+    """Return the operator whose Krylov space is built, and its inner solver or None.
 
-    With `hermitian`, the vectors have the inner product of M (or A), so that the operator does not multiply by M.
+    With `hermitian`, the inner product is that of M (or A), and the space passes M·w (or A·w) to the operator.
     """
     device, dtype = problem.device, problem.dtype
     product = problem.A.bind(device, dtype)
@@ -290,7 +292,7 @@ def make_transform(problem: Eigenproblem, options: Options, *, hermitian: bool) 
 
 
 def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
-    """Return the real or the imaginary part of a complex solve, for real vectors."""
+    """Return an `Apply` for real vectors that computes the real or the imaginary part of a complex solve."""
 
     def solve(b: Array, x: Array) -> None:
         wide_b = b.astype(dtype)

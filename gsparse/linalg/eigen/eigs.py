@@ -73,13 +73,13 @@ def eigs(
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     ncv : int, optional
-        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
-        eigenvectors that were found before.
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs that look for further copies use at least 16,
+        in addition to the eigenvectors that have been found.
     maxiter : int, optional
-        Maximum number of restarts; 10·n by default. The search for further copies may take as many again.
+        Maximum number of restarts; 10·n by default. The search for further copies has the same limit again.
     tol : float, optional
-        Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
-        a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
+        Relative accuracy of the eigenvalues: the residual norm of a pair is at most ``tol * abs(λ)``, or is rounding
+        error. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
     return_eigenvectors : bool, optional
         Whether to return eigenvectors as well.
     Minv : operator, optional
@@ -87,7 +87,7 @@ def eigs(
     OPinv : operator, optional
         Solves with A - sigma·M.
     OPpart : {"r", "i"}, optional
-        Of a real A with a complex sigma: use the real part (default) or the imaginary part of the inverse.
+        For a real A and a complex sigma: use the real part (default) or the imaginary part of the inverse.
     rng : numpy.random.Generator or int, optional
         Seed of random vectors. By default it is always the same, so that calls can be repeated bit for bit.
     multiplicities : bool, optional
@@ -98,7 +98,7 @@ def eigs(
     Returns
     -------
     w : array, shape (k,)
-        Complex eigenvalues, from the most wanted on; conjugate pairs stand side by side. A NumPy array, or a CuPy array
+        Complex eigenvalues, the most wanted first; conjugate pairs are adjacent. A NumPy array, or a CuPy array
         if v0 is one.
     v : array, shape (n, k)
         Eigenvectors of norm 1 in columns. Not returned with ``return_eigenvectors=False``.
@@ -113,9 +113,9 @@ def eigs(
 
     Notes
     -----
-    Without OPinv, solves with A - sigma·M use the factors of `gsparse.linalg.factorized` if it has up to 10,000 rows,
-    otherwise GMRES with `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows (2,000,000 with cuDSS).
-    Iterations have a tenth of `tol` as their tolerance, but at least 50 times the machine precision.
+    Without OPinv, solves with A - sigma·M use the factors of `gsparse.linalg.factorized` up to 10,000 rows. For more
+    rows they use GMRES with `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows (2,000,000 with cuDSS).
+    The tolerance of GMRES is a tenth of `tol`, but at least 50 times the machine precision.
 
     A `sigma` that is an eigenvalue up to rounding errors is moved, as in `eigsh`.
 
@@ -166,7 +166,7 @@ def _options(problem: Eigenproblem, sigma: Any, part: str | None, Minv: Any, OPi
 
 
 def _transformed(values: Host, options: Options) -> Host:
-    """Return the values that `which` refers to."""
+    """Return the transformed eigenvalues, to which `which` refers; without a shift, the eigenvalues themselves."""
     if options.sigma is None:
         return values
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -206,10 +206,10 @@ def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | 
 
 
 def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tuple[Host, Host]:
-    """Return the eigenvalues of the problem, and the combinations of Schur vectors that are its eigenvectors."""
+    """Return eigenvalues λ, and the coefficients (in columns) of their eigenvectors in the basis of Schur vectors."""
     if not len(method.schur):
         return np.zeros(0, complex), np.zeros((0, 0), complex)
-    if options.part:  # the part of the inverse does not determine λ, so the problem is projected
+    if options.part:  # the part of the inverse does not determine λ, so project A and M
         X = method.krylov.vectors[: len(method.schur)]
         A = _projected(method, method.transform.product, X)
         M = None if problem.M is None else _projected(method, problem.M.bind(problem.device, problem.dtype), X)
@@ -220,7 +220,7 @@ def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tupl
 
 
 def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
-    """Return Xᴴ·A·X, where X has vectors as rows. Synchronizes."""
+    """Return X·A·Xᴴ for the operator A, where X has vectors as rows, conjugated as an inner product. Synchronizes."""
     space, AX = method.space, products(method.space.device, product, X)
     return space.download(space.sum_over_ranks(space.device.xp.conj(X) @ AX.T))
 
@@ -235,7 +235,7 @@ def _vectors(
 
     def combine(rows: Array) -> Array:
         made = xp.empty((len(values), space.size), dtype)
-        for part in ("real", "imag"):  # the basis may be real, and is not copied as complex
+        for part in ("real", "imag"):  # multiply the real basis by each part, instead of copying it as complex
             factors = getattr(combinations.T, part) if space.dtype.kind != "c" else combinations.T
             product = space.device.upload(np.ascontiguousarray(factors).astype(space.dtype)) @ rows
             if space.dtype.kind == "c":

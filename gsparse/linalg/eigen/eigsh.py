@@ -34,7 +34,7 @@ from gsparse.linalg.small_matrices import hermitian_pairs, rows_of, wide
 
 Host = npt.NDArray[Any]
 
-# How far the residual of a pair may exceed the tolerance after filters, whose errors are estimates.
+# After filters, whose error estimates are rough, a residual may exceed the tolerance by at most this factor.
 _SLACK = 10.0
 
 
@@ -82,13 +82,13 @@ def eigsh(
     v0 : array, shape (n,), optional
         Start vector: NumPy or CuPy. A random one by default.
     ncv : int, optional
-        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities use at least 16 besides the
-        eigenvectors that were found before.
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs that look for further copies use at least 16,
+        in addition to the eigenvectors that have been found.
     maxiter : int, optional
-        Maximum number of restarts; 10·n by default. The search for further copies may take as many again.
+        Maximum number of restarts; 10·n by default. The search for further copies has the same limit again.
     tol : float, optional
-        Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
-        a product. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
+        Relative accuracy of the eigenvalues: the residual norm of a pair is at most ``tol * abs(λ)``, or is rounding
+        error. With `sigma`, this refers to the transformed eigenvalues. 0 means machine precision.
     return_eigenvectors : bool, optional
         Whether to return eigenvectors as well.
     Minv : operator, optional
@@ -101,14 +101,14 @@ def eigsh(
         Seed of random vectors. By default it is always the same, so that calls can be repeated bit for bit.
     multiplicities : bool, optional
         Look for further copies of multiple eigenvalues, by runs that start from other random vectors. SciPy finds these
-        only by chance. Without multiple eigenvalues, this takes up to as long again; ``False`` leaves it out.
+        only by chance. Even without multiple eigenvalues, this can double the time; ``False`` omits it.
     full_output : bool, optional
         Return an `EigenResult`, with residuals, counts and the inner solves; it also unpacks as ``w, v``.
 
     Returns
     -------
     w : array, shape (k,)
-        Eigenvalues: ascending or, if A is complex, from the most wanted on, as in SciPy. A NumPy array, or a CuPy array
+        Eigenvalues: ascending, or the most wanted first if A is complex, as in SciPy. A NumPy array, or a CuPy array
         if v0 is one.
     v : array, shape (n, k)
         Eigenvectors in columns, orthonormal with respect to M (in buckling mode, to A). Not returned with
@@ -132,19 +132,19 @@ def eigsh(
 
     Notes
     -----
-    Without OPinv, solves with A - sigma·M are chosen by the matrix: the factors of `gsparse.linalg.factorized` if it
-    has up to 10,000 rows; otherwise conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not
-    positive definite, factors up to 100,000 rows (2,000,000 with cuDSS), or MINRES. Iterations have a tenth of `tol` as
-    their tolerance, but at least 50 times the machine precision. ``full_output=True`` tells which was used.
+    Without OPinv, solves with A - sigma·M use the factors of `gsparse.linalg.factorized` up to 10,000 rows. For more
+    rows they use conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not positive definite, factors
+    up to 100,000 rows (2,000,000 with cuDSS), or MINRES. The tolerance of iterations is a tenth of `tol`, but at least
+    50 times the machine precision. ``full_output=True`` returns the method that was used.
 
     Eigenvalues converge slowly if they are close to each other compared with the range of all eigenvalues, such as the
     smallest ones of the Laplacian of a large graph or grid (``which="SA"``). A `sigma` a little below them is faster
     (-1e-3 for smallest eigenvalues of 0 and 3e-3), and so is a larger `tol`.
 
-    A `sigma` that is an eigenvalue up to rounding errors, such as 0 of a Laplacian, is moved by a small part of the
-    distance of the next one. Otherwise all other eigenvalues would get lost in rounding errors.
+    If `sigma` is an eigenvalue up to rounding errors, such as 0 of a Laplacian, it is moved by a small part of the
+    distance to the next eigenvalue. Otherwise rounding errors would hide all other eigenvalues.
 
-    The host waits once per restart, and every three steps if these solve with A - sigma·M or M. LAPACK solves problems
+    The host waits once per restart, or every three steps with solves by A - sigma·M or M. LAPACK solves problems
     of at most 64 rows on the host (unless `ncv` or `maxiter` is passed), and those with no more rows than `ncv`.
 
     References
@@ -204,7 +204,7 @@ def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> Eig
         sigma = np.real(options.sigma)
         if options.mode == "buckling":
             inverses, vectors = hermitian_pairs(np.eye(len(A), dtype=dtype) if M is None else M, A)
-            nu = 1 / (1 - sigma * inverses)  # λ/(λ-σ) for λ = 1/inverse, which may be infinite
+            nu = 1 / (1 - sigma * inverses)  # λ/(λ-σ) for λ = 1/inverse; λ may be infinite
             with np.errstate(divide="ignore"):
                 values = 1 / inverses
         else:
@@ -219,7 +219,7 @@ def _solve_dense(problem: Eigenproblem, options: Options, wanted: Wanted) -> Eig
 
 
 def _scipys_order(problem: Eigenproblem, values: Host, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return places in SciPy's order: ascending values or, if A is complex, the most wanted first."""
+    """Return the indices `order` in SciPy's order: ascending values or, if A is complex, the most wanted first."""
     return order if problem.dtype.kind == "c" else order[np.argsort(values, kind="stable")]
 
 
@@ -253,7 +253,7 @@ def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | 
 
 
 def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted) -> EigenResult:
-    """Find the eigenpairs with the standard inner product, where (A - σM)⁻¹·M is not Hermitian. Synchronizes."""
+    """Find the eigenpairs by `eigs`, with the standard inner product, for a singular M. Synchronizes."""
     which = {"LA": "LR", "SA": "SR"}.get(wanted.which, wanted.which)
     if options.mode != "normal" or options.sigma is None or which not in GENERAL or problem.M is None:
         raise ValueError("M is singular: this needs sigma, mode='normal', and which other than 'BE'")
@@ -262,7 +262,7 @@ def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted)
         wanted.tol, OPinv=options.OPinv, rng=wanted.seed, multiplicities=wanted.multiplicities, full_output=True,
     )  # fmt: skip
     w, v = result.eigenvalues.real, np.asarray(result.eigenvectors)
-    # A phase makes the vectors of a real problem real; those of one eigenvalue are made orthonormal with respect to M.
+    # Multiply the vectors of a real problem by phases that make them real. Then make all vectors M-orthonormal.
     if problem.dtype.kind != "c":
         v = (v * np.exp(-1j * np.angle(v[abs(v).argmax(axis=0), np.arange(len(w))]))).real
     gram = v.conj().T @ problem.M.matmat(v)
@@ -274,17 +274,17 @@ def _solve_without_mass(problem: Eigenproblem, options: Options, wanted: Wanted)
 
 
 def _filter_rule(problem: Eigenproblem, transform: Transform, tol: float) -> FilterRule | None:
-    """Return the rule for filters, for products of sparse matrices that only queue work."""
+    """Return the rule for filters if A is a sparse matrix whose products only queue work; otherwise None."""
     cost = matrix_cost(problem.A, problem.dtype)
     if isinstance(transform, Solve) or not problem.A.is_resident or cost is None:
         return None
-    if problem.A.ranks is not None:  # all ranks must decide in the same way
+    if problem.A.ranks is not None:  # all ranks must decide alike
         cost = float(problem.A.ranks.agreed(np.array([cost]))[0])
     return FilterRule(transform, cost, tol, problem.epsilon)
 
 
 def matrix_cost(A: Operator, dtype: np.dtype[Any]) -> float | None:
-    """Return the bytes of a sparse matrix in units of the bytes of a vector, None for other operators."""
+    """Return the bytes of a sparse matrix divided by those of a vector; None for other operators."""
     matrix = A.matrix if isinstance(A, MatrixOperator) else getattr(A, "diagonal", None)
     if matrix is None or not hasattr(matrix, "nnz"):
         return None
@@ -298,14 +298,14 @@ def _quotients(lanczos: Lanczos) -> tuple[Host, Host]:
 
 
 def _is_accurate(lanczos: Lanczos, values: Host, residuals: Host) -> bool:
-    """Return whether pairs that were found with a filter are as accurate as the caller wants."""
+    """Return whether eigenpairs that were found with a filter reach the user's tolerance."""
     epsilon, scale = lanczos.space.epsilon, abs(values).max(initial=0)
     tolerances = np.maximum(max(lanczos.wanted.tol, epsilon) * abs(values), 2 * epsilon * scale)
     return bool((residuals <= _SLACK * tolerances).all())
 
 
 def _polished(lanczos: Lanczos) -> Lanczos:
-    """Return a solve without filters that begins with what was found, and has the same limits of cycles again."""
+    """Return a new solve without filters that starts from the vectors of `lanczos`. Its limit of cycles is the same."""
     start = lanczos.krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
     again = Lanczos(lanczos.space, lanczos.transform, lanczos.wanted, None)
     again.solve(start)
@@ -314,7 +314,7 @@ def _polished(lanczos: Lanczos) -> Lanczos:
 
 
 def _residuals(problem: Eigenproblem, options: Options, lanczos: Lanczos, values: Host) -> Host:
-    """Return ‖A·x - λ·M·x‖, or NaN if the caller passes OPinv, because A may be a placeholder then."""
+    """Return ‖A·x - λ·M·x‖ of each pair; NaN if the caller passed OPinv, because A may then be a placeholder."""
     if options.OPinv is not None or not len(values):
         return np.full(len(values), np.nan)
     krylov, X = lanczos.krylov, lanczos.krylov.vectors[: len(values)]

@@ -1,11 +1,11 @@
-"""Solves with M or with A - σ·M inside of an eigensolver: by what the caller passes, by factors, or by iterations.
+"""Solves with M or with A - σ·M inside an eigensolver: by the caller's operator, by factors, or by iterations.
 
 An eigensolver treats such a solve as a product with an operator, so its error must stay below the tolerance of the
-eigenvalues. If every solve reaches ‖r‖ ≤ rtol·‖b‖, the operator is off by at most rtol times its norm, and the residual
-of an eigenpair of A by rtol·|λ - σ|. Hence rtol is a tenth of the caller's tolerance, but at least 50 times the machine
-precision.
+eigenvalues. If every solve reaches ‖r‖ ≤ rtol·‖b‖, the relative error of the operator is at most rtol, and the error of
+an eigenpair's residual at most rtol·|λ - σ|. Hence rtol is a tenth of the caller's tolerance, but at least 50 times the
+machine precision.
 
-A method that fails is replaced by the next one in the list for good:
+If a method fails, the next one in the list replaces it for all further solves:
 
 ============================  ======================================================================================
 matrix                        methods
@@ -46,16 +46,17 @@ from gsparse.linalg.preconditioners.ilu import ilu0
 from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-# The share of the eigensolver's tolerance that a solve gets, and the smallest tolerance, in units of the precision.
+# The tolerance of a solve is this share of the eigensolver's tolerance, but at least _SMALLEST times the precision.
 _SHARE, _SMALLEST = 0.1, 50
-# Up to this number of rows, a matrix is factorized at once: that takes less time than setting up multigrid.
+# Up to this number of rows, a matrix is factorized first, which takes less time than setting up multigrid.
 _FEW_ROWS = 10_000
-# Up to these numbers of rows, a matrix is factorized if iterations fail, on the host or on the GPU. (The factors of a
+# Up to these numbers of rows, on the host and on the GPU, a matrix is factorized if iterations fail. (The factors of a
 # 7-point Laplacian have 42 M entries for 50³ rows and 921 M for 100³, which take 7.4 GB.)
 _MAX_FACTORED_ROWS, _MAX_ROWS_ON_GPU = 100_000, 2_000_000
-# Iterations after which a method is replaced by the next one.
+# A method is replaced by the next one after this many iterations. The second number is GMRES's restart.
 _MAX_ITERATIONS, _RESTART = 2000, 50
-# How many times MINRES may run, each time for the residual that is left: its tolerance refers to the norms of A and x.
+# MINRES runs at most this many times, each time for the remaining residual, because its tolerance is relative to the
+# norms of A and x.
 _MAX_ROUNDS = 8
 
 
@@ -68,10 +69,10 @@ class InnerSolve:
     method : str
         The method of the last solve.
     rtol : float
-        The relative residual that every solve had to reach; 0 for direct methods.
+        The tolerance for the relative residual of every solve; 0 for direct methods.
     solves : int
     iterations : int
-        Iterations of all solves.
+        Total number of iterations of all solves.
     """
 
     method: str
@@ -81,15 +82,16 @@ class InnerSolve:
 
 
 class InnerSolver:
-    """Solves K·x = b as an `Apply`.
+    """An `Apply` that solves K·x = b, by the first of several methods that succeeds.
 
     Parameters
     ----------
     methods : iterator of (str, callable)
-        Names, and functions that solve: ``solve(b)`` returns x and the number of iterations, or None if it failed.
+        The name of each method, and its function: ``solve(b)`` returns x and the number of iterations, or None if it
+        failed.
     rtol : float
     name : str
-        What K is, for the error message.
+        The name of K in the error message.
     """
 
     def __init__(self, methods: Iterator[tuple[str, Callable[[Array], Any]]], rtol: float, name: str) -> None:
@@ -127,14 +129,14 @@ def given_solver(operator: Any, device: Device, dtype: np.dtype[Any], name: str)
 def make_solver(
     K: Operator, device: Device, dtype: np.dtype[Any], tol: float, *, hermitian: bool, name: str
 ) -> InnerSolver:
-    """Return a solver for K, with methods that fit it (see the module's text)."""
+    """Return a solver for K with the methods for this kind of matrix, which the module's docstring lists."""
     epsilon = float(np.finfo(dtype).eps)
     rtol = max(_SHARE * tol, _SMALLEST * epsilon)
     return InnerSolver(_methods(K, device, dtype, rtol, hermitian), rtol, name)
 
 
 def shifted(A: Operator, sigma: complex, M: Operator | None, device: Device, dtype: np.dtype[Any]) -> Operator:
-    """Return A - sigma·M as an operator, with entries if A and M have entries."""
+    """Return A - sigma·M as an operator. Its entries can be read if those of A and M can."""
     if sigma == 0:
         return A
     shift = dtype.type(sigma)
@@ -148,7 +150,7 @@ def shifted(A: Operator, sigma: complex, M: Operator | None, device: Device, dty
 
 
 class _Shifted(DerivedOperator):
-    """A - sigma·M of operators without entries."""
+    """A - sigma·M as an operator whose entries cannot be read."""
 
     def __init__(self, A: Operator, sigma: Any, M: Operator | None) -> None:
         super().__init__(A)
@@ -208,13 +210,13 @@ def _iterations(
         yield "cg", _krylov(cg, K, None, rtol, maxiter=_MAX_ITERATIONS)
         if K.ranks is None:
             yield "minres", _minres(K, rtol)
-    elif (diagonal.real > 0).all():  # otherwise the matrix is not positive definite
+    elif (diagonal.real > 0).all():  # otherwise K is not positive definite
         M, name = _preconditioner(K, ("amg", amg), ("jacobi", jacobi))
         yield f"cg{name}", _krylov(cg, K, M, rtol, maxiter=_MAX_ITERATIONS)
 
 
 def _preconditioner(K: Any, *choices: tuple[str, Callable[[Any], Any]]) -> tuple[Any, str]:
-    """Return the first preconditioner that exists for a matrix, and its name."""
+    """Return the first preconditioner that can be made for K, and its name as a suffix; otherwise None and ""."""
     for name, make in choices:
         try:
             with warnings.catch_warnings():
@@ -228,14 +230,14 @@ def _preconditioner(K: Any, *choices: tuple[str, Callable[[Any], Any]]) -> tuple
 def _krylov(solver: Any, K: Operator, M: Any, rtol: float, **options: Any) -> Callable[[Array], Any]:
     def solve(b: Array) -> tuple[Array, int] | None:
         result = solver(K, b, rtol=rtol, M=M, full_output=True, **options)
-        # A residual that is rounding error may be larger than the tolerance.
+        # A refuted result is accepted, because a residual that is rounding error may exceed the tolerance.
         return (result.x, result.iterations) if result.info == 0 or result.is_refuted else None
 
     return solve
 
 
 def _minres(K: Operator, rtol: float) -> Callable[[Array], Any]:
-    """Return a solve by MINRES, repeated for the residual until that is small relative to b."""
+    """Return a function that solves by MINRES, repeatedly for the residual, until that is small relative to b."""
 
     def solve(b: Array) -> tuple[Array, int] | None:
         xp = K.home().xp
@@ -271,7 +273,7 @@ def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Call
 
 
 def _applied(product: Apply, device: Device) -> Callable[[Array], Any]:
-    """Return the product with an inverse as a solve without iterations."""
+    """Return a function that solves by one product with an inverse, and reports 0 iterations."""
 
     def solve(b: Array) -> tuple[Array, int]:
         x = device.empty(b.shape, b.dtype)

@@ -1,14 +1,14 @@
-"""A Krylov space on the device: its vectors, the steps that extend it, and what a restart does to it.
+"""A Krylov space on the device: its vectors, the steps that extend it, and its restarts.
 
-Rows of `vectors` are the basis; the row behind them is w, from which the next vector is made:
+The rows of `vectors` are the basis. The last row is w, from which the next vector is made:
 
     0 .. num_locked-1      num_locked .. first-1      first .. m-1            capacity
     +----------------------+--------------------------+-----------------------+----+
     | locked: converged    | kept by the last restart | vectors of this cycle | w  |
     +----------------------+--------------------------+-----------------------+----+
 
-A cycle of steps only queues work. Then the host reads the coefficients, and decides in the small projected matrix
-H = VᴴBV which combinations of the vectors are kept.
+A cycle of steps only queues work. Then the host reads the coefficients, and decides from the small projected matrix H =
+VᴴBV which combinations of the vectors to keep.
 
 References
 ----------
@@ -36,13 +36,13 @@ from gsparse.linalg.small_matrices import with_one_blas_thread
 
 Host = npt.NDArray[Any]
 
-# The passes over vectors, beside those of `Decomposition`. A step of a Hermitian space needs the sum `wu`, which `dot`
-# computes unless the product has computed it already. The other passes evaluate a polynomial by the Chebyshev
-# recurrence for B = (A - center)·inverse, with t = A·x:
+# The passes over vectors in addition to those of `Decomposition`. A step of a Hermitian space needs the sum `wu`. `dot`
+# computes it if the product has not. The other passes evaluate a polynomial by the Chebyshev recurrence for B = (A -
+# center)·inverse, with t = A·x:
 #
 #     first     y = B·x                 T₁
 #     second    y = 2·B·x - w           T₂
-#     next      y = 2·B·x - y           T₃, T₄, ...; y has held the term before last
+#     next      y = 2·B·x - y           T₃, T₄, ...; before the pass, y holds the term before last
 #     last      the same, and the sum `wu` of the result
 PROGRAM = Program(
     "krylov_space",
@@ -57,28 +57,28 @@ PROGRAM = Program(
     exported=("wu",),
 )
 
-# If the remainder is at most this many times the rounding error of a step, the vectors span an invariant subspace.
+# If the remainder is at most this factor times the rounding error of a step, the vectors span an invariant subspace.
 _NOISE = 50
-# At its third run, a cycle is captured in a CUDA graph. Capturing takes as long as queueing the cycle, so it would not
-# pay for a cycle that is run once or twice.
+# A cycle is captured in a CUDA graph at this run. Capturing takes as long as queueing the cycle, so it would not pay
+# for cycles that are run once or twice.
 _CAPTURED_RUN = 3
 # Number of elements of the buffer in which a restart combines vectors.
 _BUFFER_SIZE = 2**27
 
 
 class SpaceOperator(Protocol):
-    """An operator B as a Krylov space uses it."""
+    """An operator B, with the calls that a Krylov space needs."""
 
     is_resident: bool
 
     def calls(self, space: KrylovSpace) -> list[Call]:
-        """Bind u = B·w and, if the space is Hermitian, the sum `wu`."""
+        """Bind u = B·w, and the sum `wu` if the space is Hermitian."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The vectors of an eigenproblem: where they are, and their inner product.
+    """The vector space of an eigenproblem: its device, dtype, size, ranks and inner product.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Space:
         return values
 
     def download(self, values: Array) -> Host:
-        """Copy a small array to the host. Synchronizes."""
+        """Copy a small device array to the host. Synchronizes."""
         copy = self.device.read_async(values.reshape(-1), None if self.ranks is None else self.ranks.wait)()
         return np.array(copy).reshape(values.shape)
 
@@ -131,11 +131,11 @@ class Projection:
     Attributes
     ----------
     matrix : ndarray, shape (m, m)
-        H. If vectors span an invariant subspace, m is their number.
+        H. If the first vectors span an invariant subspace, m is the number of these.
     remainder : float
         The norm of the next vector before it is normalized; 0 if the subspace is invariant.
     leftover : ndarray, shape (m,)
-        The coefficients of the vectors of V that w still contains.
+        The components of w in the directions of V that have not been removed yet.
     scale : float
         Estimate of the norm of B.
     """
@@ -156,7 +156,7 @@ class KrylovSpace:
     capacity : int
         The largest number of vectors.
     hermitian : bool
-        Whether operators are Hermitian with respect to the inner product.
+        Whether the operators are Hermitian with respect to the inner product.
     """
 
     space: Space
@@ -187,7 +187,7 @@ class KrylovSpace:
     # ---------------------------------------------------------------- steps
 
     def dot_calls(self, product: Apply) -> list[Call]:
-        """Bind u = product(w) and, if the space is Hermitian, the sum `wu`; a product that can compute both is used."""
+        """Bind u = product(w), and the sum `wu` if the space is Hermitian, in one kernel if the product supports it."""
         num_dots = getattr(product, "num_dots", 0)
         w, u = self.w, self.u
         if self.hermitian and num_dots and self.space.multiply_mass is None:
@@ -199,7 +199,7 @@ class KrylovSpace:
         return [*calls, self.dot()] if self.hermitian else calls
 
     def dot(self) -> Call:
-        """Bind the sum `wu` of the inner product of w and u."""
+        """Bind the pass that computes `wu`, the inner product of w and u."""
         return self.step("dot", w=self.z, u=self.u)
 
     def step(self, name: str, **vectors: Array) -> Call:
@@ -209,7 +209,7 @@ class KrylovSpace:
     def cycle(self, operator: SpaceOperator, end: int) -> Projection:
         """Extend the space to `end` vectors, and return the projected matrix. Synchronizes once, at the end.
 
-        A cycle may be made in several calls.
+        Several calls may extend the space step by step within one cycle.
         """
         key = (operator, self.first, self._next, end)
         if key not in self._calls:
@@ -241,7 +241,7 @@ class KrylovSpace:
         return [*calls, steps.finish(end)]
 
     def _product(self, operator: SpaceOperator) -> list[Call]:
-        """Bind an operator once. `predict` is bound later, and must find the sum that this operator leaves."""
+        """Bind an operator once, and make its sum `wu` the current one, which `predict` reads when it is bound."""
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
@@ -254,7 +254,7 @@ class KrylovSpace:
 
     @with_one_blas_thread
     def _project(self, table: Host, end: int) -> Projection:
-        """Compute H = U·N⁻¹ from the table (see `gsparse.kernels.basis`)."""
+        """Return the projection with H = U·N⁻¹, computed from the table of sums (see `gsparse.kernels.basis`)."""
         first, places = self.first, np.arange(end + 1)
         left, products = np.tril(table[:, 0, : end + 1], -1), table[:, 1, : end + 1]
         left[first] = 0
@@ -263,7 +263,7 @@ class KrylovSpace:
         norms[first] = 1.0
         if not np.isfinite(norms[first:]).all():
             raise ValueError("the products of A contain NaN or infinity: check the values of A, M and v0")
-        # p with its last element finished: (wᴴu - sᴴp) / norm.
+        # The last element of each p: (wᴴu - sᴴp) / norm.
         dots = products[places[:-1], places[:-1]] - (np.tril(products, -1) * left.conj())[:end].sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             last = np.where(norms[:end] > 0, dots / norms[:end], 0)
@@ -281,7 +281,7 @@ class KrylovSpace:
         return Projection(H[:end], remainder, left[end, :end] if remainder else np.zeros(end), scale)
 
     def _invariant(self, norms: Host, last: Host, end: int) -> tuple[int, float]:
-        """Return how many vectors are linearly independent, and the scale of B."""
+        """Return the number of linearly independent vectors, and an estimate of the norm of B."""
         scale = float(abs(self.kept).max(initial=0))
         for j in range(self.first, end):
             if j > self.first and norms[j] <= _NOISE * self.space.epsilon * scale:
@@ -292,14 +292,14 @@ class KrylovSpace:
     # ---------------------------------------------------------------- restarts
 
     def start(self, x: Array, operator: SpaceOperator | None = None) -> bool:
-        """Begin a new process with a vector, orthogonal to the locked vectors. Synchronizes.
+        """Begin a new run with the part of x that is orthogonal to the locked vectors. Synchronizes.
 
-        With an operator, B·x is used, so that the vector lies in its range.
+        If an operator B is passed, B·x takes the place of x, so that the vector lies in B's range.
 
         Returns
         -------
         bool
-            False if the vector is in the span of the locked ones, or zero.
+            False if the vector is zero or not finite, or lies in the span of the locked vectors.
         """
         xp, locked = self.space.device.xp, self.vectors[: self.num_locked]
         self.w[...] = x
@@ -309,7 +309,7 @@ class KrylovSpace:
             queue(self._product(operator))
             self.w[...] = self.u
         before = self._norm()
-        for _ in range(2):  # the second time removes what rounding has left
+        for _ in range(2):  # the second pass removes the rounding errors of the first
             if self.num_locked:
                 coefficients = xp.conj(locked @ xp.conj(self.space.times_mass(self.w)))
                 self.w -= self.space.sum_over_ranks(coefficients) @ locked
@@ -326,13 +326,16 @@ class KrylovSpace:
         return float(np.sqrt(max(self.space.download(self.space.sum_over_ranks(square))[0].real, 0)))
 
     def length(self, row: int) -> float:
-        """Return the 2-norm of a vector, whatever the inner product is. Synchronizes."""
+        """Return the 2-norm of row `row`, whatever the inner product of the space is. Synchronizes."""
         vector = self.vectors[row]
         square = self.space.device.xp.vdot(vector, vector).real.reshape(1).astype(np.float64)
         return float(np.sqrt(self.space.download(self.space.sum_over_ranks(square))[0]))
 
     def begin(self, kept: Host) -> None:
-        """Begin a cycle with the vectors that exist; `kept` are the first columns of H, with one row more."""
+        """Begin a cycle after the current vectors.
+
+        `kept` holds the columns of H for these vectors. It has one more row than columns, for w.
+        """
         self.first = self._next = kept.shape[1]
         self.kept = kept
         if self.hermitian:
@@ -341,10 +344,10 @@ class KrylovSpace:
             self.decomposition.begin(self.first)
 
     def keep(self, projection: Projection, combinations: Host) -> None:
-        """Replace the vectors that are not locked by combinations of them, and w by the next vector, normalized."""
+        """Replace the vectors that are not locked by combinations of them, and w by the next basis vector."""
         count, end = combinations.shape[1], len(projection.matrix)
         if projection.remainder:
-            # v_m = (w - V·s) / remainder: the sum over V is one more combination.
+            # v_m = (w - V·leftover) / remainder: the sum over V is one more combination.
             columns = np.zeros((end, count + 1), np.result_type(combinations, projection.leftover))
             columns[self.num_locked :, :count] = combinations
             columns[:, count] = -projection.leftover / projection.remainder
@@ -354,11 +357,14 @@ class KrylovSpace:
             self._combine(combinations, self.num_locked, end, self.num_locked)
 
     def rotate(self, combinations: Host) -> None:
-        """Replace the first vectors by combinations of them."""
+        """Replace the first vectors by combinations of them; each column of `combinations` defines one."""
         self._combine(combinations, 0, combinations.shape[0], 0)
 
     def _combine(self, columns: Host, begin: int, end: int, target: int, *, add_last: bool = False) -> None:
-        """Store combinations of the vectors from `begin` to `end` from `target` on; the last one may be added to w."""
+        """Store combinations of the rows `begin` to `end` in the rows from `target` on.
+
+        With `add_last`, the last combination is added to w instead.
+        """
         xp, dtype = self.space.device.xp, self.space.dtype
         count = columns.shape[1]
         rows = self.space.device.upload(np.ascontiguousarray(columns.T).astype(dtype))
@@ -376,7 +382,7 @@ class KrylovSpace:
 def random_vector(space: Space, seed: int) -> Array:
     """Return a vector of numbers between -1 and 1, the same on every device and for every number of ranks.
 
-    The numbers are a hash of their places: an integer of 32 bits, mixed as in Wellons' `lowbias32`.
+    The numbers are 32-bit hashes of their positions, mixed as in Wellons' `lowbias32`.
     """
     xp, offset = space.device.xp, space.first_index
     bits = xp.arange(offset, offset + space.size).astype(np.uint32)

@@ -3,11 +3,11 @@
 Locally optimal block preconditioned conjugate gradients. With k columns, an iteration is
 
     R = A·X - B·X·Λ                     residuals of the Ritz pairs (X, Λ)
-    W = M·R                             of the columns that have not converged
+    W = M·R                             only columns that have not converged
     S = [X  P  W]                       made B-orthonormal; W by `BlockEigenproblem.orthonormal`
     Λ, C = eig(Sᴴ·A·S, Sᴴ·B·S)          the small Rayleigh-Ritz problem, on the host
     X = S·C                             likewise A·X and B·X, without products with A and B
-    P = S·C_P                           what the new X has got from P and W
+    P = S·C_P                           the part of the new X that comes from P and W
 
 and takes one product each with M and A, and three with B, two of which make W orthonormal. P is formed in the next
 iteration, orthonormal and orthogonal to X (Duersch et al. 2018).
@@ -42,13 +42,13 @@ from gsparse.linalg.registry import register
 
 Host = npt.NDArray[Any]
 
-# With fewer rows per column of X than this, a dense solver is faster, and the basis might have more vectors than rows.
+# If X has fewer rows per column than this, a dense solver is faster, and the basis might have more vectors than rows.
 _MIN_ROWS_PER_COLUMN = 5
 _MORE = "raise maxiter, or pass a preconditioner M"
 
 
 def is_small(rows: int, constraints: int, columns: int) -> bool:
-    """Return whether a problem is so small that it is solved as a dense one."""
+    """Return whether a problem is so small that a dense solver is used."""
     return rows - constraints < _MIN_ROWS_PER_COLUMN * columns
 
 
@@ -58,7 +58,7 @@ def default_tolerance(rows: int, dtype: np.dtype[Any]) -> float:
 
 
 def unconverged(norms: Host, tol: float, event: str = "Exited", remedy: str = _MORE) -> str:
-    """Return the text of the warning that the returned block has not reached the tolerance."""
+    """Return the text of the warning for a block whose residuals exceed the tolerance."""
     return (
         f"{event}: the returned eigenpairs, the best ones found, have residual norms {norms}, above the tolerance "
         f"{tol:.3g}; {remedy}."
@@ -82,8 +82,8 @@ def lobpcg(
 ) -> Any:
     """Find the largest or smallest eigenvalues of A·x = λ·B·x, with blocks of vectors that stay on the device.
 
-    The time is spent in products with k columns and in products of blocks, which the array module computes (cuBLAS on a
-    GPU). The Rayleigh-Ritz problem of 3k unknowns is solved on the host.
+    Most of the time is spent in products with k columns and in dense products of blocks (cuBLAS on a GPU). The
+    Rayleigh-Ritz problem of 3k unknowns is solved on the host.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def lobpcg(
     Y : array, shape (n, m), optional
         Constraints: the eigenvectors are sought in the B-orthogonal complement of these columns.
     tol : float, optional
-        The norm that each residual A·x - λ·B·x has to reach; n·sqrt(eps) by default, and if `tol` is not
-        positive, as in SciPy.
+        The largest norm that each residual A·x - λ·B·x may have. As in SciPy, n·sqrt(eps) by default or if `tol` is not
+        positive.
     maxiter : int, optional
         Maximum number of iterations; 20 by default.
     largest : bool, optional
@@ -121,8 +121,8 @@ def lobpcg(
     eigenvectors : array, shape (n, k)
         The block with the smallest residuals: NumPy or CuPy, as X.
     lambdaHistory, residualNormsHistory : list of ndarray
-        If requested: host arrays, one for each iteration up to the best one, and those of the final block. A problem
-        that is solved as a dense one has no histories, and none are returned.
+        If requested: host arrays, one for each iteration up to the best one, and one for the final block. They are not
+        returned if the problem is solved as a dense one.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def lobpcg(
     NotImplementedError
         If Y is passed and the problem is so small that it is solved as a dense one: ``n - m < 5 * k``.
     ShapeError
-        If X or Y does not have a row for each row of A, or ranks share so small a problem.
+        If X or Y does not have as many rows as A, or if ranks share a problem with ``n - m < 5 * k``.
     TypeError
         If A, B or M is no matrix, operator or callable.
     DtypeError, DeviceError, DeviceMemoryError
@@ -198,7 +198,7 @@ def lobpcg(
 
 @dataclass(eq=False)
 class _LobpcgLoop:
-    """The iteration and its history.
+    """The iteration of LOBPCG and its history.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class _LobpcgLoop:
             self._print(f"iteration {number}, {active.sum()} active", values, norms)
             if not active.any():
                 break
-            # P is what the last step has added to X, made orthonormal and orthogonal to X.
+            # P is the part of the new X that the last step added, made orthonormal and orthogonal to X.
             basis_parts = [(X, AX, BX)]
             if basis is not None and coefficients is not None:
                 basis_parts.append(problem.combine(problem.implicit_directions(*coefficients, active), *basis))

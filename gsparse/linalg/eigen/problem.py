@@ -1,4 +1,4 @@
-"""The arguments of eigensolvers: checked as SciPy checks them, and which eigenvalues are wanted."""
+"""The arguments of eigensolvers, checked as SciPy checks them, and the order of eigenvalues for each `which`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GENERAL = ("LM", "SM", "LR", "SR", "LI", "SI")
 
 
 def hermitian_order(values: Array, which: str) -> npt.NDArray[np.intp]:
-    """Return the places of real values from the most wanted to the least. Equal values keep their order.
+    """Return the indices of real values from the most wanted to the least. Equal values keep their order.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def hermitian_order(values: Array, which: str) -> npt.NDArray[np.intp]:
 
 
 def worsened(values: Array, which: str, margins: Array) -> Array:
-    """Return real values that are less wanted by the given margins; negative margins make them more wanted.
+    """Return real values moved by `margins` to where they are less wanted; negative margins do the opposite.
 
     For "BE", `values` must contain all candidates, because a value is least wanted midway between the two ends.
     """
@@ -61,7 +61,7 @@ def worsened(values: Array, which: str, margins: Array) -> Array:
 
 
 def general_keys(values: Array, which: str, is_real: bool) -> Array:
-    """Return real numbers that are the smaller, the more wanted a complex value is.
+    """Return a sort key for each complex value: a real number that is smallest for the most wanted value.
 
     For a real matrix, "LI" and "SI" refer to the absolute value of the imaginary part, as in SciPy.
     """
@@ -72,7 +72,7 @@ def general_keys(values: Array, which: str, is_real: bool) -> Array:
 
 
 def general_order(values: Array, which: str, is_real: bool) -> npt.NDArray[np.intp]:
-    """Return the places of complex values from the most wanted to the least.
+    """Return the indices of complex values from the most wanted to the least.
 
     Of two conjugate values, the one with the positive imaginary part comes first.
     """
@@ -80,9 +80,9 @@ def general_order(values: Array, which: str, is_real: bool) -> npt.NDArray[np.in
     return np.lexsort((-values.imag, abs(values.imag), values.real, keys))
 
 
-# SciPy's default for the number of basis vectors.
+# Smallest default of the number of basis vectors, as in SciPy.
 _SMALLEST_NCV = 20
-# Matrices of at most this size are solved as dense ones, unless the caller chooses `ncv` or `maxiter`.
+# Matrices with at most this many rows are solved as dense ones, unless the caller passes `ncv` or `maxiter`.
 _SMALL = 64
 
 
@@ -97,12 +97,12 @@ class EigenResult:
     residuals : ndarray, shape (k,)
         ‖A·x - λ·M·x‖ of each pair, on the host; NaN if the problem was solved as a dense one, or with `OPinv`.
     restarts : int
-        Number of cycles. The basis is restarted between two of them.
+        Number of cycles; the basis is restarted between cycles.
     products : int
-        Number of steps that have extended the basis. Each takes one solve with sigma or M, one product with A without,
-        or as many products as the degree of a Chebyshev filter, if `eigsh` uses one.
+        Number of steps that have extended the basis. A step takes one solve if there is a sigma or M. Otherwise it
+        takes one product with A, or as many as the degree of a Chebyshev filter of `eigsh`.
     runs : int
-        Number of runs: further ones look for copies of multiple eigenvalues.
+        Number of runs. All runs after the first look for further copies of multiple eigenvalues.
     inner : InnerSolve or None
         A summary of the inner solves; None if there were none.
     """
@@ -131,7 +131,7 @@ class EigenResult:
 
 @dataclass(frozen=True, eq=False)
 class Eigenproblem:
-    """A·x = λ·M·x.
+    """The eigenvalue problem A·x = λ·M·x.
 
     Attributes
     ----------
@@ -141,11 +141,11 @@ class Eigenproblem:
     A : Operator
     M : Operator or None
     n : int
-        Number of rows on all ranks.
+        Number of rows of A, over all ranks.
     on_host : bool
         Whether the caller gets NumPy arrays.
     is_sparse, is_dense : bool
-        Whether A is a sparse or a dense array, and not an operator.
+        Whether A is a sparse array, or a dense array; both are false for an operator.
     value_exponent, vector_exponent : int
         The eigenvalues and eigenvectors of the caller are those of this problem times 2 to these powers.
     """
@@ -166,12 +166,12 @@ class Eigenproblem:
         return float(np.finfo(self.dtype).eps)
 
     def space(self, multiply_mass: Apply | None = None) -> Space:
-        """Return the vectors of this problem; the inner product is xᴴMy if the product with M is passed."""
+        """Return the vector space of this problem; the inner product is xᴴMy if the product with M is passed."""
         A = self.A
         return Space(self.device, self.dtype, A.shape[0], self.n, A.first_index, A.ranks, multiply_mass)
 
     def ncv(self, k: int, ncv: int | None, smallest: int) -> int:
-        """Return the number of basis vectors, as SciPy chooses it."""
+        """Return the number of basis vectors: `ncv`, or SciPy's default; raise an error if it is below `smallest`."""
         chosen = max(2 * k + 1, _SMALLEST_NCV) if ncv is None else int(ncv)
         chosen = min(chosen, self.n)
         if chosen < smallest:
@@ -179,7 +179,7 @@ class Eigenproblem:
         return chosen
 
     def deliver(self, w: Any, vectors: Array | None) -> tuple[Array, Array | None]:
-        """Return eigenvalues, and rows of vectors as columns, as the caller gets them. Synchronizes for the host."""
+        """Return eigenvalues, and `vectors` (rows) as columns, in the caller's scale. Synchronizes for host arrays."""
         w = times_power(w, self.value_exponent)
         vectors = None if vectors is None else times_power(vectors, self.vector_exponent)
         if self.on_host:
@@ -188,13 +188,13 @@ class Eigenproblem:
 
 
 def is_small(n: int, k: int, ncv: int | None, maxiter: int | None) -> bool:
-    """Return whether a problem of n rows is solved as a dense one."""
+    """Return whether a problem of n rows is solved with a dense solver."""
     size = max(2 * k + 1, _SMALLEST_NCV) if ncv is None else ncv
     return size >= n or (ncv is None and maxiter is None and n <= _SMALL)
 
 
 def make_problem(A: Any, M: Any, v0: Any) -> Eigenproblem:
-    """Check A and M.
+    """Check A and M, and return the eigenproblem.
 
     Raises
     ------
@@ -224,20 +224,20 @@ def make_problem(A: Any, M: Any, v0: Any) -> Eigenproblem:
     return Eigenproblem(device, dtype, operator, mass, operator.whole_shape[0], on_host, is_sparse, is_dense)
 
 
-# Where the product with numbers up to 1 overflows, the numbers are scaled by 2 to this power.
+# If the product overflows, the vector, whose elements are at most 1, is multiplied by 2 to this power.
 _SHRINK = -64
 
 
 def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int | None:
-    """Return an even e for which 2^-e times an operator has a norm near 1. Synchronizes.
+    """Return an even e such that the operator times 2^-e has a norm near 1. Synchronizes.
 
-    The exponent is found by the product with a random vector. It is None if the product is zero or not finite.
+    It takes a product with a random vector. Return None if the product is zero or not finite.
     """
     x, xp = random_vector(space, 0), space.device.xp
     for shrink in (0, _SHRINK):
         with np.errstate(all="ignore"):
             y = multiply(x * 2.0**shrink)
-            # The roots of the largest elements do not overflow if ranks add them up.
+            # The ranks sum square roots, which cannot overflow.
             roots = xp.zeros(1) if not y.size else xp.sqrt(abs(y).max().reshape(1).astype(np.float64))
             root = float(space.download(space.sum_over_ranks(roots))[0])
         if root == 0:
@@ -248,7 +248,7 @@ def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int
 
 
 def exponent_of_apply(product: Apply, space: Space, rows: int) -> int | None:
-    """Return what `exponent_of_product` does for a product that writes `rows` elements. Synchronizes."""
+    """Return `exponent_of_product` for an `Apply` whose products have `rows` elements. Synchronizes."""
 
     def multiply(x: Array) -> Array:
         y = space.device.xp.zeros(rows, space.dtype)
@@ -259,7 +259,7 @@ def exponent_of_apply(product: Apply, space: Space, rows: int) -> int | None:
 
 
 def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
-    """Warn of a k that is too large for an iteration, and refuse it unless A and M are dense, as SciPy does."""
+    """Warn that k is too large for the iteration. Raise SciPy's error unless A and M are dense."""
     text = f"k >= {limit} for N * N square matrix. Attempting to use scipy.linalg.{function} instead."
     warnings.warn(text, RuntimeWarning, stacklevel=4)
     if problem.is_sparse and not problem.is_dense:
@@ -276,7 +276,7 @@ def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: s
 def check_arguments(
     k: int, which: str, allowed: tuple[str, ...], maxiter: int | None, *, sigma: Any, M: Any, Minv: Any, OPinv: Any
 ) -> None:
-    """Refuse arguments that do not fit together, as SciPy does."""
+    """Raise SciPy's errors for invalid arguments."""
     if k <= 0:
         raise ValueError(f"k must be greater than 0, got {k}")
     if which not in allowed:
@@ -306,12 +306,12 @@ def start_vector(problem: Eigenproblem, v0: Any) -> Array | None:
 
 
 def seed_of(rng: Any) -> int:
-    """Return the seed of random vectors; without `rng` always the same one, so that results can be repeated."""
+    """Return the seed of random vectors. Without `rng` it is always 0, so that results can be repeated."""
     return 0 if rng is None else int(np.random.default_rng(rng).integers(2**32))
 
 
 def no_convergence(restarts: int, found: int, k: int, w: Array, v: Array) -> ArpackNoConvergence:
-    """Return SciPy's error for eigenpairs that have not converged, with those that have."""
+    """Return SciPy's error for missing eigenpairs. It holds the pairs that have converged."""
     message = f"No convergence ({restarts} iterations, {found}/{k} eigenvectors converged)"
     if found >= k:
         message += ": the search for copies of multiple eigenvalues has not ended, so raise maxiter"

@@ -1,7 +1,7 @@
 """The eigenproblem A·x = λ·B·x on blocks of vectors, and the small dense problems of the Rayleigh-Ritz method.
 
-A block is an (n, k) array on the device. Gram matrices and coefficients are small arrays on the host. If several ranks
-share the matrix, each of them has its own rows of a block, and all of them have the same small arrays.
+A block is an (n, k) array on the device. Gram matrices and coefficients are small host arrays. If several ranks share
+the matrix, each rank has its own rows of a block, and all ranks have the same small arrays.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class BlockEigenproblem:
     Attributes
     ----------
     space : Space
-        Where the rows of blocks are.
+        The vector space of the blocks' columns: device, dtype, ranks.
     A, B : callable or None
-        None stands for the identity.
+        Functions that return the product with a block; None for the identity.
     largest : bool
         Whether the largest eigenvalues are wanted, or the smallest.
     value_exponent, norm_exponent : int
-        Eigenvalues, and norms of residuals, of the caller's problem are those of this one times 2 to these powers.
+        The caller's eigenvalues and residual norms are those of this problem times 2 to these powers.
     """
 
     space: Space
@@ -69,7 +69,7 @@ class BlockEigenproblem:
         return times_power(norms.astype(np.float64), self.norm_exponent) if self.norm_exponent else norms
 
     def combine(self, coefficients: Host, *blocks: Array) -> tuple[Array, ...]:
-        """Return the product of each block with the coefficients."""
+        """Return each block times the matrix of coefficients, as device arrays."""
         on_device = self.device.upload(np.ascontiguousarray(coefficients))
         return tuple(V @ on_device for V in blocks)
 
@@ -82,14 +82,14 @@ class BlockEigenproblem:
 
         The result has fewer columns than V if these are linearly dependent.
         """
-        for _ in range(2):  # the second time restores the orthogonality that an ill-conditioned block has lost
+        for _ in range(2):  # the second pass restores orthogonality that an ill-conditioned block has lost
             if basis is not None and B_basis is not None:
                 V = self.project_out(V, basis, B_basis)
             (V,) = self.combine(self._whitening(self.inner(V, multiply_block(self.B, V, "B"))), V)
         return V
 
     def ritz(self, gram: Host, mass: Host, count: int) -> tuple[Host, Host]:
-        """Return the wanted Ritz values and their coefficient vectors, which are orthonormal with respect to `mass`."""
+        """Return the `count` wanted Ritz values, and their coefficients as columns that are orthonormal in `mass`."""
         whitening = self._whitening(mass)
         values, vectors = self._eigh(whitening.conj().T @ gram @ whitening)
         wanted = slice(None, -count - 1, -1) if self.largest else slice(count)
@@ -98,7 +98,7 @@ class BlockEigenproblem:
     def implicit_directions(self, C: Host, mass: Host, active: npt.NDArray[np.bool_]) -> Host:
         """Return the coefficients of the implicit search directions P of the active columns.
 
-        These are what the columns of the new block have got from outside the old block X, made orthonormal, and
+        P is the part of the new block's active columns that does not come from the old block X, made orthonormal and
         orthogonal to the new block.
         """
         P = C[:, active].copy()
@@ -111,8 +111,8 @@ class BlockEigenproblem:
     def _whitening(self, gram: Host) -> Host:
         """Return T with Tᴴ·gram·T = I.
 
-        T has one column for each eigenvalue of the Gram matrix that is larger than rounding errors. The Gram matrix is
-        scaled to a diagonal of ones first, so the norms of the columns do not matter.
+        T has one column for each eigenvalue of the Gram matrix that is not rounding error. The Gram matrix is first
+        scaled to a unit diagonal, so that the norms of the columns do not matter.
         """
         lengths = np.sqrt(np.abs(np.diag(gram)))
         if not np.isfinite(gram).all() or not lengths.any():
@@ -137,7 +137,7 @@ def concatenate_columns(device: Device, blocks: tuple[Array, ...]) -> Array:
 
 
 def multiply_block(multiply: BlockProduct | None, V: Array, name: str) -> Array:
-    """Return the product with a block, or the block itself if `multiply` is None; `name` is for the error message."""
+    """Return the product with a block, or the block itself if `multiply` is None. An error message contains `name`."""
     if multiply is None:
         return V
     result = multiply(V)
@@ -147,7 +147,7 @@ def multiply_block(multiply: BlockProduct | None, V: Array, name: str) -> Array:
 
 
 def as_block_product(A: Any, device: Device, on_host: bool, name: str = "A") -> BlockProduct | None:
-    """Return a function that multiplies blocks by what the caller passed, or None for None."""
+    """Return a function that multiplies a block by a matrix, operator or callable of the user; None for None."""
     if A is None:
         return None
     if callable(A) and not hasattr(A, "shape"):
@@ -159,7 +159,7 @@ def as_block_product(A: Any, device: Device, on_host: bool, name: str = "A") -> 
 
 
 def scaled_product(multiply: BlockProduct | None, space: Space) -> tuple[BlockProduct | None, int]:
-    """Return a product times 2^-e, and the e for which no square overflows or underflows. Synchronizes."""
+    """Return `multiply` times 2^-e, and the e that keeps squares from over- or underflowing. Synchronizes."""
     if multiply is None:
         return None, 0
     exponent = needed_exponent([exponent_of_product(lambda x: multiply(x[:, None]), space)], space.dtype)
@@ -167,14 +167,14 @@ def scaled_product(multiply: BlockProduct | None, space: Space) -> tuple[BlockPr
 
 
 def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
-    """Return a function of device arrays that calls a function of host arrays, which synchronizes."""
+    """Return a function of device arrays that calls a function of host arrays. On a GPU, its calls synchronize."""
     if device.is_host:
         return lambda V: np.asarray(function(V))
     return lambda V: device.upload(np.asarray(function(device.download(V))))
 
 
 def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
-    """Return the norms of left - value·right for each row. Synchronizes."""
+    """Return the norm of left - value·right for each row and its value. Synchronizes."""
     space = krylov.space
     factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
     squares = (abs(left - factors * right) ** 2).sum(axis=1)
@@ -183,10 +183,10 @@ def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array)
 
 
 def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[Host, Host]:
-    """Rotate the first vectors to eigenvectors of A within their span; return eigenvalues and residuals. Synchronizes.
+    """Rotate the first `count` vectors to Ritz vectors of A; return Ritz values and residual norms. Synchronizes.
 
-    Locked vectors are eigenvectors up to the tolerance only. A rotation within a cluster costs little, and makes the
-    error of the eigenvalues quadratic in that of the vectors.
+    Locked vectors are eigenvectors only up to the tolerance. The rotation costs little. After it, the error of the
+    eigenvalues is proportional to the square of the error of the vectors.
     """
     space, xp = krylov.space, krylov.space.device.xp
     X = krylov.vectors[:count]
@@ -199,7 +199,7 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
 
 
 def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:
-    """Return the products of an operator with each row, which have `size` elements if not as many as the rows."""
+    """Return the products of an operator with the rows of `vectors`, as rows. `size` is their length if it differs."""
     result = device.empty((len(vectors), vectors.shape[1] if size is None else size), vectors.dtype)
     for x, y in zip(vectors, result, strict=True):
         apply(x, y)

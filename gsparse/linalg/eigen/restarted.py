@@ -5,9 +5,9 @@ vectors. For a Hermitian operator these are Ritz vectors: the residual of a Ritz
 cycle times the last element of y.
 
 For any other operator, the projected matrix is brought into Schur form, H = Q·T·Qᴴ, with the wanted eigenvalues first,
-and the basis is restarted with the first Schur vectors V·Q. For a real operator all of this is real: a pair of
-conjugate eigenvalues is a block of two rows of T, and stays together. Schur vectors that have converged are locked. B
-is the operator whose Krylov space is built (`gsparse.linalg.eigen.transforms`):
+and the basis is restarted with the first Schur vectors V·Q. For a real operator, T and Q are real: a pair of conjugate
+eigenvalues is a 2×2 block of T, and is never split. Schur vectors that have converged are locked. B is the operator
+whose Krylov space is built (`gsparse.linalg.eigen.transforms`):
 
     B·[V_locked  V] = [V_locked  V]·| S  C |  + v·hᴴ        S (quasi-)triangular
                                     |    H |
@@ -37,34 +37,34 @@ from gsparse.linalg.small_matrices import agreed, with_one_blas_thread
 
 Host = npt.NDArray[Any]
 
-# If M is singular, the inner product does not see what rounding errors add to vectors from its null space, and that
-# grows from step to step. If a vector has become this many times as long as the first one, the process is given up
-# (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
+# If M is singular, the inner product ignores the components of vectors in its null space. Rounding errors create such
+# components, which grow from step to step. If a vector has become this many times as long as the first one, the process
+# ends (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
-# A run with solves finds eigenvalues down to this size relative to the largest one. Smaller ones, which would get lost
-# in the rounding errors of the projected problem, are left to the next run, where the largest are locked. (A shift may
-# be very close to an eigenvalue, and a matrix almost singular.)
+# A run with solves finds eigenvalues down to this size relative to the largest one. Rounding errors of the projected
+# problem hide smaller ones. The next run, in which the largest are locked, finds them. (A shift may be very close to an
+# eigenvalue, and a matrix almost singular.)
 _TRUSTED = 1e-4
-# No filter is made if all residuals have come this close to the tolerance in the first cycle.
+# No filter is used if all residuals are at most this many times the tolerance after the first cycle.
 _ALMOST_CONVERGED = 100.0
 
 
 class SemidefiniteMassError(ArithmeticError):
-    """M is singular, and vectors have grown in its null space, which its inner product does not see."""
+    """M is singular, and vectors have grown in its null space, where the inner product is zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class _LanczosRitz(Ritz):
-    """Ritz pairs.
+    """Ritz pairs of a Hermitian operator B.
 
     Attributes
     ----------
     theta : ndarray
         Eigenvalues of the projected matrix.
     vectors : ndarray
-        Its eigenvectors, in columns.
+        Eigenvectors of the projected matrix, in columns.
     couplings : ndarray
-        Remainder times the last elements of the eigenvectors.
+        The remainder times the last element of each eigenvector: the residual norms of the pairs, with a sign.
     """
 
     theta: Host
@@ -73,14 +73,14 @@ class _LanczosRitz(Ritz):
 
 
 class Lanczos(Runs):
-    """The runs of one problem, and the pairs that have converged: `values`, and the first vectors of `krylov`.
+    """Runs of thick-restart Lanczos. `values` and the first vectors of `krylov` are the pairs that have converged.
 
     Parameters
     ----------
     space, transform, wanted
         As for `Runs`.
     rule : FilterRule or None
-        Decides about filters; None for no filters.
+        Decides whether to use a Chebyshev filter; None for no filters.
     """
 
     def __init__(self, space: Space, transform: Transform, wanted: Wanted, rule: FilterRule | None = None) -> None:
@@ -92,8 +92,8 @@ class Lanczos(Runs):
 
     def _start(self, start: Array) -> bool:
         has_mass = self.space.multiply_mass is not None
-        # The eigenvectors of (A - σM)⁻¹·M lie in its range, which is not the whole space if M is singular. Vectors that
-        # M⁻¹·A maps to zero are wanted too.
+        # If M is singular, the range of (A - σM)⁻¹·M is not the whole space. Its eigenvectors lie in the range, so the
+        # start vector must too. Not for M⁻¹·A, where vectors that it maps to zero are wanted too.
         needs_range = has_mass and isinstance(self.transform, Solve) and self.transform.kind != "mass"
         has_started = self.krylov.start(start, self.operator if needs_range else None)
         if has_started and has_mass and self._first_length is None:
@@ -113,16 +113,16 @@ class Lanczos(Runs):
         order = hermitian_order(values, self.wanted.which)
         theta, vectors, values = theta[order], vectors[:, order], values[order]
         couplings = projection.remainder * vectors[-1]
-        # Rounding errors of a product are a part of the norm of B.
+        # Rounding errors of a product are proportional to the norm of B.
         floor = 2 * self.space.epsilon * self.operator.scale(projection.scale)
         tolerances = np.maximum(max(self.wanted.tol, self.space.epsilon) * abs(values), floor)
         errors = self.operator.errors(theta, abs(couplings))
         return _LanczosRitz(values, errors, tolerances, theta, vectors, couplings)
 
     def _needed(self, ritz: _LanczosRitz) -> Places:
-        """Return the places of the pairs that are, with the locked ones, among the k most wanted.
+        """Return the indices of the pairs that are among the k most wanted of these and the locked pairs.
 
-        If there are k locked pairs, another one has to be better than the worst of them by more than its error.
+        If k pairs are locked, a further pair must be better than the worst of them by more than its error.
         """
         margins = ritz.tolerances * (2 if self._has_enough else 0)
         needed = self._in_front(self._worsened(ritz.values, margins))
@@ -131,7 +131,7 @@ class Lanczos(Runs):
         return needed
 
     def _in_front(self, candidates: Host) -> Places:
-        """Return the places of candidates that are, with the locked values, among the k most wanted."""
+        """Return the indices of candidates that are among the k most wanted of these and the locked values."""
         order = hermitian_order(np.concatenate([self.values, candidates]), self.wanted.which)[: self.wanted.k]
         return np.sort(order[order >= len(self.values)] - len(self.values))
 
@@ -143,10 +143,10 @@ class Lanczos(Runs):
         return bool(np.isin(open_pairs, self._in_front(self._best_values(ritz))).any())
 
     def _best_values(self, ritz: _LanczosRitz) -> Host:
-        """Return the most wanted values that the eigenvalues near the Ritz values may have.
+        """Return, for each Ritz value, the most wanted value that a nearby eigenvalue can have.
 
-        A filter is small on its whole interval, so that errors of values there mean nothing. But an eigenvalue of the
-        filtered matrix is no farther from θ than the residual.
+        With a filter, the errors of values inside its interval are meaningless. But θ is at most one residual norm away
+        from an eigenvalue of the filtered matrix.
         """
         if isinstance(self.operator, Filter):
             theta = worsened(ritz.theta, self._simple_which(self.values), -abs(ritz.couplings))
@@ -154,7 +154,7 @@ class Lanczos(Runs):
         return self._worsened(ritz.values, -ritz.errors)
 
     def _worsened(self, values: Host, margins: Host) -> Host:
-        """Return values of pairs that are not locked, less wanted by the given margins."""
+        """Return values of pairs that are not locked, moved by `margins` to where they are less wanted."""
         num_locked = len(self.values)
         everything = np.concatenate([self.values, values]), np.concatenate([np.zeros(num_locked), margins])
         return np.asarray(worsened(everything[0], self.wanted.which, everything[1]))[num_locked:]
@@ -181,7 +181,7 @@ class Lanczos(Runs):
     # ---------------------------------------------------------------- restarts
 
     def _kept(self, theta: Host, couplings: Host) -> Host:
-        """Return the first columns of the projected matrix after a restart: those of locked and of kept pairs."""
+        """Return the columns of the projected matrix for the locked vectors and for those that a restart keeps."""
         diagonal = np.concatenate([self.operator.inverse_values(self.values), theta])
         kept = np.zeros((len(diagonal) + 1, len(diagonal)), np.result_type(couplings, float))
         np.fill_diagonal(kept, diagonal)
@@ -198,14 +198,17 @@ class Lanczos(Runs):
         self.krylov.begin(self._kept(ritz.theta[places], ritz.couplings[places]))
 
     def _check_vectors(self) -> None:
-        """Raise `SemidefiniteMassError` if w has become long, though its norm in the inner product is 1."""
+        """Raise `SemidefiniteMassError` if w is too long in the 2-norm, although its norm with respect to M is 1."""
         if self.space.multiply_mass is None or self._first_length is None:
             return
         if self.krylov.length(self.krylov.capacity) > _LARGEST_GROWTH * self._first_length:
             raise SemidefiniteMassError
 
     def _filter_first_run(self, projection: Projection, ritz: _LanczosRitz, count: int) -> bool:
-        """Continue with a filter from the sum of the best Ritz vectors, if a filter pays."""
+        """Continue the first run with a filter, if that saves time. Return whether it does.
+
+        The start vector is the sum of the best Ritz vectors.
+        """
         assert self.rule is not None
         which, is_close = self._simple_which(ritz.values), ritz.errors <= _ALMOST_CONVERGED * ritz.tolerances
         if is_close[:count].all():
@@ -223,14 +226,14 @@ class Lanczos(Runs):
         self.operator = made or self.transform
 
     def _simple_which(self, values: Host) -> str:
-        """Return the end of the spectrum that is wanted; "SM" means one if the matrix is definite, otherwise none."""
+        """Return the wanted end of the spectrum. For "SM" this is "SA" or "LA" if A is definite, otherwise ""."""
         if self.wanted.which != "SM":
             return self.wanted.which
         return "SA" if (values > 0).all() else "LA" if (values < 0).all() else ""
 
 
 class KrylovSchur(Runs):
-    """The runs of one problem, and what has converged: the Schur form `schur` with the first vectors of `krylov`."""
+    """Runs of the Krylov-Schur method. `schur` and the first vectors of `krylov` are the converged Schur form."""
 
     def __init__(self, space: Space, transform: Transform, wanted: Wanted) -> None:
         super().__init__(space, transform, wanted, hermitian=False)
@@ -239,7 +242,7 @@ class KrylovSchur(Runs):
 
     @property
     def values(self) -> Host:
-        """The eigenvalues of B that have converged."""
+        """The eigenvalues of B that have converged: those of `schur`."""
         return np.zeros(0, complex) if not len(self.schur) else scipy.linalg.eigvals(self.schur).astype(complex)
 
     def _begin(self, end: int) -> None:
@@ -247,7 +250,7 @@ class KrylovSchur(Runs):
 
     @with_one_blas_thread
     def _schur(self, projection: Projection) -> tuple[Host, Host]:
-        """Return the Schur form of the projected matrix of the vectors that are not locked, the same on all ranks."""
+        """Return T and Q of the Schur form of the projected matrix without locked vectors, the same on all ranks."""
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
         return agreed(self.space.ranks, *scipy.linalg.schur(H, output="real" if self._is_real else "complex"))
 
@@ -263,10 +266,10 @@ class KrylovSchur(Runs):
         return Ritz(values, errors, tolerances)
 
     def _needed(self, ritz: Ritz) -> Places:
-        """Return the places of eigenvalues that are, with the locked ones, among the k most wanted.
+        """Return the indices of the eigenvalues that are among the k most wanted of these and the locked ones.
 
-        A conjugate pair is returned as a whole. If there are k locked eigenvalues, another one has to be better than
-        the worst of them by more than twice its tolerance.
+        Both values of a conjugate pair are returned. If k eigenvalues are locked, a further one must be better than the
+        worst of them by more than twice its tolerance.
         """
         keys, limit = general_keys(ritz.values, self.wanted.which, self._is_real), self._limit()
         if limit is not None:
@@ -275,7 +278,7 @@ class KrylovSchur(Runs):
         return np.flatnonzero(keys <= np.sort(keys)[count - 1]) if self._is_real else np.arange(count)
 
     def _limit(self) -> float | None:
-        """Return the key of the k-th locked eigenvalue, None if there are fewer."""
+        """Return the `general_keys` key of the k-th most wanted locked eigenvalue; None if fewer are locked."""
         values = self.values
         if len(values) < self.wanted.k:
             return None
@@ -314,7 +317,7 @@ class KrylovSchur(Runs):
         num_locked, available = len(self.schur), len(T)
         places = self._to_keep(needed, available)
         T, Q, count = reordered(T, Q, ritz.values[places])
-        if count >= available:  # the partner of a conjugate pair came along, and leaves no room for a step
+        if count >= available:  # the second value of a conjugate pair was moved along, and leaves no room for a step
             T, Q, count = reordered(T, Q, ritz.values[places[:-1]])
         coupling = projection.matrix[:num_locked, num_locked:] @ Q[:, :count]
         kept = np.zeros((num_locked + count + 1, num_locked + count), np.result_type(T, self.schur, coupling))
@@ -326,14 +329,14 @@ class KrylovSchur(Runs):
 
 
 def reordered(T: Host, Q: Host, values: Host) -> tuple[Host, Host, int]:
-    """Bring the eigenvalues of a Schur form that are nearest to `values` to the front.
+    """Reorder a Schur form so that the eigenvalues nearest to `values` come first.
 
     Returns
     -------
     T, Q : ndarray
     count : int
-        The number of eigenvalues at the front. It may be greater than that of `values`, because the two eigenvalues of
-        a block of a real form are moved together.
+        Number of eigenvalues that were moved to the front. It may exceed the number of `values`, because the two
+        eigenvalues of a 2×2 block of a real form are moved together.
     """
     is_real = T.dtype.kind != "c"
     own = _block_values(T) if is_real else np.diagonal(T)
@@ -341,21 +344,21 @@ def reordered(T: Host, Q: Host, values: Host) -> tuple[Host, Host, int]:
     for value in values:
         distances = np.where(select == 0, abs(own - value), np.inf)
         select[int(np.argmin(distances))] = 1
-    if is_real:  # both rows of a block
+    if is_real:  # select both rows of a 2×2 block
         for row in np.flatnonzero(np.diagonal(T, -1)):
             select[row] = select[row + 1] = max(select[row], select[row + 1])
     count = int(select.sum())
     if count in (0, len(T)):
         return T, Q, count
     (trsen,) = scipy.linalg.get_lapack_funcs(("trsen",), (T, Q))
-    T, Q, *_ = trsen(select, T, Q, job="N")  # where eigenvalues are too close to be exchanged, the form is still valid
+    T, Q, *_ = trsen(select, T, Q, job="N")  # if eigenvalues are too close to be exchanged, the form is still valid
     if is_real and count < len(T) and T[count, count - 1]:
         count += 1
     return T, Q, count
 
 
 def _block_values(T: Host) -> Host:
-    """Return the eigenvalues of a real Schur form in the order of its rows."""
+    """Return the eigenvalues of a real Schur form in the order of its diagonal."""
     values = np.diagonal(T).astype(complex)
     for row in np.flatnonzero(np.diagonal(T, -1)):
         values[row : row + 2] = scipy.linalg.eigvals(T[row : row + 2, row : row + 2])

@@ -1,7 +1,7 @@
 """Runs of a Krylov method that find multiple eigenvalues; `Lanczos` and `KrylovSchur` are the two methods.
 
-A Krylov space holds one vector of each eigenspace. In exact arithmetic, no restart changes that, so of a multiple
-eigenvalue a single run finds one copy; rounding errors bring in another one only when the first has converged to full
+A Krylov space contains one vector of each eigenspace. In exact arithmetic, restarts do not change that, so a single run
+finds one copy of a multiple eigenvalue. Rounding errors add a second copy only when the first has converged to full
 precision. Therefore vectors that have converged are locked, and another run begins with a random vector that is
 orthogonal to them. It stops as soon as its best eigenvalues cannot be among the wanted ones. If it has found a wanted
 one, another run follows.
@@ -23,24 +23,24 @@ from gsparse.linalg.eigen.transforms import Solve, Transform
 Host = npt.NDArray[Any]
 Places = npt.NDArray[np.intp]
 
-# Smallest number of vectors that a later run has for itself.
+# A run after the first one has room for at least this many vectors in addition to the locked ones.
 _FEWEST_NEW_VECTORS = 16
-# Of the vectors that a restart may keep beside the wanted ones, this share is kept.
+# A restart keeps the wanted vectors, and this share of the other vectors that it could keep.
 _KEPT_SHARE = 1 / 3
-# Steps with solves after which convergence is tested again.
+# With solves, convergence is tested after every this many steps.
 _STEPS_BETWEEN_CHECKS = 3
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller wants.
+    """The eigenpairs that the caller wants, and limits of the search.
 
     Attributes
     ----------
     k : int
         Number of eigenpairs.
     which : str
-        One of `HERMITIAN` of `gsparse.linalg.eigen.problem` for `Lanczos`, of `GENERAL` for `KrylovSchur`.
+        An element of `gsparse.linalg.eigen.problem.HERMITIAN` for `Lanczos`, or of `GENERAL` for `KrylovSchur`.
     tol : float
         Relative tolerance; 0 for machine precision.
     ncv : int
@@ -62,20 +62,20 @@ class Wanted:
     seed: int = 0
 
     def limit(self, runs: int) -> int:
-        """Return the largest number of cycles of the first `runs` runs."""
+        """Return the largest total number of cycles of the first `runs` runs."""
         return self.maxiter if runs == 1 else 2 * self.maxiter
 
 
 @dataclass(frozen=True, eq=False)
 class Ritz:
-    """Eigenvalues of the projected matrix of the vectors that are not locked, from the most wanted to the least.
+    """Eigenvalues of the projected matrix without locked vectors, from the most wanted to the least.
 
     Attributes
     ----------
     values, errors : ndarray
         The values that `which` and `tol` refer to, and their errors (`Transform`).
     tolerances : ndarray
-        What the errors have to reach.
+        The largest errors with which the values count as converged.
     """
 
     values: Host
@@ -88,7 +88,7 @@ class Ritz:
 
 
 class Runs(ABC):
-    """The runs of one problem, and what has converged: the first `krylov.num_locked` vectors of `krylov`.
+    """The runs of one problem. The first `krylov.num_locked` vectors of `krylov` have converged.
 
     Parameters
     ----------
@@ -103,14 +103,14 @@ class Runs(ABC):
     is_complete : bool
         Whether all wanted pairs have converged and, with `multiplicities`, a last run has found no further copy.
     operator : Transform
-        The operator of the present run.
+        The operator B of the current run.
     """
 
     def __init__(self, space: Space, transform: Transform, wanted: Wanted, *, hermitian: bool) -> None:
         self.space, self.transform, self.wanted = space, transform, wanted
         self.cycles, self.runs, self.is_complete, self.operator = 0, 0, False, transform
         self._num_new = max(wanted.ncv - wanted.k, _FEWEST_NEW_VECTORS)
-        # One more, because of a pair of conjugate eigenvalues.
+        # One more, for the second value of a conjugate pair.
         most = wanted.k + self._num_new + (not hermitian)
         capacity = max(wanted.ncv, most) if wanted.multiplicities else wanted.ncv
         self.krylov = KrylovSpace(space, min(capacity, space.whole_size), hermitian=hermitian)
@@ -125,14 +125,14 @@ class Runs(ABC):
         return self.krylov.num_locked >= self.wanted.k
 
     def solve(self, v0: Array | None) -> None:
-        """Find the wanted pairs, as many as converge within the limits of cycles."""
+        """Find the wanted pairs, or as many as converge within the limits of cycles."""
         while True:
             start = random_vector(self.space, self.wanted.seed + self.runs) if v0 is None or self.runs else v0
             self.runs += 1
             if not self._start(start):
                 if self.runs == 1:
                     raise ValueError("v0 must be a finite vector that is not zero, and not in the null space of M")
-                # All vectors of the space, or of the range of the operator, are locked.
+                # The locked vectors span the whole space, or the range of the operator.
                 self.is_complete = self._has_enough
                 return
             num_found = self._run()
@@ -149,7 +149,7 @@ class Runs(ABC):
         Returns
         -------
         int or None
-            Their number, None if the limit of cycles was reached before.
+            The number of vectors that were locked; None if the limit of cycles was reached.
         """
         num_locked = self.krylov.num_locked
         end = self.wanted.ncv if not num_locked else num_locked + self._num_new
@@ -178,7 +178,7 @@ class Runs(ABC):
             self._restart(projection, ritz, needed)
 
     def _stops(self, end: int) -> list[int]:
-        """Return the numbers of vectors at which a cycle asks whether it is done; often only if steps are expensive."""
+        """Return the basis sizes at which a cycle tests convergence: `end`, and smaller ones if steps are expensive."""
         if not isinstance(self.operator, Solve):
             return [end]
         begin = max(self.krylov.first, self.krylov.num_locked, self.wanted.k)
@@ -191,12 +191,12 @@ class Runs(ABC):
             return True
         if not self._has_enough:
             return self.krylov.num_locked + len(ritz.values) > self.wanted.k
-        # The best values that are not needed: if they have not converged, their errors must not hide a wanted one.
+        # Errors of values that are not needed must not hide a wanted value.
         others = np.setdiff1d(np.arange(len(ritz.values)), needed)
         return bool(len(others)) and not self._may_be_wanted(ritz, others)
 
     def _to_keep(self, needed: Places, available: int) -> Places:
-        """Return the places of the values that a restart keeps: the needed ones, and some of the others."""
+        """Return the indices of the values that a restart keeps: the needed ones, and some of the others."""
         count = max(len(needed) + self._has_enough, 1)
         count = max(1, min(count + int(max(available - count, 0) * _KEPT_SHARE), available - 1))
         return np.concatenate([needed, np.setdiff1d(np.arange(available), needed)])[:count]
@@ -209,23 +209,23 @@ class Runs(ABC):
 
     @abstractmethod
     def _begin(self, end: int) -> None:
-        """Begin a run with up to `end` vectors."""
+        """Begin a run that extends the basis to up to `end` vectors."""
 
     @abstractmethod
     def _ritz(self, projection: Projection) -> Any:
-        """Solve the projected problem of the vectors that are not locked."""
+        """Return the solution of the projected problem without locked vectors, as a `Ritz`."""
 
     @abstractmethod
     def _needed(self, ritz: Any) -> Places:
-        """Return the places of the values that are, with the locked ones, among the k most wanted."""
+        """Return the indices of the values that are among the k most wanted of these and the locked ones."""
 
     @abstractmethod
     def _may_be_wanted(self, ritz: Any, others: Places) -> bool:
-        """Return whether errors of values that are not needed may hide a wanted one."""
+        """Return whether one of `others`, the values that are not needed, may be a wanted one within its error."""
 
     @abstractmethod
     def _lock(self, projection: Projection, ritz: Any, places: Places) -> None:
-        """Lock the vectors of these values, and leave out locked ones that are no longer among the k most wanted."""
+        """Lock the vectors of these values, and drop locked ones that are no longer among the k most wanted."""
 
     @abstractmethod
     def _restart(self, projection: Projection, ritz: Any, needed: Places) -> None:

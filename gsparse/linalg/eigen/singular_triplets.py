@@ -1,15 +1,15 @@
 """Singular triplets of sparse matrices by Golub-Kahan-Lanczos with restarts on the device.
 
-With n columns (or rows, if there are fewer), the process builds an orthonormal basis V of a Krylov space of AᴴA. Its
-steps are u = A·w, w = Aᴴ·u, and the recurrence of Lanczos; in exact arithmetic, these are the vectors of Golub and
-Kahan's bidiagonalization. Only the shorter vectors are stored and orthogonalized. Then the singular value decomposition
-of A on the span of the k vectors that were found, A·V = U·Σ·Wᴴ, gives singular values that are accurate relative to the
-norm of A.
+Let A have no more columns than rows; otherwise its adjoint is used. The process builds an orthonormal basis V of a
+Krylov space of AᴴA. Its steps are u = A·w, w = Aᴴ·u, and the recurrence of Lanczos; in exact arithmetic, these are the
+vectors of Golub and Kahan's bidiagonalization. Only the right vectors, which are shorter, are stored and
+orthogonalized. Then the singular value decomposition of A on the span of the k vectors that were found, A·V = U·Σ·Wᴴ,
+gives singular values that are accurate relative to the norm of A.
 
-Squaring hides singular values below sqrt(eps) times the largest one. If residuals tell that such are wanted, the
+Squaring hides singular values below sqrt(eps) times the largest one. If residuals show that such values are wanted, the
 process is repeated with the matrix [0 A; Aᴴ 0], whose eigenvalues are the singular values themselves and their
-negatives. The smallest singular values are found with the inverse of AᴴA, from factors of [sI A; Aᴴ -tI], where these
-fit.
+negatives. The smallest singular values are found with the inverse of AᴴA, from factors of [sI A; Aᴴ -tI], unless these
+are too large.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from gsparse.linalg.small_matrices import as_dense, rows_of, wide
 
 Host = npt.NDArray[Any]
 
-# Matrices are solved as dense ones if the smaller dimension is at most this, and the number of elements at most that.
+# A matrix is solved as a dense one if its smaller dimension is at most _SMALL and it has at most _MAX_DENSE elements.
 _SMALL, _MAX_DENSE = 64, 4_000_000
-# Up to this number of rows and columns together, the smallest singular values are found with factors.
+# If rows and columns together are at most this many, the smallest singular values are found with factors.
 _MAX_FACTORED = 100_000
-# s and √(st) relative to the norm of A, see `_Factors`.
+# s, and √(s·t), relative to the norm of A (see `_Factors`).
 _UPPER, _SHIFT = 1e-3, 1e-6
-# By how much the residual of a triplet may exceed the tolerance before the process is repeated without squaring.
+# The process is repeated without squaring if a residual exceeds its tolerance by more than this factor.
 _SLACK = 20.0
 
 
@@ -58,7 +58,7 @@ class System:
     dtype : dtype
     A : Operator
     rows, columns : int
-        Shape of the matrix or of its adjoint, rows >= columns.
+        Shape of the matrix, or of its adjoint if `is_adjoint`; rows >= columns.
     is_adjoint : bool
     on_host : bool
         Whether the caller gets NumPy arrays.
@@ -83,7 +83,7 @@ class System:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `svds`; see there."""
+    """The options of `svds`, with the same names and meanings."""
 
     k: int
     ncv: int | None
@@ -95,14 +95,14 @@ class Options:
 
 
 def scaled(system: System) -> System:
-    """Return a system whose squares do not overflow or underflow (`gsparse.linalg.krylov.units`). Synchronizes."""
+    """Return a system that is scaled if its squares may over- or underflow. Synchronizes."""
     dtype, space = system.dtype, Space(system.device, system.dtype, system.columns, system.columns)
     exponent = needed_exponent([exponent_of_apply(system.products()[0], space, system.rows)], dtype)
     return replace(system, A=scaled_operator(system.A, -exponent, dtype), exponent=exponent)
 
 
 def triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
-    """Return left singular vectors, singular values and right singular vectors, as rows. Synchronizes.
+    """Return left singular vectors (rows), singular values and right singular vectors (rows). Synchronizes.
 
     Raises
     ------
@@ -152,9 +152,9 @@ def _augmented(system: System) -> Apply:
 
 
 def _iterated_triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
-    """Return left singular vectors, singular values and right singular vectors, as rows, the largest first."""
+    """Return left singular vectors (rows), singular values, largest first, and right singular vectors (rows)."""
     factors = _Factors.of(system) if options.which == "SM" else None
-    if factors is not None:  # the factors are in double precision, and what depends on them is too
+    if factors is not None:  # the factors are in double precision, and so is everything computed with them
         system = factors.system
     start = None
     if v0 is not None:
@@ -181,7 +181,8 @@ def _run(system: System, options: Options, start: Array | None, which: str, solv
         transform = Transform(normal, system.A.is_resident)
         cost = matrix_cost(system.A, system.dtype)
         if cost is not None and system.A.is_resident:
-            # In units of the shorter vectors: the matrix twice, and the longer vector, which is written and read.
+            # Relative to the bytes of a right vector: the matrix is read twice, and the left vector is written and
+            # read.
             per_column = 2 * cost * system.A.shape[0] / system.columns + 2 * system.rows / system.columns
             rule = FilterRule(transform, per_column, options.tol, space.epsilon)
     else:
@@ -212,7 +213,7 @@ def _decomposed(system: System, V: Array) -> tuple[Array, Host, Array]:
 
 
 def _is_accurate(system: System, options: Options, U: Array, s: Host, V: Array) -> bool:
-    """Return whether the residuals Aᴴ·u - s·v are as small as the caller wants. Synchronizes."""
+    """Return whether the residuals Aᴴ·u - s·v reach the user's tolerance. Synchronizes."""
     device = system.device
     residuals = products(device, system.products()[1], U, system.columns)
     residuals -= device.upload(s.astype(system.dtype))[:, None] * V
@@ -247,9 +248,9 @@ def _no_convergence(system: System, lanczos: Lanczos, U: Array, s: Host) -> scip
 class _Factors:
     """Factors of K = [sI A; Aᴴ -tI] on the host. K·[y; z] = [0; -b] has z = s·(AᴴA + st)⁻¹·b.
 
-    The shift st keeps the inverses of singular values that are almost 0 within the range in which rounding errors do
-    not hide the others. A step of refinement makes the errors of a solve small relative to each block of K; so singular
-    values below √(st) are still told apart, though their inverses are almost the same.
+    The shift s·t bounds the inverses of singular values that are almost 0, so that their rounding errors do not hide
+    the others. A refinement step makes the errors of a solve small relative to each block of K. So singular values
+    below √(s·t) can still be distinguished, although their inverses are almost equal.
     """
 
     system: System
@@ -259,7 +260,7 @@ class _Factors:
 
     @classmethod
     def of(cls, system: System) -> _Factors | None:
-        """Return the factors; None if they do not fit, or A has no entries or some that are not finite."""
+        """Return the factors; None if A is too large, has a value that is not finite, or has no readable entries."""
         A = system.A
         if not isinstance(A, MatrixOperator) or system.rows + system.columns > _MAX_FACTORED:
             return None
@@ -286,14 +287,14 @@ class _Factors:
         y[...] = device.upload(np.ascontiguousarray(self.solve(right)[rows:].astype(self.system.dtype)))
 
     def iterated(self, V: Array) -> Array:
-        """Return an orthonormal basis after a step of inverse iteration, which improves the directions of the rows."""
+        """Return an orthonormal basis after one step of inverse iteration, which makes the rows of V more accurate."""
         xp = self.system.device.xp
         images = products(self.system.device, self, V)
         images /= xp.linalg.norm(images, axis=1)[:, None]
         return xp.ascontiguousarray(xp.linalg.qr(images.T)[0].T)
 
     def left(self, U: Host) -> Host:
-        """Return t·(AAᴴ + st)⁻¹·U, for columns on the host: these are nearer to the smallest left singular vectors."""
+        """Return t·(AAᴴ + st)⁻¹·U for host columns U: inverse iteration for the smallest left singular vectors."""
         right = np.zeros((self.system.rows + self.system.columns, U.shape[1]), self.K.dtype)
         right[: self.system.rows] = U
         return self.solve(right)[: self.system.rows]
@@ -302,14 +303,14 @@ class _Factors:
 def _with_left_null_vectors(
     system: System, factors: _Factors, U: Array, s: Host, V: Array
 ) -> tuple[Array, Host, Array]:
-    """Improve left singular vectors of singular values that are almost 0: A·v does not determine their direction."""
+    """Improve the left singular vectors of values that are almost 0, because A·v does not determine their direction."""
     device = system.device
     small = np.flatnonzero(s < 10 * _SHIFT * factors.norm)
     if not len(small):
         return U, s, V
     host = device.download(U).T.astype(factors.K.dtype)
     others = np.delete(host, small, axis=1)
-    # Random, because A·v = 0 may leave vectors that have nothing of the null space.
+    # Start with random vectors: if A·v = 0, the vectors U may have no component in the null space.
     candidates = np.random.default_rng(0).standard_normal((system.rows, len(small))).astype(host.dtype)
     for _ in range(3):
         candidates = factors.left(candidates)

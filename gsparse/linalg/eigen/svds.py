@@ -49,18 +49,18 @@ def svds(
     ncv : int, optional
         Number of basis vectors; ``max(2 * k + 1, 20)`` by default.
     tol : float, optional
-        Relative accuracy: the residuals of a triplet reach tol times its singular value, or rounding errors. 0 means
-        machine precision. SciPy passes the square to ARPACK.
+        Relative accuracy: the residual norms of a triplet are at most tol times its singular value, or are rounding
+        errors. 0 means machine precision. SciPy passes tol² to ARPACK.
     which : {"LM", "SM"}, optional
         The largest or the smallest singular values.
     v0 : array, shape (min(M, N),), optional
         Start vector: NumPy or CuPy. A random one by default.
     maxiter : int, optional
-        Maximum number of restarts; 10·min(M, N) by default. The search for further copies may take as many again.
+        Maximum number of restarts; 10·min(M, N) by default. The search for further copies has the same limit again.
     return_singular_vectors : {True, False, "u", "vh"}, optional
         Whether to compute both kinds of singular vectors, none, or one of them.
     solver : {"arpack", "lobpcg", "propack"}, optional
-        Accepted as in SciPy. There is one method.
+        Accepted as in SciPy, but there is only one method.
     rng : numpy.random.Generator or int, optional
         Seed of random vectors. By default it is always the same, so that calls can be repeated bit for bit.
     options : dict, optional
@@ -92,8 +92,8 @@ def svds(
 
     Notes
     -----
-    The smallest singular values of a sparse matrix with M + N of at most 100,000 are found with factors on the host.
-    The others are found by products alone, of which many are needed if they are close together. Zero singular values
+    If M + N is at most 100,000, the smallest singular values of a sparse matrix are found with factors on the host. All
+    other searches use products only, and need many of them if singular values are close together. Zero singular values
     are found too. The host waits once per restart, and in each solve with factors. Matrices with at most 64 rows or
     columns, and at most 4,000,000 elements, are solved by LAPACK on the host, unless `ncv` or `maxiter` is passed.
 
@@ -137,7 +137,7 @@ def svds(
 
 
 def _parse_matrix(A: Any, v0: Any) -> Operator:
-    """Return A as an operator, or raise SciPy's errors."""
+    """Return A as an operator, or raise SciPy's error if it is not a matrix."""
     if isinstance(A, str):
         raise TypeError("type not understood: A must be a matrix or an operator")
     if np.ndim(A) > 2 and not hasattr(A, "matvec"):
@@ -153,7 +153,7 @@ def _parse_matrix(A: Any, v0: Any) -> Operator:
 
 
 def _parse(A: Operator, options: tuple[Any, ...], v0: Any, vectors: Any, solver: Any) -> tuple[Options, Any]:
-    """Check the arguments as SciPy does, and return the options as numbers, and v0 as an array."""
+    """Check the arguments as SciPy does; return the options as numbers, and v0 as an array or None."""
     k, ncv, tol, which, maxiter = options
     if str(solver).lower() not in ("arpack", "lobpcg", "propack"):
         raise ValueError("solver must be one of {'arpack', 'lobpcg', 'propack'}.")
@@ -184,7 +184,7 @@ def _parse(A: Operator, options: tuple[Any, ...], v0: Any, vectors: Any, solver:
 
 
 def _deliver(system: System, U: Array, s: Host, V: Array, vectors: Any) -> Any:
-    """Return the triplets as the caller gets them: ascending, left vectors in columns, right vectors in rows."""
+    """Return the triplets in the caller's form: ascending, left vectors in columns, right vectors in rows."""
     order = np.argsort(s, kind="stable")
     s = times_power(s[order].astype(np.finfo(system.dtype).dtype), system.exponent)
     places = system.device.upload(order.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The operators B whose Krylov spaces are built to find eigenvalues of A·x = λ·M·x, and how their eigenvalues follow.
+"""The operators B whose Krylov spaces are built to find eigenvalues of A·x = λ·M·x, and how λ follows from them.
 
 ==============  ===========================  =====================  ============
 transform       B                            inner product          λ
@@ -11,7 +11,8 @@ buckling        (A - σM)⁻¹·A                 xᴴAy                   σν/
 Cayley          (A - σM)⁻¹·(A + σM)          xᴴMy                   σ(ν+1)/(ν-1)
 ==============  ===========================  =====================  ============
 
-ν is an eigenvalue of B. SciPy's `which` and `tol` refer to ν, except for a filter, of which the caller knows nothing.
+ν is an eigenvalue of B. SciPy's `which` and `tol` refer to ν, but for a filter they refer to λ, because the caller does
+not see the filter.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from gsparse.linalg.operators import Apply
 
 
 class SingularShiftError(ArithmeticError):
-    """The shift is so close to an eigenvalue that the other eigenvalues get lost in rounding errors.
+    """The shift is so close to an eigenvalue that rounding errors hide the other eigenvalues.
 
     Attributes
     ----------
     next_distance : float
-        Estimate of the distance of the next eigenvalue from the shift; infinity if there is none.
+        Estimate of the distance from the shift to the next eigenvalue; infinity if unknown.
     side : {1, -1}
-        Whether the next eigenvalue is probably greater or smaller than the shift.
+        1 if the next eigenvalue is probably greater than the shift, -1 if it is probably smaller.
     """
 
     def __init__(self, next_distance: float = np.inf, side: int = 1) -> None:
@@ -47,14 +48,14 @@ class SingularShiftError(ArithmeticError):
 
 @dataclass(eq=False)
 class Transform:
-    """The product with A itself.
+    """The operator B = A, and the base class of the other operators.
 
     Attributes
     ----------
     product : Apply
         The product with A.
     is_resident : bool
-        Whether the operator only queues work.
+        Whether products with B only queue work, without waiting for the host.
     """
 
     product: Apply
@@ -65,29 +66,29 @@ class Transform:
         return space.dot_calls(self.product)
 
     def values(self, nu: Array) -> Array:
-        """Return the values to which `which` and `tol` refer, for eigenvalues of B."""
+        """Return, for eigenvalues ν of B, the values to which `which` and `tol` refer."""
         return nu
 
     def inverse_values(self, values: Array) -> Array:
-        """Return eigenvalues of B from what `values` returned for them."""
+        """Return the eigenvalues ν of B for which `values` returned `values`."""
         return values
 
     def errors(self, nu: Array, residuals: Array) -> Array:
-        """Return the errors of `values` that correspond to residual norms of eigenpairs of B."""
+        """Return the errors of `values(nu)`, from the residual norms of the eigenpairs of B."""
         return residuals
 
     def eigenvalues(self, values: Array) -> Array:
-        """Return the eigenvalues of the problem, λ."""
+        """Return the eigenvalues λ of the problem for results of `values`."""
         return values
 
     def scale(self, scale: float) -> float:
-        """Return the size of `values`, of which B's rounding errors are a part; `scale` is the norm of B."""
+        """Return a scale for the rounding errors of `values`, where `scale` is the norm of B."""
         return scale
 
 
 @dataclass(eq=False)
 class Solve(Transform):
-    """A transform with a solve.
+    """An operator B that contains a solve with M or A - σM.
 
     Attributes
     ----------
@@ -96,9 +97,9 @@ class Solve(Transform):
     kind : {"mass", "normal", "buckling", "cayley"}
     sigma : complex
     mass : Apply or None
-        The product with M, where the space has another inner product.
+        The product with M, if the inner product of the space is not that of M.
     noise : float
-        The distance from `sigma` that is not more than rounding errors; 0 if the shift is not to be checked.
+        Eigenvalues closer to `sigma` than this may be equal to it, because of rounding errors; 0 to skip this check.
     """
 
     solve: Apply | None = None
@@ -110,7 +111,7 @@ class Solve(Transform):
     def calls(self, space: KrylovSpace) -> list[Call]:
         solve, product, w, z, u = self.solve, self.product, space.w, space.z, space.u
         assert solve is not None
-        if self.kind in ("normal", "buckling") and self.mass is None:  # z is M·w or A·w
+        if self.kind in ("normal", "buckling") and self.mass is None:  # z holds M·w or A·w already
             calls: list[Call] = [lambda: solve(z, u)]
         else:
             t = space.space.device.xp.zeros(space.space.size, space.space.dtype)
@@ -125,7 +126,7 @@ class Solve(Transform):
         return [*calls, space.dot()] if space.hermitian else calls
 
     def check_shift(self, nu: Array, epsilon: float) -> None:
-        """Raise SingularShiftError if an eigenvalue is so close to the shift that the others get lost.
+        """Raise SingularShiftError if an eigenvalue is so close to the shift that rounding errors hide the others.
 
         Parameters
         ----------
@@ -160,13 +161,14 @@ class Solve(Transform):
 class Filter(Transform):
     """A Chebyshev polynomial of A that is small on the interval of unwanted eigenvalues, and grows quickly outside.
 
-    A step of a Krylov space then costs `degree` products, but the basis needs to hold far fewer vectors, and reading it
-    is most of the time where A is sparse. The degree is odd, so that both sides of the interval keep apart.
+    A step of the Krylov space then takes `degree` products, but far fewer basis vectors are needed, and for a sparse A
+    most of the time is spent reading the basis. The degree is odd, so that eigenvalues below and above the interval
+    have values of opposite sign.
 
     Attributes
     ----------
     low, high : float
-        The interval.
+        The interval of the unwanted eigenvalues.
     degree : int
         Odd, at least 3.
     ends : (float, float)
@@ -211,15 +213,16 @@ class Filter(Transform):
         return np.where(abs(z) > 1, outside, np.cos(self.degree * np.arccos(np.clip(z, -1, 1))))
 
     def values(self, nu: Array) -> Array:
-        """Return estimates of the eigenvalues of A: the center of the interval for all eigenvalues in it."""
+        """Return estimates of the eigenvalues of A; for an eigenvalue in the interval, the center of the interval."""
         z = np.sign(nu) * np.cosh(np.arccosh(np.maximum(abs(nu), 1)) / self.degree)
         return np.where(abs(nu) > 1, self._center + self._halfwidth * z, self._center)
 
     def errors(self, nu: Array, residuals: Array) -> Array:
-        """Estimate residual norms with respect to A.
+        """Return estimates of the residual norms with respect to A.
 
-        What an eigenvector has from eigenvectors near it is divided by the slope of the polynomial, and what it has
-        from the interval by the value of the polynomial relative to the width of the spectrum.
+        Components of nearby eigenvectors are divided by the slope of the polynomial. Components of eigenvectors in the
+        interval are divided by the value of the polynomial relative to the width of the spectrum. The larger estimate
+        counts.
         """
         size = np.maximum(abs(nu), 1 + 1e-12)
         angle = np.arccosh(size) / self.degree
@@ -234,15 +237,15 @@ class Filter(Transform):
 Host = npt.NDArray[Any]
 
 
-# A pass of the recurrence reads three vectors and writes one; a product reads one and writes one.
+# Vectors that are moved: a pass of the recurrence reads three and writes one, a product reads one and writes one.
 _RECURRENCE_COST, _PRODUCT_COST = 4.0, 2.0
-# Degrees that are used: in the first run, where the interval is a guess, and later, where it is known.
+# Smallest and largest degrees: in the first run, where the interval is a guess, and in later runs, where it is known.
 _FIRST_DEGREES, _LATER_DEGREES = (3, 15), (5, 31)
-# A filter must save at least this share of the cost of a step.
+# A filter must save at least this share of the time of a step.
 _SMALLEST_GAIN = 0.25
-# The largest value of a filter at the ends of the spectrum. Rounding errors of eigenpairs inside grow with it.
+# The largest value of a filter at the ends of the spectrum. It amplifies the rounding errors of eigenpairs inside.
 _LARGEST_VALUE = 1e4
-# The interval ends this far below the last wanted eigenvalue, relative to the distance of the first from the last.
+# The gap between the interval and the last wanted eigenvalue, divided by the distance of the first from the last.
 _MARGIN = 0.3
 
 
@@ -255,7 +258,7 @@ class FilterRule:
     transform : Transform
         The product with A.
     matrix_cost : float
-        Bytes of the matrix over bytes of a vector.
+        Bytes of the matrix divided by bytes of a vector.
     tol : float
         The relative tolerance of the problem.
     epsilon : float
@@ -268,7 +271,7 @@ class FilterRule:
     epsilon: float
 
     def _degree(self, num_vectors: int, bounds: tuple[int, int], factor: float) -> int:
-        """Return the degree for which products cost `factor` times a step, or 0 if a filter does not pay."""
+        """Return the degree whose products take `factor` times as long as a step; 0 if a filter does not save time."""
         step, product = 0.75 * num_vectors + 5, self.matrix_cost + _PRODUCT_COST
         term = product + _RECURRENCE_COST
         if term > (1 - _SMALLEST_GAIN) * (step + product):
@@ -277,14 +280,14 @@ class FilterRule:
         return int(np.clip(factor * step / term, low, high)) // 2 * 2 + 1
 
     def first(self, values: Array, errors: Array, count: int, which: str) -> Filter | None:
-        """Return the filter for the first run, after a cycle without one.
+        """Return the filter for the rest of the first run, after a cycle without a filter; None for no filter.
 
         Parameters
         ----------
         values, errors : array
             Ritz values from the most wanted to the least, and the norms of their residuals.
         count : int
-            How many are wanted.
+            Number of wanted values.
         which : str
         """
         degree = self._degree(len(values), _FIRST_DEGREES, 2.0)
@@ -300,7 +303,7 @@ class FilterRule:
         return self._make(interval.get(which, (unwanted.min(), unwanted.max())), ends, degree)
 
     def later(self, locked: Array, ends: tuple[float, float], which: str, num_vectors: int) -> Filter | None:
-        """Return the filter for a later run, which looks for eigenvalues among and beyond the `locked` ones."""
+        """Return the filter, or None, for a later run. It looks for eigenvalues among and beyond the locked ones."""
         degree = self._degree(num_vectors, _LATER_DEGREES, 6.0)
         if not degree:
             return None
@@ -317,9 +320,9 @@ class FilterRule:
         return self._make((low, high), ends, degree)
 
     def _make(self, interval: Sequence[float], ends: tuple[float, float], degree: int) -> Filter | None:
-        """Return a filter of at most this degree that does not grow too much; None if that leaves nothing."""
+        """Return a filter of at most this degree whose values are not too large; None if no interval remains."""
         low, high = max(float(interval[0]), ends[0]), min(float(interval[1]), ends[1])
-        # No wider than the spectrum, and not as narrow as rounding errors.
+        # The interval must not be as narrow as rounding errors.
         if not high - low > 1e-3 * (ends[1] - ends[0]):
             return None
         largest = float(np.clip(0.01 * max(self.tol, self.epsilon) / self.epsilon, 10, _LARGEST_VALUE))
@@ -333,7 +336,7 @@ class FilterRule:
 
 
 def _sides(locked: Array, which: str) -> tuple[Array, Array]:
-    """Return the locked values of the upper and of the lower end of the spectrum."""
+    """Return the locked values at the upper end of the spectrum, and those at the lower end."""
     if which == "LA":
         return locked, locked[:0]
     if which == "SA":

@@ -8,9 +8,9 @@ exp(t·A)·b is computed in s steps, each with a Taylor polynomial of degree m:
     term       b = h/j·(q - μ·b), q = A·b;  f += b;  <b, b>, <f, f>              5
     scale      f = exp(h·μ)·f;  b = f;  <b, b>                                   3          h = t/s
 
-m and s are the cheapest pair whose truncation error is below the rounding error. They depend on the 1-norms of powers
-of A, which are estimated. Terms after convergence are multiplied by 0. Every few terms, the host asks whether the
-series has converged.
+m and s are the pair with the fewest products whose truncation error is below the rounding error. They depend on the
+1-norms of powers of A, which are estimated. After convergence, further terms are multiplied by 0. Every few terms, the
+host reads whether the series has converged.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from gsparse.matrix.arrays import frames_to_the_caller
 
 Host = npt.NDArray[Any]
 
-# The end of a term: whether it is the last one, and the factor of the next term. Where squares overflow or underflow,
-# no term is the last one before the m-th.
+# The scalars after a term: whether it is the last one needed, and the factor of the next term. If squares may over- or
+# underflow, all m terms are computed.
 _NEXT = """
     size = sqrt(bb)
     order += 1
@@ -76,9 +76,9 @@ PROGRAM = Program(
     ),
 )
 
-# Pairs of terms after which the host asks whether the series has converged.
+# The host reads after this many pairs of terms whether the series has converged.
 _PAIRS_PER_CHECK = 3
-# Number of products from which on a warning is issued: they take several seconds or more.
+# More products than this take several seconds or longer, so a warning is issued.
 _MANY_PRODUCTS = 1_000_000
 
 
@@ -132,9 +132,10 @@ def expm_multiply(
 
     Notes
     -----
-    The relative error is about the machine precision times t·‖A - μI‖; in float64, up to 100 times that, as in SciPy.
-    The work is proportional to t·‖A - μI‖. Several columns are computed at once. Many times that are close together
-    share the terms of a series.
+    The relative error is about the machine precision times t·‖A - μI‖; in float64 it can be 100 times as large, as in
+    SciPy.
+    The work is proportional to t·‖A - μI‖. Several columns are computed at once. Times that are close together share
+    one series.
 
     References
     ----------
@@ -183,7 +184,7 @@ def expm_multiply(
 
 
 def _parse_times(start: Any, stop: Any) -> tuple[float, float]:
-    """Return the first and the last time, which must be real and finite, and so must their distance."""
+    """Return the first and the last time. They, and their difference, must be real and finite."""
     for name, time in (("start", start), ("stop", stop)):
         if time is None:
             raise TypeError(f"{name} is missing: several times need both start and stop, as in numpy.linspace")
@@ -205,7 +206,7 @@ def _check_finite(name: str, number: Any) -> None:
 
 
 def _warn_of_many_products(action: _Action, span: float) -> None:
-    """Issue a warning, before the first product, if steps that cover this span of time take many of them."""
+    """Issue a warning, before the first product, if the time `span` takes many products."""
     degree, steps = action.norms.degree_and_steps(span, action.columns) if action.solution.size else (0, 1)
     if degree * steps > _MANY_PRODUCTS:
         warnings.warn(
@@ -217,7 +218,7 @@ def _warn_of_many_products(action: _Action, span: float) -> None:
 
 
 def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) -> Array:
-    """Return flat columns for each time as the caller gets them."""
+    """Return the results, one for each time with columns one after the other, in the shape and library of b."""
     shape = (len(result), b.shape[0]) if b.ndim == 1 else (len(result), *b.shape[::-1])
     result = result.reshape(shape)
     result = result if b.ndim == 1 else result.transpose(0, 2, 1)
@@ -227,7 +228,7 @@ def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) ->
 
 @dataclass(eq=False)
 class _Action:
-    """The product of exp(t·A) with columns, which it overwrites.
+    """Columns that `advance` multiplies by exp(t·A), in place.
 
     Attributes
     ----------
@@ -279,7 +280,7 @@ class _Action:
             self._steps[name]()
 
     def _run_pair(self) -> None:
-        """Queue two terms: from the third time on in a CUDA graph."""
+        """Queue two terms; from the third call on, as a CUDA graph."""
         self._num_pairs += 1
         if self._num_pairs == 3 and self.is_resident and not self.device.is_host:
             with recorded_products() as count_products:
@@ -288,7 +289,7 @@ class _Action:
         (self._graph_of_pair or self._queue_pair)()
 
     def advance(self, t: complex) -> None:
-        """Replace the columns by exp(t·A) times them. Synchronizes."""
+        """Multiply the columns by exp(t·A), in place. Synchronizes."""
         if not self.solution.size:
             return
         degree, steps = self.norms.degree_and_steps(t, self.columns)
@@ -308,7 +309,7 @@ class _Action:
                 return
 
     def powers(self, degree: int, h: complex) -> Array:
-        """Return (h·(A - μI))^p·b/p! for p = 0 to `degree`, one below the other."""
+        """Return a device array whose row p is (h·(A - μI))^p·b/p!, for p = 0 to `degree`."""
         table = self.device.empty((degree + 1, self.solution.size), self.dtype)
         table[0] = self.solution
         for p in range(1, degree + 1):
@@ -334,7 +335,7 @@ def _at_times(action: _Action, start: float, stop: float, num: int, endpoint: bo
             action.advance(step)
             result[place] = action.solution
         return result
-    # Times that fit into one step share its series: b + (A·h)·b + ... is evaluated at several multiples of h.
+    # Times within one step share its series: the terms b, A·h·b, ... are summed for several fractions of h.
     group = intervals // steps
     for first in range(0, intervals, group):
         count = min(group, intervals - first)

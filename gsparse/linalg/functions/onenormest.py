@@ -1,4 +1,4 @@
-"""Estimates of 1-norms by a few products, and degrees of the Taylor polynomials of `expm_multiply`."""
+"""Estimates of 1-norms by a few products, and the degrees of Taylor polynomials for `expm_multiply`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Host = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Products of an operator, and of its adjoint, with a block of t vectors, one after the other in one array."""
+    """Products of an operator, and of its adjoint, with a block of t vectors that are stored one after the other."""
 
     device: Device
     dtype: np.dtype[Any]
@@ -37,10 +37,10 @@ class Products:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A lower bound of ‖A‖₁, the place of the best unit vector that was tried, and that vector's image.
+    """A lower bound `norm` of ‖A‖₁. `image` is A times the unit vector number `place`, the best one that was tried.
 
-    The 1-norm of the image is the bound, unless the bound is due to the first block, of vectors of signs. The image is
-    on the device, or on the host if A was made dense there.
+    The 1-norm of `image` is the bound, unless the bound comes from the first block, whose vectors consist of signs.
+    `image` is a device array, or a host array if A was made dense there.
     """
 
     norm: float
@@ -57,8 +57,8 @@ def onenormest(A: Any, t: int = 2, itmax: int = 5, compute_v: bool = False, comp
         An operator needs `rmatvec` too. The norm of a matrix with entries is ``gsparse.linalg.norm(A, 1)``, exactly and
         faster.
     t : int, optional
-        Number of vectors of a block: more of them make the estimate better and more expensive. From t = n on, A is made
-        dense on the host, and the norm is exact.
+        Number of vectors of a block. More vectors make the estimate more accurate and slower. If t is at least n, A is
+        made dense on the host, and the norm is exact.
     itmax : int, optional
         Maximum number of iterations; two are typical.
     compute_v, compute_w : bool, optional
@@ -67,10 +67,10 @@ def onenormest(A: Any, t: int = 2, itmax: int = 5, compute_v: bool = False, comp
     Returns
     -------
     est : float
-        A lower bound of the norm, seldom smaller than a third of it.
+        A lower bound of the norm, seldom smaller than a third of the norm.
     v : ndarray, shape (n,)
-        The best unit vector that was tried, with ``norm(A @ v, 1) == est``. That norm is smaller if `est` is due to the
-        first block, whose vectors consist of signs, as in SciPy.
+        The best unit vector that was tried, with ``norm(A @ v, 1) == est``. As in SciPy, that norm is smaller than
+        `est` if `est` comes from the first block, whose vectors consist of signs.
     w : ndarray, shape (n,)
         The product ``A @ v``.
 
@@ -133,8 +133,8 @@ def estimate_one_norm(products: Products, t: int, itmax: int = 5) -> Estimate:
     """Estimate the 1-norm of an operator. Synchronizes.
 
     This is algorithm 2.4 of Higham and Tisseur. A block holds t vectors in rows. In an iteration, Y = A·X for a block X
-    of unit vectors (at first, of vectors of signs), S = sign(Y), Z = Aᴴ·S, and the next unit vectors are those of the
-    largest elements of Z that have not been tried.
+    of unit vectors (at first, of vectors of signs), S = sign(Y), Z = Aᴴ·S, and the next unit vectors are those for the
+    largest elements of Z, except for vectors that have been tried.
     """
     device, size = products.device, products.size
     xp = device.xp
@@ -150,7 +150,7 @@ def estimate_one_norm(products: Products, t: int, itmax: int = 5) -> Estimate:
         row = int(np.argmax(norms))
         improved = norms[row] > best.norm
         if improved or iteration == 2:
-            # Before the second iteration, no column of A has been looked at.
+            # In the first iteration, X consisted of signs, so no column of A is known yet.
             place = int(current[row]) if len(current) else 0
             best = Estimate(max(norms[row], best.norm), place, Y[row].copy())
         if (iteration >= 2 and not improved) or iteration > itmax:
@@ -174,7 +174,7 @@ def estimate_one_norm(products: Products, t: int, itmax: int = 5) -> Estimate:
 
 
 def _signs(xp: Any, Y: Array) -> Array:
-    """Return y / |y| of each element, and 1 for 0."""
+    """Return y / |y| for each element y, and 1 for 0."""
     sizes = abs(Y)
     return xp.where(sizes > 0, Y / xp.where(sizes > 0, sizes, 1), 1).astype(Y.dtype)
 
@@ -185,15 +185,15 @@ def _random_signs(device: Device, size: int, count: int, seed: int) -> Array:
 
 
 def _all_parallel(device: Device, signs: Array, others: Array) -> bool:
-    """Return whether each vector of signs is parallel to one of the others. Synchronizes."""
+    """Return whether each row of `signs` is parallel to a row of `others`. Synchronizes."""
     gram = abs(device.download(signs.astype(np.float64) @ others.T.astype(np.float64)))
     return bool((gram.max(axis=1) == signs.shape[1]).all())
 
 
 def _without_parallel(device: Device, signs: Array, before: Array | None) -> Array:
-    """Replace signs that are parallel to earlier ones, or to some of `before`, by random ones. Synchronizes."""
+    """Replace rows that are parallel to earlier rows, or to rows of `before`, by random signs. Synchronizes."""
     count, size = signs.shape
-    for seed in range(1, 1 + count):  # a random vector is parallel to another one only if there are few elements
+    for seed in range(1, 1 + count):  # random rows are parallel only if they have few elements
         others = signs if before is None else device.xp.concatenate([signs, before])
         gram = abs(device.download(signs.astype(np.float64) @ others.T.astype(np.float64)))
         earlier = np.tri(count, len(others), -1) + (np.arange(len(others)) >= count)
@@ -206,7 +206,7 @@ def _without_parallel(device: Device, signs: Array, before: Array | None) -> Arr
 
 
 def _largest(device: Device, sizes: Array, count: int, place: int) -> tuple[list[int], float, float]:
-    """Return the places of the largest elements, the largest element, and the element at `place`. Synchronizes."""
+    """Return the indices of the `count` largest elements, the largest element, and element `place`. Synchronizes."""
     xp = device.xp
     places = xp.argpartition(-sizes, count - 1)[:count]
     values = device.download(xp.concatenate([sizes[places], sizes[place : place + 1]]))
@@ -214,11 +214,11 @@ def _largest(device: Device, sizes: Array, count: int, place: int) -> tuple[list
     return [int(p) for p in device.download(places)[order]], float(values[:count].max()), float(values[count])
 
 
-# θ_m: the largest norm for which the Taylor polynomial of degree m has a backward error of at most 2⁻⁵³ or 2⁻²⁴: the
-# root of Σ |c_k|·θ^(k-1) with the coefficients c_k of log(exp(-x)·T_m(x)). (The paper's table 3.1 has some of them.)
-# tests/linalg/test_expm_multiply.py computes them. Terms of the series reach exp(θ), and so do their rounding errors.
-# In single precision, the table therefore ends at degree 22: that leaves errors of about ε·‖A‖ for as many products as
-# in double precision, and degree 55 would leave errors that are 1000 times as large.
+# θ_m is the largest norm for which the Taylor polynomial of degree m has a backward error of at most 2⁻⁵³ (or 2⁻²⁴):
+# the root of Σ |c_k|·θ^(k-1) = error with the coefficients c_k of log(exp(-x)·T_m(x)). The paper's table 3.1 has some
+# of them; tests/linalg/test_expm_multiply.py computes them. Terms of the series, and their rounding errors, grow like
+# exp(θ). In single precision, the table therefore ends at degree 22. That leaves errors of about ε·‖A‖ and takes as
+# many products as in double precision; with degree 55, errors would be 1000 times as large.
 _DEGREES = (*range(1, 31), 35, 40, 45, 50, 55)
 _DOUBLE = (
     *(2.220e-16, 2.580e-8, 1.386e-5, 3.397e-4, 2.400e-3, 9.065e-3, 2.384e-2, 4.991e-2, 8.957e-2, 1.441e-1),
@@ -231,17 +231,17 @@ _SINGLE = (
 )
 THETA = {np.dtype(np.float64): dict(zip(_DEGREES, _DOUBLE, strict=True)),
          np.dtype(np.float32): dict(enumerate(_SINGLE, 1))}  # fmt: skip
-# The largest power of which norms are estimated, where the table has a degree for it.
+# The largest power of A - μI whose norm is estimated, if the table has a degree for it.
 _MAX_POWER = 8
-# Columns of the estimates of norms.
+# Number of vectors in a block for these estimates.
 _BLOCK = 2
-# Random vectors that estimate the trace of an operator without entries.
+# Number of random vectors for the trace of an operator whose entries cannot be read.
 _TRACE_SAMPLES = 4
 
 
 @dataclass(eq=False)
 class ShiftedNorms:
-    """1-norms of A - μI and of its powers, computed when they are first needed."""
+    """1-norms of A - μI and of its powers. They are computed when first needed."""
 
     A: Operator
     device: Device
@@ -250,14 +250,14 @@ class ShiftedNorms:
     _roots: dict[int, float] = field(default_factory=dict)
 
     def one_norm(self) -> float:
-        """Return ‖A - μI‖₁: exactly if A has entries, otherwise an estimate."""
+        """Return ‖A - μI‖₁: the exact norm if A's entries can be read, otherwise an estimate."""
         if 1 not in self._roots:
             exact = _exact_one_norm(self.A, self.device, self.shift)
             self._roots[1] = self.root(1) if exact is None else exact
         return self._roots[1]
 
     def root(self, p: int) -> float:
-        """Return an estimate of ‖(A - μI)^p‖₁^(1/p), infinite if the power overflows."""
+        """Return an estimate of ‖(A - μI)^p‖₁^(1/p); infinity if the power overflows."""
         if p not in self._roots:
             size, block = self.A.shape[0], min(_BLOCK, self.A.shape[0])
             forward, adjoint = (self._power(p, block, is_adjoint) for is_adjoint in (False, True))
@@ -281,7 +281,7 @@ class ShiftedNorms:
         return apply
 
     def degree_and_steps(self, t: complex, columns: int) -> tuple[int, int]:
-        """Return the degree m and the number of steps s with the fewest products, for exp(t·A) with some columns.
+        """Return the degree m and the number of steps s that take the fewest products for exp(t·A).
 
         Raises
         ------
@@ -293,7 +293,7 @@ class ShiftedNorms:
             return 0 if norm == 0 else 1, 1
         quotients, largest = [(m, norm / theta[m]) for m in theta], max(theta)
         powers = [p for p in range(2, _MAX_POWER + 1) if p * (p - 1) - 1 <= largest]
-        # The norms of powers cost products too; below this norm, they cannot save as many.
+        # Estimating the norms of powers takes products too. Below this norm, it cannot save as many.
         worth = 2 * _BLOCK * powers[-1] * (powers[-1] + 3) * theta[largest] / (columns * largest)
         if norm > worth:
             quotients = []
@@ -311,7 +311,7 @@ class ShiftedNorms:
 
 
 def _exact_one_norm(A: Operator, device: Device, shift: complex) -> float | None:
-    """Return ‖A - shift·I‖₁ if A has entries."""
+    """Return ‖A - shift·I‖₁ if A's entries can be read, otherwise None."""
     if isinstance(A, DenseOperator):
         array = A.array if isinstance(A.array, np.ndarray) else device.download(A.array)
         return float(abs(array - shift * np.eye(len(array))).sum(axis=0).max(initial=0))
@@ -324,7 +324,7 @@ def _exact_one_norm(A: Operator, device: Device, shift: complex) -> float | None
 
 
 def trace_of(A: Operator, device: Device, dtype: np.dtype[Any]) -> complex:
-    """Return the trace of A, estimated with random signs if A has no entries (Hutchinson 1989)."""
+    """Return the trace of A, or an estimate by random signs if A's entries cannot be read (Hutchinson 1989)."""
     if isinstance(A, MatrixOperator):
         matrix: Any = A.matrix
         return complex(matrix.trace())

@@ -7,14 +7,13 @@
     update       x += alpha·p + omega·s;  r = s - omega·t;         rho = <r̂, s> - omega·<r̂, t>          8
                  p = r + beta·(p - omega·v);  <r, r>               beta = alpha/omega · rho / rho_old
 
-An iteration moves 16 vectors, besides those of the two products. In the program, r̂ is `shadow`, and s is stored in `r`.
-With a preconditioner the products are v = A·M·p and t = A·M·s, and M·p and M·s take the places of p and s in the update
-of x.
+An iteration reads or writes 16 vectors, besides the two products. In the program, r̂ is `shadow`, and s is stored in
+`r`. With a preconditioner the products are v = A·M·p and t = A·M·s, and M·p and M·s take the places of p and s in the
+update of x.
 
 The new rho is computed from products with s and t, before r = s - omega·t is known: this saves a pass, because the
 direction p needs rho. If s is already small enough, omega = 0 makes the rest of the iteration finish the half step.
-Convergence is decided in `project`, the pass after `update`, so `update` does not have to wait for the sums of all
-blocks.
+Convergence is tested in `project`, the pass after `update`, so that `update` does not wait for the sums of all blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, ConvergenceMonitor, SolveResult
 
-_RHO, _OMEGA = 4, 5  # stop codes: the scalar that became zero
+_RHO, _OMEGA = 4, 5  # stop codes, named after the scalar that became zero
 
 PROGRAM = Program(
     "bicgstab",

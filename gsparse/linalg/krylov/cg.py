@@ -5,9 +5,9 @@
     curvature    q = A·p;  <p, q>                       alpha = rho / <p, q>                 2
     update       r -= alpha·q;  <r, r>                  rho = <r, r>                         3
 
-An iteration moves ten vectors, besides those of the product. Many kernels compute <p, q> together with the product;
-then `curvature` is no pass of its own, and eight vectors are left. With a preconditioner, z = M·r takes the place of r
-in the direction, rho is <r, z>, and the pass `weigh`, which computes it, reads two more vectors.
+An iteration reads or writes ten vectors, besides the product. Many kernels compute <p, q> together with the product;
+then there is no pass `curvature`, and eight vectors remain. With a preconditioner, z = M·r takes the place of r in the
+direction, rho is <r, z>, and the pass `weigh`, which computes it, reads two more vectors.
 
 The update of x is postponed to the direction pass of the next iteration, because that pass reads p anyway. Convergence
 is decided in the direction pass too. All of its blocks must finish the postponed update, so the decision is stored in
@@ -133,9 +133,9 @@ def cg(
         b together (`gsparse.linalg.krylov.refinement`). The callback is then called after each correction, and after
         each iteration in that dtype, if corrections no longer help.
     single_reduction : bool, optional
-        Add up all inner products of an iteration at once, over the rows and over the ranks. With a distributed matrix,
+        Compute all inner products of an iteration in one sum over rows and ranks. With a distributed matrix,
         the ranks then wait for each other once per iteration instead of twice, or three times with a preconditioner.
-        On one device there is nothing to gain. The notes below say what rounding does.
+        On one device it saves nothing. See the notes on rounding errors.
     full_output : bool, optional
         Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
@@ -160,10 +160,10 @@ def cg(
 
     Notes
     -----
-    With ``single_reduction=True``, the method is that of Chronopoulos and Gear [2]_. In exact arithmetic it computes
-    the same x in each iteration. <p, A·p> and A·p follow from recurrences [3]_, which move up to three vectors more per
+    ``single_reduction=True`` selects the method of Chronopoulos and Gear [2]_, which computes the same x in exact
+    arithmetic. <p, A·p> and A·p follow from recurrences [3]_, which move up to three vectors more per
     iteration and which are more sensitive to rounding errors. The difference between the residual that the method
-    tracks and b - A·x can become larger than without the option [4]_. Where it does, b - A·x replaces the tracked
+    tracks and b - A·x can become larger than without the option [4]_. If so, b - A·x replaces the tracked
     residual, as in [5]_: it is computed when the tracked residual has reached the tolerance, which takes one more
     product. If it is more than ten times the tolerance, the method begins anew from x, and continues to do so as long
     as this divides the norm of b - A·x by ten.
@@ -214,7 +214,7 @@ def _solve(
     maxiter: IterationLimit | None,
     monitor: ConvergenceMonitor,
 ) -> SolveResult:
-    """Run one of the two forms of the method, and return its result."""
+    """Run `run`, which is one of the two forms of the method, and return its result."""
     loop = run(system, rtol, atol, 10 * system.A.whole_shape[0] if maxiter is None else maxiter, monitor)
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
@@ -226,7 +226,7 @@ def _solve(
 
 
 def _ended_in_rounding_errors(loop: SolveLoop) -> bool:
-    """Return whether all right-hand sides that failed had a residual that was rounding error of the first one."""
+    """Return whether every failed right-hand side reached a residual of at most eps times its first residual."""
     has_failed = np.isin(loop.last.stop, (BREAKDOWN, MAXITER))
     residuals = loop.residuals.reshape(-1, loop.system.columns)[:, has_failed]
     bounds = np.finfo(loop.system.dtype).eps * residuals[0]

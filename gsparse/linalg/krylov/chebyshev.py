@@ -9,8 +9,8 @@ It needs no inner products: the only sum is the norm of the residual, which deci
                d = d_factor·d + r_factor·r                        r_factor = 2·tau
 
 With a preconditioner, z = M·r takes the place of r in d, and the pass is split in two: `residual` moves 6 vectors and
-`direct` 3. In the first iteration the factor 2 is 1 (`factor`), as in Chebyshev's T₁ = t and Tₖ₊₁ = 2t·Tₖ - Tₖ₋₁.
-`advance` has no vectors. It is separate because a pass cannot change scalars that it uses.
+`direct` 3. In the first iteration, `factor` is 1 in place of the 2 in these formulas, as in Chebyshev's T₁ = t and Tₖ₊₁
+= 2t·Tₖ - Tₖ₋₁. `advance` reads no vectors. It is a separate pass because a pass cannot change scalars that it uses.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ PROGRAM = Program(
     ),
 )
 
-# Steps of conjugate gradients for the estimate.
+# Number of steps of conjugate gradients for the estimate of the eigenvalues.
 _ESTIMATE_STEPS = 50
-# Factors for the estimated smallest and largest eigenvalue. The largest is known to a few percent after these steps.
-# The smallest converges much later, and a lower bound that is too low costs less than one that is too high.
+# The bounds are these factors times the estimated smallest and largest eigenvalue. The estimate of the largest is
+# accurate to a few percent. The estimate of the smallest converges much later, and a bound that is too low costs less
+# than one that is too high.
 _MARGINS = 0.3, 1.05
-# Factors if the residual vanished before: the estimates then are eigenvalues.
+# The factors if the residual vanished within these steps: then the estimates are eigenvalues.
 _EXACT_MARGINS = 0.99, 1.01
 
 
@@ -200,20 +201,20 @@ def _solve(
 
 
 def _exponent(system: LinearSystem) -> int:
-    """Return the exponent of the power of two by which the eigenvalues of A, or of M·A, are scaled."""
+    """Return the exponent of the power of two by which the eigenvalues of A, or of M·A with an M, are scaled."""
     return system.units.M - system.units.A
 
 
 def _estimate(system: LinearSystem) -> tuple[float, float]:
-    """Estimate the smallest and the largest eigenvalue of M·A in the units of the solve. Synchronizes.
+    """Return bounds for the smallest and the largest eigenvalue of the scaled M·A. Synchronizes.
 
     The scalars of conjugate gradients are the elements of Lanczos's tridiagonal matrix, whose eigenvalues approximate
     the outermost eigenvalues of M·A.
     """
     xp, columns = system.device.xp, system.columns
-    # The right-hand side must not consist of a few eigenvectors only. A chirp contains all frequencies.
+    # The right-hand side must contain all eigenvectors. A chirp contains all frequencies.
     chirp = xp.sin(xp.arange(1, system.x.size + 1, dtype=np.float64) ** 2).astype(system.dtype)
-    # The residuals of this solve are no norms in the units of the caller.
+    # Report the residuals of this solve without converting them to the user's units.
     system = replace(system, b=chirp, x=xp.zeros_like(chirp), has_guess=False, units=ONES, b_norms=None)
     scalars: list[list[tuple[float, float]]] = [[] for _ in range(columns)]
 
@@ -235,7 +236,7 @@ def _estimate(system: LinearSystem) -> tuple[float, float]:
 
 
 def _ritz_values(scalars: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
-    """Return the eigenvalues of Lanczos's tridiagonal matrix, from 1/alpha and the next beta of each iteration."""
+    """Return the eigenvalues of the tridiagonal Lanczos matrix. A row of `scalars` holds 1/alpha and the next beta."""
     inverse_alpha, beta = scalars[:, 0], scalars[:-1, 1]
     diagonal, off_diagonal = inverse_alpha.copy(), np.sqrt(beta) * inverse_alpha[:-1]
     diagonal[1:] += beta * inverse_alpha[:-1]

@@ -13,7 +13,7 @@ and at the end of a cycle of m iterations:
     finish           w = b - A·x;  <w, w>                                                  3
     measure          <w, w> of the preconditioned residual, with a preconditioner          1
 
-With `flexible`, u = A·z for z = M·w, the vectors z are kept too, and x += Z·y.
+With `flexible`, u = A·z for z = M·w; the vectors z are stored too, and x += Z·y.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, ConvergenceM
 from gsparse.matrix.arrays import frames_to_the_caller
 
 # The passes before and after the iterations of a cycle; those of the iterations are in `gsparse.kernels.basis`. w is
-# the preconditioned residual, with which a cycle begins. `ptol_max_factor` is SciPy's: a cycle only knows the
-# preconditioned residual, so its tolerance is that residual times at most this factor. If a cycle reached its
-# tolerance, but the true residual is too large, the factor becomes smaller, otherwise larger.
+# the preconditioned residual, with which a cycle begins. `ptol_max_factor` has SciPy's name. A cycle only knows the
+# preconditioned residual, so its tolerance is that residual times at most this factor. The factor decreases if a cycle
+# reached its tolerance but the true residual is too large; otherwise it increases.
 PROGRAM = Program(
     "gmres",
     "x b w u q",
@@ -67,7 +67,7 @@ PROGRAM = Program(
                 stop = 2 if isnan(rr) else 1 if norm < tolerance or rr == 0 else 3 if maxiter <= 0 else 0
             """,
         ),
-        # Later residuals have been recorded already, as the estimates of the cycle.
+        # Records only the first residual: the cycle has recorded estimates of the later ones.
         Step(
             "measure",
             sums="ww = abs2(w)",
@@ -149,7 +149,7 @@ def gmres(
     callback : callable, optional
         Called with the argument that `callback_type` selects. The host then waits for every cycle.
     callback_type : {"legacy", "pr_norm", "x"}, optional
-        What `callback` is called with; without one, this has no effect. "x": the solution, after each cycle. "pr_norm":
+        The argument of `callback`. "x": the solution, after each cycle. "pr_norm":
         the norm of the preconditioned residual divided by norm(b), for each iteration, at the end of its cycle.
         "legacy" (default, with a DeprecationWarning as in SciPy): as "pr_norm", but `maxiter` counts iterations.
     full_output : bool, optional
@@ -162,7 +162,7 @@ def gmres(
         more cycle.
     flexible : bool, optional
         Allow M to differ from iteration to iteration, for example because it is a solver. The preconditioned vectors
-        are kept too, and a cycle minimizes the residual itself.
+        are stored too, and a cycle minimizes the true residual.
 
     Returns
     -------
@@ -269,7 +269,7 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
 
 
 def _parse_basis_dtype(dtype: np.dtype[Any], basis_dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Return the dtype in which the basis of vectors of `dtype` is stored, which is complex if `dtype` is."""
+    """Return the dtype in which the basis is stored. It is complex if `dtype`, that of the vectors, is complex."""
     if basis_dtype is None:
         return dtype
     requested = parse_dtype(basis_dtype, "basis_dtype")
@@ -285,7 +285,7 @@ def _make_monitor(
 ) -> ConvergenceMonitor:
     if callback is None or callback_type == "x":
         return ConvergenceMonitor(callback, progress=progress, bounded=bounded)
-    num_reported = 1  # the callback does not get the residual of the initial guess
+    num_reported = 1  # counts the initial residual, which the callback does not get
 
     def new_norms(loop: SolveLoop, snapshot: Snapshot) -> Array:
         nonlocal num_reported
@@ -362,7 +362,7 @@ def _solve(
 
 
 def _skip_after_cycle(loop: SolveLoop, call: Call) -> Call:
-    """Return a call that skips a product after the end of the cycle, if the host can tell without waiting."""
+    """Return `call` made conditional: skip it after the end of the cycle, if the host can tell without waiting."""
 
     def guarded() -> None:
         if loop.is_queued or _is_cycle_running(loop.state.read()):
@@ -372,7 +372,7 @@ def _skip_after_cycle(loop: SolveLoop, call: Call) -> Call:
 
 
 def _unless_queued(loop: SolveLoop, call: Call) -> Call:
-    """Return a call that is skipped if the host runs ahead of the device."""
+    """Return `call` made conditional: skip it if the host only queues work, without reading results."""
 
     def guarded() -> None:
         if not loop.is_queued:

@@ -35,13 +35,14 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.reductions import sums_along
 from gsparse.sparse.reductions import sums_of_squares
 
-# How many times the precision of its dtype x may be off after it was rounded to the units of the caller.
+# x overflows or underflows if rounding it to its dtype in the user's units changes it by more than this factor times
+# eps.
 _ROUNDING = 16
 
 
 @dataclass(eq=False)
 class LinearSystem:
-    """The operators and vectors of one solve, in units in which no norm over- or underflows.
+    """The operators and vectors of one solve, scaled so that no norm over- or underflows.
 
     Attributes
     ----------
@@ -54,21 +55,21 @@ class LinearSystem:
     b : array, shape (columns * M,)
         On the device, one column after the other, for a matrix of M rows and N columns.
     x : array, shape (columns * N,)
-        Likewise. It begins as the initial guess, and the solve overwrites it.
+        Likewise. It holds the initial guess, which the solve overwrites with the solution.
     columns : int
         Number of right-hand sides.
     has_guess : bool
-        Whether `x` may begin with a value other than zero.
+        Whether the initial guess may be nonzero.
     units : Units
-        What A, M, b and x are scaled by. All results are returned in the units of the caller.
+        The powers of two by which A, M, b and x are scaled. Results are scaled back for the caller.
     shift : float
-        Is subtracted from the diagonal of A, in the units of the solve.
+        Number that is subtracted from the diagonal of A, scaled like A.
     guess : array, optional
         The initial guess, if the caller has passed an array.
     b_norms : ndarray, shape (columns,), optional
-        The norms of b, if they are known.
+        The norms of the columns of b; None if not computed yet.
     b_input : DenseInput
-        b as the caller passed it: the solution is returned as the same kind of array.
+        b as the caller passed it. The solution is returned in its array library.
     shape : tuple of int
         Shape of the solution that is returned to the caller.
     """
@@ -95,7 +96,7 @@ class LinearSystem:
             yield
 
     def tolerances(self, rtol: float, atol: float) -> npt.NDArray[np.float64]:
-        """Return the residual norm that each right-hand side has to reach. Synchronizes.
+        """Return the largest residual norm that each right-hand side may have. Synchronizes.
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
@@ -111,7 +112,7 @@ class LinearSystem:
         return tolerances
 
     def residual(self) -> Array:
-        """Return b - (A - shift·I)·x for the present x."""
+        """Return b - (A - shift·I)·x for the current x."""
         product = self.device.xp.zeros(self.b.size, self.dtype)
         self.A.bind(self.device, self.dtype, self.columns)(self.x, product)
         with np.errstate(all="ignore"):
@@ -119,11 +120,11 @@ class LinearSystem:
             return residual + self.shift * self.x if self.shift else residual
 
     def residual_norms(self) -> npt.NDArray[np.float64]:
-        """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
+        """Return norm(b - (A - shift·I)·x) of each column for the current x, computed with a product. Synchronizes."""
         return self.norms(self.residual())
 
     def estimated_norms_of_A(self) -> npt.NDArray[np.float64]:
-        """Return norm((A - shift·I)·v) / norm(v) for a v that looks random, once for each column. Synchronizes."""
+        """Return norm((A - shift·I)·v) / norm(v) for a pseudorandom v, repeated for each column. Synchronizes."""
         size, dtype = self.A.shape[1], self.dtype
         vectors = self.device.empty((2, size), dtype)
         vectors[0] = hashed_vector(self.device, size, dtype, first_row=self.A.first_index)
@@ -133,26 +134,26 @@ class LinearSystem:
         return np.full(self.columns, of_product / of_v)
 
     def is_least_squares(self, limits: npt.NDArray[np.float64], *, adjoint: bool) -> npt.NDArray[np.bool_]:
-        """Return whether norm(A.H @ r) <= limit * norm(r) for the residual r of each column. Synchronizes.
+        """Return, for each column with residual r, whether norm(A.H @ r) <= limit * norm(r). Synchronizes.
 
         `adjoint` says whether A and A.H are different operators.
         """
         residual = self.residual()
         with np.errstate(all="ignore"):
-            # Residuals of magnitude 1, whose product does not underflow.
+            # Scale the residuals to magnitude 1, so that the product does not underflow.
             residual = scaled_columns(self.device, residual, -np.frexp(self._sizes(residual))[1].astype(np.int64))
             product = self.device.xp.zeros(self.x.size, self.dtype)
             self.A.bind(self.device, self.dtype, self.columns, adjoint=adjoint)(residual, product)
             if self.shift:
                 product -= self.shift * residual
-            # Squares of the product may underflow, so that its norm is zero. Its largest element is not.
+            # The squares of the product may underflow, which makes its norm zero. Its largest element is a lower bound.
             sizes = np.maximum(self.norms(product), self._sizes(product))
             return np.asarray(sizes <= limits * self.norms(residual))
 
     def _sizes(self, flat: Array) -> npt.NDArray[np.float64]:
-        """Return the magnitude of the largest element of each column; up to their number too large for ranks."""
+        """Return an upper bound of each column's largest magnitude, exact without ranks. Synchronizes."""
         with np.errstate(all="ignore"):
-            # Roots, because ranks add them up.
+            # The ranks sum the square roots, which cannot overflow.
             roots = [largest_magnitude(self.device, column) ** 0.5 for column in flat.reshape(self.columns, -1)]
             return self.sum_over_ranks(np.array(roots)) ** 2
 
@@ -161,7 +162,7 @@ class LinearSystem:
         return self.norms(self.b) if self.b_norms is None else self.b_norms
 
     def scales(self) -> npt.NDArray[np.float64]:
-        """Return what residuals are relative to: norm(b) of each column, or 1 where b is zero."""
+        """Return the numbers that residuals are divided by: norm(b) of each column, or 1 where b is zero."""
         norms = self.norms_of_b()
         return np.where(norms == 0, 1.0, norms)
 
@@ -170,7 +171,7 @@ class LinearSystem:
         return np.sqrt(self.sum_over_ranks(sums_of_squares(self.device, flat.reshape(self.columns, -1))))
 
     def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add host values up over all ranks that share the vectors. Synchronizes."""
+        """Return the sum of host values over all ranks that share the vectors. Synchronizes."""
         return add_over_ranks(self.device, self.A.ranks, values)
 
     def nonfinite_inputs(self) -> list[str]:
@@ -183,10 +184,11 @@ class LinearSystem:
         return [name for name, count in zip(inputs, counts, strict=True) if count]
 
     def advice_on_zeros(self) -> str:
-        """Return advice that names the first row or column of zeros because of which no x solves A·x = b. Synchronizes.
+        """Return advice that names the first zero row or column that makes A singular. Synchronizes.
 
-        A row is zero if its product with a vector that looks random is. There, b is not zero. A column of zeros counts
-        if its row has other values. The advice is empty if there is none, with a shift, and for ranks.
+        A row counts as zero if its product with a pseudorandom vector is zero; only rows where b is not zero are named.
+        A zero column is named if the row of the same number is not zero. Return "" if there is none, with a shift, and
+        for ranks.
         """
         if self.A.ranks is not None or self.shift:
             return ""
@@ -209,7 +211,7 @@ class LinearSystem:
         return f"{fault}. Remove the row and the column of this number, or use lsqr for least squares."
 
     def _has_nonfinite(self, values: Any) -> bool:
-        """Return whether an array of the host or of the device, or None, contains NaN or infinity. Synchronizes."""
+        """Return whether a host or device array contains NaN or infinity; False for None. Synchronizes."""
         if values is None or values.dtype.kind not in "fc":
             return False
         if device_of(values) is None:
@@ -217,9 +219,9 @@ class LinearSystem:
         return kernels_of(self.device).reductions.first_where(self.device, values.reshape(-1), "not finite") is not None
 
     def norms_of_caller(self, norms: npt.NDArray[np.float64], exponent: int = 0) -> npt.NDArray[np.float64]:
-        """Return norms of residuals, in the last axis of each column, in the units of the caller.
+        """Return norms of residuals in the user's units, times 2 to the power of `exponent`.
 
-        They are also multiplied by 2 to the power of `exponent`.
+        The last axis of `norms` belongs to the columns of b.
         """
         if self.units is ONES:
             return norms
@@ -227,13 +229,13 @@ class LinearSystem:
             return np.asarray(np.ldexp(norms, self.units.b + exponent))
 
     def in_units_of_caller(self, x: Array) -> Array:
-        """Return flat columns of a solution, in the units of the caller."""
+        """Return a solution, with its columns stored one after the other, in the user's units."""
         return x if self.units is ONES else scaled_columns(self.device, x, self.units.x)
 
     def columns_out_of_range(self) -> npt.NDArray[np.bool_]:
-        """Round x to what its dtype holds in the units of the caller, and return which columns overflow or underflow.
+        """Round x to its dtype in the user's units, and return which columns overflow or underflow.
 
-        Synchronizes, unless these are the units of the solve.
+        Synchronizes if the system is scaled.
         """
         if self.units is ONES:
             return np.zeros(self.columns, np.bool_)
@@ -244,9 +246,10 @@ class LinearSystem:
         return ~(differences <= _ROUNDING * float(np.finfo(self.dtype).eps) * sizes)
 
     def deliver(self, x: Array, exponents: npt.NDArray[np.int64] | None = None) -> Array:
-        """Return flat columns as the caller gets them: the kind of array that b was, one of them as a vector.
+        """Return columns, stored one after the other, as an array of the kind that the caller passed as b.
 
-        They are multiplied by 2 to the power of their `exponents`, by default those of the solution.
+        They are first multiplied by 2 to the power of `exponents`, by default those of the solution. One column is
+        returned as a vector.
         """
         if self.units is not ONES:
             x = scaled_columns(self.device, x, self.units.x if exponents is None else exponents)
@@ -258,7 +261,7 @@ class LinearSystem:
 
 
 def parse_right_hand_side(b: Any) -> DenseInput:
-    """Parse the right-hand side that a caller passed to a solver, and refuse sparse ones with a TypeError."""
+    """Parse the right-hand side that a caller passed to a solver; raise a TypeError for a sparse one."""
     if hasattr(b, "tocsr"):
         raise TypeError("b is a sparse matrix, but solvers take dense right-hand sides: pass b.toarray()")
     return parse_dense(b)
@@ -275,7 +278,7 @@ def make_linear_system(
     inner_dtype: Any = None,
     terms: Sequence[float] = (),
 ) -> LinearSystem:
-    """Check the arguments of a solver, and bring them to one device, one dtype and units for the solve. Synchronizes.
+    """Check the arguments of a solver, and bring them to one device and one dtype. Synchronizes.
 
     Parameters
     ----------
@@ -288,7 +291,7 @@ def make_linear_system(
     inner_dtype : dtype, optional
         A narrower dtype in which corrections are computed.
     terms : sequence of float
-        Numbers that are added to A or compared with it, such as a shift.
+        Numbers of A's scale, such as a shift; the scaling allows for them.
 
     Raises
     ------
@@ -350,13 +353,13 @@ def _make_system(
             f"({rows},) or ({rows}, k)"
         )
     columns = 1 if b.ndim == 1 else int(b.shape[1])
-    if dtype is None:  # As in SciPy, integers and booleans count as double precision, each for itself.
+    if dtype is None:  # as in SciPy, integers and booleans of either operand count as double precision
         dtype = np.dtype(np.result_type(solve_dtype(operator), solve_dtype(b)))
     if isinstance(x0, DenseInput) and x0.dtype.kind == "c" and dtype.kind != "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))  # a real solve would drop the guess's imaginary part
     flat = b.flat(device, dtype, columns)
     if device.is_host and np.may_share_memory(flat, b.array):
-        flat = flat.copy()  # If the caller's array is read-only, numba would compile every kernel again for it.
+        flat = flat.copy()  # numba would compile every kernel again for an array that is read-only
     x, guess = device.xp.zeros(columns * size, dtype), None
     if isinstance(x0, str):
         if x0 != "Mb":
@@ -377,7 +380,7 @@ def _make_system(
 
 
 def parse_dtype(value: Any, name: str) -> np.dtype[Any]:
-    """Return the dtype that the argument `name` asks for."""
+    """Return the dtype that a user passed as the argument `name`."""
     try:
         dtype: np.dtype[Any] = np.dtype(value)
     except TypeError as error:

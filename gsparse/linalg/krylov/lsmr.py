@@ -6,9 +6,9 @@
               hbar = h - thetabar·rho/(rhoold·rhobar)·hbar;
               v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <x, x>, <x, hbar>, <hbar, hbar>
 
-A has M rows and N columns. `gsparse.linalg.krylov.lsqr` explains u and v. The scalars have the names of
-SciPy's `lsmr`. The update of x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right`
-of the next iteration, or at last by `finish`; norm(x) is computed from the products with hbar as if it had been
+A has M rows and N columns. `gsparse.linalg.krylov.lsqr` explains u and v. The scalars have the names of SciPy's `lsmr`.
+The update of x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right` of the next
+iteration, or by `finish` after the last one. norm(x) is computed from the products with hbar as if the update had been
 applied.
 """
 

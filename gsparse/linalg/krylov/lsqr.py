@@ -1,4 +1,4 @@
-"""LSQR (Paige and Saunders 1982), and what LSMR shares with it: bidiagonalization, stopping tests and statistics.
+"""LSQR (Paige and Saunders 1982), and its parts that LSMR uses: bidiagonalization, stopping tests and statistics.
 
 The vectors u and v of Golub and Kahan are not normalized, which saves passes: the program's u is beta·u of the paper,
 and its v is alpha·v. The bidiagonalization then is, with the new scalars on the left of each line:
@@ -35,7 +35,7 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, ConvergenceMonitor, SolveResult
 
-# SciPy's `istop` plus this is our stop code, except for the common codes.
+# The stop code is SciPy's `istop` plus this number, except for the codes that all methods share.
 _ISTOP = 10
 _REASONS = {
     CONVERGED: "passed the test norm(r) <= btol·norm(b) + atol·norm(A)·norm(x)",
@@ -50,11 +50,11 @@ _ADVICE = dict.fromkeys((13, 16), "Scale the columns of A, regularize (damp), or
 _ADVICE[MAXITER] = "Allow more iterations (maxiter; iter_lim of lsqr), scale the columns of A, or regularize (damp)."
 _INFOS = {**BREAKDOWN_INFO, **dict.fromkeys((10, 12, 14, 15), 0)}
 
-# Parts of the two programs: the first steps, and the scalars after each pass.
+# Parts of the programs of LSQR and LSMR: the first steps, and the scalars after each pass.
 START = Step(
     "start", each="u = b - q", sums="bb = abs2(u)", after="beta = sqrt(bb); inverse_beta = 1 / beta if bb > 0 else 0"
 )
-# `SolveLoop` reads a second value of each iteration half a ring buffer after the first one.
+# `SolveLoop` reads norm(A.H @ r) of an iteration half a ring buffer after norm(r).
 RECORD = """
     record(rnorm)
     iteration += half_buffer
@@ -124,7 +124,7 @@ def bidiagonalize(
 
 def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
-    # With damping, x is no least-squares solution of the system itself.
+    # With damping, x is no least-squares solution of A·x = b, so those stop codes are not checked.
     claims = (CONVERGED, 14) if (loop.last["damp"].real > 0).any() else (CONVERGED, 10, 12, 14, 15)
     refute_by_backward_errors(loop, btol, atol, loop.last["anorm"].real, claims, adjoint=True)
     result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
@@ -132,9 +132,9 @@ def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
 
 
 def statistics(loop: SolveLoop, norms: Mapping[str, npt.NDArray[np.float64]]) -> tuple[Any, ...]:
-    """Return istop, iterations and the norms as SciPy does; each is an array if b has several columns.
+    """Return istop, iterations and the norms in the user's units, as SciPy does. Call this function after `result_of`.
 
-    The function must be called after `result_of`. It returns the norms in the units of the caller.
+    Each is a number, or an array if b has several columns.
     """
     stop, units = loop.stop, loop.system.units
     istop = np.select([stop > _ISTOP - 1, stop == CONVERGED], [stop - _ISTOP, 1], 7)
@@ -272,8 +272,8 @@ def lsqr(
     istop : int
         Why the solve stopped. 0: x0 is the solution. 1: ``A @ x = b`` is solved. 2: x is a least-squares solution.
         3: conlim was exceeded. 4, 5, 6: as 1, 2, 3, but to the accuracy of the arithmetic. 7: iter_lim was reached, a
-        value is not a number, or a product shows that rounding errors keep x from what the test says. This value and
-        those below are arrays if b has several columns.
+        value is not a number, or the true residual is larger than the test says, because of rounding errors. This value
+        and those below are arrays if b has several columns.
     itn : int
         Number of iterations.
     r1norm, r2norm : float

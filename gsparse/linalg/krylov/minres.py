@@ -12,7 +12,7 @@ A - shift·I:
 
 An iteration moves 14 vectors, besides those of the product q = A·y between the two passes. With a preconditioner,
 `orthogonalize` also copies y to v (7 vectors), `weigh` computes <r2, M·r2> (2), and `update` moves 10: 19 in all. The
-update of x waits for the norm of the next Lanczos vector, which gamma depends on, so it shares a pass with alpha of the
+update of x needs the norm of the next Lanczos vector, on which gamma depends. So it shares a pass with the alpha of the
 next row.
 
 The previous rotation (cs, sn) acts on (dbar, alpha, beta), and a new rotation turns (gbar, beta) into (gamma, 0). The
@@ -40,12 +40,12 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, ConvergenceMonitor, SolveResult
 
-# Stop codes in addition to the common ones. All except the last one mean success.
+# Stop codes in addition to the common ones. All except _INDEFINITE mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 
-# The new beta, the new rotation, and what the rotation changes. The first beta is the norm of the first residual, which
-# says nothing about A. SciPy compares it with the next beta, counts it in tnorm2, and compares gamma with eps, so it
-# stops too early where norm(b) is much larger than norm(A), or norm(A) is small.
+# The new beta, the new rotation, and the scalars that it changes. The first beta is the norm of the first residual,
+# which contains no information on A. SciPy compares it with the next beta, includes it in tnorm2, and compares gamma
+# with eps. So SciPy stops too early if norm(b) is much larger than norm(A), or if norm(A) is small.
 _ROTATE = """
     beta_old = beta
     beta = sqrt(bb)
@@ -221,10 +221,10 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if x passed the test, also as a least-squares solution, or if it cannot become more accurate, because of
-        rounding errors or because A is nearly singular (`reason` tells); the number of iterations if neither is so;
-        negative if the solve broke down. The test is confirmed with one more product: `info` is not 0 if norm(r) is
-        larger than norm(b), or ten times larger than the test says, or larger than that if A or M is not Hermitian.
+        0 if x passed the test, also as a least-squares solution, or cannot become more accurate because of rounding
+        errors or a nearly singular A (see `reason`). Otherwise the number of iterations, or a negative number if the
+        solve broke down. The test is confirmed with one more product: `info` is not 0 if norm(r) is larger than
+        norm(b), or ten times larger than the test says, or larger than that if A or M is not Hermitian.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: Conv
     maxiter = 5 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"y": 0, "v": 0} if system.M is None else {}
     norm = "residual" if system.M is None else "preconditioned residual sqrt(<r, M r>)"
-    exponent = -system.units.M // 2  # that of M is even
+    exponent = -system.units.M // 2  # the exponent of M is even
     loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor, norm=norm, norm_exponent=exponent)
     info = np.finfo(system.dtype)
     # `tolerances` is infinite where b = 0. There, x = 0 is the solution.
@@ -297,10 +297,10 @@ def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: Conv
         names = not_hermitian(system)
         cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
         raise ValueError(f"{cause}: use gmres or bicgstab")
-    # With a preconditioner, the recurrence estimates the norm of another matrix.
+    # With a preconditioner, the recurrence estimates the norm of the preconditioned matrix, not of A.
     norms_of_A = loop.last["anorm"].real if system.M is None else system.estimated_norms_of_A()
     exceeds = refute_by_backward_errors(loop, rtol, rtol, norms_of_A, _REASONS, adjoint=False)
-    # Only for a Hermitian A are the scalars of the recurrence what their names say, and A @ r is A.H @ r.
+    # The scalars are those of the recurrence, and A @ r is A.H @ r, only if A is Hermitian.
     if (exceeds & ~loop.is_refuted).any() and not_hermitian(system):
         loop.is_refuted |= exceeds
     advice = {MAXITER: hermitian_maxiter_advice(system), REFUTED: _REFUTED_ADVICE}

@@ -1,12 +1,12 @@
 """Iterations of a small system as one kernel, instead of a CUDA graph of several kernels each.
 
 Between two kernels of a graph a GPU is idle for 1 to 2 µs, and each kernel reads its vectors from memory and writes
-them back. On 8000 rows an iteration of conjugate gradients takes 9 µs that way on an H200, most of them idle. If the
-matrix fits into the shared memory of all multiprocessors, one kernel runs whole iterations, and keeps the matrix and
-the vectors where they are used (`gsparse.kernels.gpu.iteration_source`).
+them back. With 8000 rows, an iteration of conjugate gradients in a graph takes 9 µs on an H200, and the GPU is idle
+most of the time. If the matrix fits into the shared memory of all multiprocessors, one kernel runs whole iterations,
+and keeps the matrix and the vectors in shared memory and registers (`gsparse.kernels.gpu.iteration_source`).
 
-A method describes its iteration once, as a list of calls. Each call says what it stands for, so that the kernel can be
-written from the same list. If one of them cannot be a part of the kernel, such as a preconditioner with triangular
+A method describes its iteration once, as a list of calls. Each call knows the operations that it performs, from which
+the kernel's source is written. If one of them cannot be a part of the kernel, such as a preconditioner with triangular
 solves, the calls are recorded in a CUDA graph, or made one after the other.
 """
 
@@ -24,7 +24,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.profiling import recording
 
-# The name of the vector that stands for a diagonal preconditioner in the kernel.
+# The name, in the kernel, of the vector that holds a diagonal preconditioner.
 _SCALING = "scaling"
 
 
@@ -36,9 +36,9 @@ class IterationPart:
     ----------
     call : callable
     operations : tuple of Step and Multiplication
-        What the call computes. Empty if it only completes what an earlier call has begun.
+        The operations that the call performs. Empty if it only completes an earlier call.
     operator : Operator, optional
-        What the products multiply by.
+        The operator of the multiplications.
     """
 
     call: Call
@@ -59,9 +59,9 @@ def bind_one_kernel(
     system : LinearSystem
         The system that is solved.
     body : sequence of Call
-        The calls of one iteration. If one of them is not an `IterationPart`, the result is None.
+        The calls of one iteration.
     vectors : mapping
-        The vectors by their names in the program.
+        From the name of each vector in the program to its array.
     state : StepState
         The scalars, with the program and the capacity of the ring buffer of residuals.
 
@@ -91,8 +91,8 @@ def bind_one_kernel(
         return None
     if scaling is not None:
         vectors = {**vectors, _SCALING: scaling.astype(system.dtype, copy=False)}
-    # A launch may record as many residuals as the ring buffer of `state` has room for. Each iteration (`turn` in the
-    # kernel) records one.
+    # A launch may record as many residuals as the ring buffer of `state` holds. Each iteration (`turn` in the kernel)
+    # records one residual.
     turns, width = state.capacity, prepared.stats.max_length
     bind = kernels_of(system.device).steps.bind_iterations
     launch = bind(system.device, program, operations, prepared.csr, width, vectors, state, turns)
@@ -109,9 +109,9 @@ def bind_one_kernel(
 def _operations(
     program: Program, parts: Sequence[IterationPart]
 ) -> tuple[Program, tuple[Step | Multiplication, ...], Array | None]:
-    """Return the program and the operations of an iteration, in which products with a diagonal have become steps.
+    """Return the program, the operations of an iteration, and the diagonal of a diagonal preconditioner or None.
 
-    The third result is the diagonal, if there is one.
+    Each product with the diagonal has been replaced by a step.
     """
     operations = [operation for part in parts for operation in part.operations]
     scaled = [part for part in parts if part.operator is not None and part.operator.scaling is not None]

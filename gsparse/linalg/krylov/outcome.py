@@ -1,6 +1,6 @@
 """The end of a solver's call: the true residual of its solution, and advice and a warning if it has not converged.
 
-A few products explain why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and b
+A few products tell why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and b
 has no solution.
 """
 
@@ -24,13 +24,13 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.sparse.reductions import sums_of_squares
 
-# A solution is accepted if b - A·x exceeds the tolerance by at most this factor, because the methods test a residual
-# that is found by a recurrence, whose rounding errors are others than those of b - A·x.
+# A solution is accepted if b - A·x exceeds the tolerance by at most this factor. The methods test a residual from a
+# recurrence, whose rounding errors differ from those of b - A·x.
 _SLACK = 10
 
 
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
-    """Return norms of b - (A - shift·I)·x divided by norm(b), or undivided where b is zero."""
+    """Return the norms of b - (A - shift·I)·x divided by norm(b), but undivided where b is zero."""
     with np.errstate(invalid="ignore"):  # b may hold inf
         relative = norms / system.scales()
     return float(relative[0]) if len(system.shape) == 1 else relative
@@ -39,17 +39,17 @@ def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | n
 def refute_by_residuals(
     loop: SolveLoop, tolerances: npt.NDArray[np.float64], claims: Collection[int] = (CONVERGED,)
 ) -> npt.NDArray[np.float64]:
-    """Refute right-hand sides that have converged by the test of the method, but not by b - A·x. Synchronizes.
+    """Mark right-hand sides as refuted whose true residual b - A·x is too large. Synchronizes.
 
-    Methods compute their residual by a recurrence, which becomes as small as wanted, although b - A·x does not become
-    smaller than its rounding errors. The test takes a product. Where b is zero, the tolerance is infinite, and x = 0 is
-    the solution.
+    Methods compute their residual by a recurrence. It can become arbitrarily small, although b - A·x cannot become
+    smaller than its rounding errors. This test takes one product. Where b is zero, the tolerance is infinite, and x = 0
+    is the solution.
 
     Parameters
     ----------
     loop : SolveLoop
     tolerances : ndarray, shape (columns,)
-        The norms that the residuals have to reach.
+        The largest norms that the residuals may have.
     claims : collection of int
         The stop codes that say that x is a solution.
 
@@ -75,9 +75,9 @@ def refute_by_backward_errors(
     *,
     adjoint: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Refute solutions whose residuals exceed ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
+    """Refute solutions by the tolerance ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
 
-    A residual is refuted if it exceeds this sum by a factor of ten. The second term is limited so that ten times the
+    A solution is refuted if its residual exceeds ten times this sum. The second term is limited so that ten times the
     term is at most norm(b), the residual of x = 0: a larger residual is never accepted. In a least-squares solution,
     for which the stop code is not `CONVERGED`, the residual r may be larger if norm(A.H @ r) is at most ten times
     ``rtol_of_A * norm(A) * norm(r)``. This test takes two more products.
@@ -86,9 +86,9 @@ def refute_by_backward_errors(
     ----------
     loop : SolveLoop
     rtol_of_b, rtol_of_A : float
-        The tolerances of the method. Nothing can be more accurate than the machine precision.
+        The tolerances of the method, which are raised to at least the machine precision.
     norms_of_A : ndarray, shape (columns,)
-        Estimates of the norm of A. Those whose squares over- or underflow count as zero.
+        Estimates of the norm of A. An estimate counts as zero if its square over- or underflows.
     claims : collection of int
         The stop codes that say that x is a solution, also in the sense of least squares.
     adjoint : bool
@@ -97,7 +97,7 @@ def refute_by_backward_errors(
     Returns
     -------
     ndarray of bool, shape (columns,)
-        Whether the residual exceeds its tolerance. If it exceeds ten times that, the solution is refuted as well.
+        Whether the residual exceeds its tolerance (once, not ten times).
     """
     system, epsilon = loop.system, float(np.finfo(loop.system.dtype).eps)
     is_normal = (norms_of_A > SMALLEST_SQUARES**0.5) & (norms_of_A < SMALLEST_SQUARES**-0.5)
@@ -119,8 +119,8 @@ def returned(result: SolveResult, system: LinearSystem, full_output: bool, show:
 
     The full output has the true residual, which takes a product if it is not known yet. All ranks that share the
     vectors must call this function. Without the full output, the caller gets a tuple as from SciPy, and a
-    `ConvergenceWarning` if the solve has not converged. A rank does not warn: each rank would repeat the same warning
-    in a process of its own. The process that has started the ranks warns instead.
+    `ConvergenceWarning` if the solve has not converged. Ranks do not warn, because each would repeat the same warning;
+    the process that started the ranks warns instead.
     """
     if (full_output or show) and np.isnan(result.relative_residual).any():
         with system.solving():  # synchronizes
@@ -148,28 +148,28 @@ def warn_unless_converged(result: SolveResult) -> None:
 
 # Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
 _NUM_PROBES = 3
-# Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.
+# Test vectors are uniform between -1/2 and 1/2. This factor gives their elements a variance of 1.
 _SCALE = float(np.sqrt(12))
-# The rows of A count as adding up to zero if norm(A·ones) is at most this many times eps·norm(A·v), where v is random.
+# The rows of A count as summing to zero if norm(A·ones) is at most this factor times eps·norm(A·v), with v random.
 _NOISE = 100
 _NO_SOLUTION = "stopped: no x reaches the tolerance"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
-# The test takes three to five products with A, and three with M: at most a sixth of the time of a solve of this many
-# iterations.
+# The test takes three to five products with A, and three with M. That is at most a sixth of the time of a solve with
+# this many iterations.
 _MIN_ITERATIONS = 30
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output: bool) -> SolveResult:
-    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
+    """Return a failed result with advice that names the operators that are not Hermitian; for Hermitian methods.
 
-    A caller who did not ask for the full output may limit a solve to a few iterations on purpose, for instance to use
-    it as a smoother. Then the solve must have been long enough for the test to take little of its time.
+    Without full output, a short solve is not tested: a caller may limit the iterations on purpose, for instance in a
+    smoother, and the test would take much of the time.
 
-    A row or column of zeros is named in their place, because no other method would help.
-    For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
-    share the vectors. A result that needs no such advice is returned unchanged.
+    If A has a zero row or column, the advice names it instead, because no other method would help. Call this function
+    within `LinearSystem.solving`, and on all ranks that share the vectors. A result that needs no such advice is
+    returned unchanged. Synchronizes.
     """
     if not _is_worth_a_check(result, full_output) or system.nonfinite_inputs():
         return result
@@ -193,10 +193,10 @@ def _is_worth_a_check(result: SolveResult, full_output: bool) -> bool:
 def with_advice_for_cg(
     result: SolveResult, system: LinearSystem, full_output: bool, rtol: float, atol: float
 ) -> SolveResult:
-    """Return a failed result of conjugate gradients with advice by the properties of the operators. Synchronizes.
+    """Return a failed result of conjugate gradients with advice on the operators. Synchronizes.
 
-    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. The
-    conditions of `with_symmetry_advice` hold here too.
+    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. Call this
+    function within `LinearSystem.solving`, and on all ranks that share the vectors.
     """
     advised = with_symmetry_advice(result, system, full_output)
     if (
@@ -212,19 +212,19 @@ def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -
     """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
 
     This is so if the rows of a Hermitian A add up to zero and the mean of b is not zero, because the mean of A·x is
-    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. The answer is false for
-    ranks that share the vectors, because these products would come between exchanges that their iterations have queued.
+    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. It returns False if ranks
+    share the vectors, because the messages of these products would mix with those of queued iterations.
     """
     return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())
 
 
 def hermitian_maxiter_advice(system: LinearSystem) -> str:
-    """Return the advice at maxiter for a method that needs a Hermitian preconditioner."""
+    """Return the advice for a solve that reached maxiter, for a method whose preconditioner must be Hermitian."""
     return more_iterations("iterations (maxiter)", "jacobi(A), ic0(A), amg(A)", system.M is not None)
 
 
 def not_hermitian(system: LinearSystem) -> list[str]:
-    """Return the names of the operators of a system, "A" and "M", that clearly are not Hermitian. Synchronizes."""
+    """Return "A", "M", both or none: the names of the operators that clearly are not Hermitian. Synchronizes."""
     operators = {"A": system.A} if system.M is None else {"A": system.A, "M": system.M}
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
 
@@ -232,7 +232,7 @@ def not_hermitian(system: LinearSystem) -> list[str]:
 def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Return for each right-hand side whether its mean alone keeps the residual above the tolerance. Synchronizes.
 
-    That is the case where the rows of a Hermitian A add up to zero. A mean that may be a rounding error does not count.
+    This can only be so if the rows of a Hermitian A sum to zero. A mean that may be a rounding error does not count.
     """
     device, dtype, size = system.device, system.dtype, system.A.shape[0]
     xp, apply = device.xp, system.A.bind(device, dtype)
@@ -245,18 +245,18 @@ def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float
     total = system.sum_over_ranks(np.concatenate([squares, sums.real, sums.imag]))
     of_ones, of_probe = np.sqrt(total[:2])
     epsilon = float(np.finfo(dtype).eps)
-    # The norms of the components of b that are constant vectors, which no A·x has.
+    # The norm of the constant component of each b, which A·x does not have for any x.
     norms = np.hypot(*total[2:].reshape(2, -1)) / system.A.whole_shape[0] ** 0.5
     is_zero = 0 < of_probe < np.inf and of_ones <= _NOISE * epsilon * of_probe
     return np.asarray(is_zero & (norms > np.maximum(tolerances, epsilon**0.5 * system.norms_of_b())))
 
 
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:
-    """Compare <u, B·v> with the conjugate of <v, B·u> for vectors that look random, with elements of variance 1.
+    """Compare <u, B·v> with the conjugate of <v, B·u> for pseudorandom vectors of variance 1. Synchronizes.
 
     The difference is about as large as the Frobenius norm of B - Bᴴ, and the norms of the products B·v are about as
-    large as that of B. The tolerance, eps to the power 1/4, is far above rounding errors, even for a preconditioner
-    that computes in single precision.
+    large as the Frobenius norm of B. The tolerance, eps to the power 1/4, is far above rounding errors, even for a
+    preconditioner that computes in single precision.
     """
     device, dtype, size = system.device, system.dtype, operator.shape[0]
     xp, probes = device.xp, [_SCALE * hashed_vector(device, size, dtype, number) for number in range(_NUM_PROBES)]

@@ -1,4 +1,4 @@
-"""The steps of a solve as calls that an open profile records (`gsparse.profile`)."""
+"""Calls of a solve that are recorded by an open profile (`gsparse.profile`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gsparse.profiling.recording import Span
 
 
 def recorded_pass(device: Device, program: Program, step: Step, vectors: dict[str, Array], call: Call) -> Call:
-    """Return a pass over vectors as a call that is recorded. Each read and each write of a vector counts."""
+    """Return a pass as a call that the profile records, with the bytes of all vectors that are read and written."""
     moved = (*step.reads("before", "each", "sums"), *step.targets("each"))
     nbytes = sum(int(vectors[name].nbytes) for name in moved if name in vectors)
     return recording.timed(call, "step", f"{program.name}: {step.name}", device, None, nbytes)
 
 
 def recorded_product(system: LinearSystem, program: Program, operator: Operator, call: Call, vector_bytes: int) -> Call:
-    """Return a product with the matrix or the preconditioner of a solve as a call that is recorded."""
+    """Return a product with the matrix or the preconditioner as a call that the profile records."""
     label, nbytes = None, 0
     if isinstance(operator, MatrixOperator):
         label, nbytes = _matrix_of(operator, system.dtype, system.columns)
@@ -38,16 +38,16 @@ def recorded_product(system: LinearSystem, program: Program, operator: Operator,
 
 
 def _matrix_of(operator: MatrixOperator, dtype: np.dtype[Any], columns: int) -> tuple[tuple[Any, ...], int]:
-    """Return what identifies the matrix in a profile, and the bytes of the arrays that its products read."""
+    """Return the label of the matrix in a profile, and the bytes of the arrays that its products read."""
     prepared, storage = operator.matrix._prepared()[0], storage_dtype(operator.dtype, dtype)
     product = prepared.product(storage, dtype) if columns == 1 else prepared.columns(storage, dtype)
     return label_of(prepared, operator.matrix.stats, product), product.nbytes
 
 
 def timed_alone(device: Device, program: Program, body: Sequence[Call]) -> tuple[Span, Callable[[], float | None]]:
-    """Run one iteration without a graph, in which its steps are recorded. Return its span, and its time on the device.
+    """Run one iteration without a graph and record its steps. Return its span, and a function that returns its seconds.
 
-    Steps cannot be timed within a CUDA graph, so a profile divides the time of a graph as this iteration was divided.
+    Steps cannot be timed within a CUDA graph, so a profile divides a graph's time in the proportions of this iteration.
     """
     with Span("solver", f"{program.name}: iterations", device) as iteration:
         iteration.children = []

@@ -1,4 +1,4 @@
-"""Iterative refinement in mixed precision (Wilkinson 1963): corrections are solved for in a narrower dtype.
+"""Iterative refinement in mixed precision (Wilkinson 1963): corrections are computed in a narrower dtype.
 
     pass        equations                                   vectors read and written
     scale       w = r / norm(r)                             2
@@ -30,14 +30,14 @@ from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.result import BREAKDOWN_INFO, ConvergenceMonitor, SolveResult
 
-# The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``. `maxiter` is one limit for all right-hand
-# sides, one for each, or None.
+# The signature of a solver: ``solve(system, rtol, atol, maxiter, monitor)``. `maxiter` is one number for all right-hand
+# sides, an array with one for each, or None for the default.
 Solve = Callable[[LinearSystem, float, float, IterationLimit | None, ConvergenceMonitor], SolveResult]
 
 _STAGNATED = 4
 
-# By how much a correction reduces the residual. It is about what float32 can achieve for condition numbers of 1e3. A
-# larger value would be wasteful, because each correction begins its Krylov space anew.
+# Relative tolerance of an inner solve. It is about what float32 can achieve for condition numbers of 1e3. A larger
+# value would waste time, because each correction begins a new Krylov space.
 _INNER_RTOL = 1e-5
 # The last correction aims at this fraction of the tolerance. A correction that does not reduce the residual to this
 # fraction, or takes no iteration, counts as stagnation, so that `maxiter` bounds the number of corrections.
@@ -105,8 +105,7 @@ def refined(
     Returns
     -------
     SolveResult
-        Its residuals are those that the inner solves monitored; after each correction the last one is replaced by the
-        true residual.
+        Its residuals are those of the inner solves, but the last one of each correction is the true residual.
 
     Raises
     ------
@@ -139,7 +138,7 @@ def refined(
 
 
 class _Correction(Operator):
-    """A solve in the narrow dtype as an approximate inverse. It also keeps the history of residuals."""
+    """The inner solve as an operator that approximates the inverse of A. It also stores the history of residuals."""
 
     is_resident = False
 
@@ -149,9 +148,9 @@ class _Correction(Operator):
         self.shape, self.dtype = system.A.shape, narrow
         self._solve, self._state, self._maxiter = solve, state, maxiter
         x, b = (system.device.xp.zeros(system.x.size, narrow) for _ in range(2))
-        # The corrections stay on the device, even if the caller passed host arrays.
+        # The inner solve returns a device array, even if the user passed host arrays.
         on_device, self._system = DenseInput(b, system.device), system
-        # Corrections and their residuals are in the units of the solve.
+        # The inner solve needs no scaling of its own: w has norm 1.
         self._inner = dataclasses.replace(
             system, dtype=narrow, x=x, b=b, has_guess=False, b_input=on_device, units=ONES, b_norms=None
         )
@@ -171,7 +170,7 @@ class _Correction(Operator):
         left = self._maxiter - snapshot.iterations
         with np.errstate(over="ignore", invalid="ignore"):  # values may be out of range in the narrow dtype
             result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, left, ConvergenceMonitor())
-        # Either all ranks apply the correction, or none does.
+        # All ranks must decide alike whether they apply the correction.
         bad = kernels_of(inner.device).reductions.first_where(inner.device, inner.x.reshape(-1), "not finite")
         is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
@@ -190,7 +189,7 @@ class _Correction(Operator):
         return np.array(counts)
 
     def replace_last(self, snapshot: Snapshot) -> None:
-        """Replace the last residual of each column by the true one."""
+        """Replace the last residual of each column by the true residual."""
         norms = self._system.norms_of_caller(snapshot["norm"].real)
         for history, norm in zip(self._history, norms, strict=True):
             history[-1:] = [float(norm)]

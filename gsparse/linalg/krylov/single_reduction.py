@@ -8,18 +8,19 @@
 w = A·z is the product of an iteration. Without a preconditioner, z is r. With one, z = M·r, and the passes move 3 and
 10 vectors.
 
-Plain conjugate gradients need <p, A·p> before they can compute the new r, and <r, z> after that: two sums, with a
-preconditioner three, and with several ranks each sum waits for all of them. Here the vector s stands for A·p, and
-<p, A·p> is <z, w> - beta²·<p_old, A·p_old>, because the directions are conjugate. All sums of an iteration are then
-sums over r, z and w, and one exchange adds them up. In return, an iteration moves up to three vectors more.
+Plain conjugate gradients need <p, A·p> before they can compute the new r, and <r, z> afterwards: two sums, or three
+with a preconditioner. Each sum makes all ranks wait for each other. Here the vector s stands for A·p, and <p, A·p> is
+<z, w> - beta²·<p_old, A·p_old>, because the directions are conjugate. All sums of an iteration are then sums over r, z
+and w, and the ranks exchange them at once. In return, an iteration moves up to three more vectors.
 
 The sums belong to the iterate x of the previous iteration, whose last update `advance` makes first, as in
-`gsparse.linalg.krylov.cg`. The decision whether to stop is stored in `verdict` for the same reason as there. `weigh`
-copies it to `stop` and counts the iteration. The counter starts at -1, because `weigh` also runs for the initial guess.
+`gsparse.linalg.krylov.cg`. All blocks must finish this update, so the decision whether to stop is stored in `verdict`;
+`weigh` copies it to `stop` and counts the iteration. The counter starts at -1, because `weigh` also runs for the
+initial guess.
 
-Rounding errors of s add up in r, so that r may differ more from b - A·x than in plain conjugate gradients. Therefore
-b - A·x is computed when r is small enough. If it is not small enough itself, it replaces r, and the method begins anew
-from the present x (`_confirm`).
+Rounding errors of s add up in r, so that r may differ more from b - A·x than in plain conjugate gradients. Therefore b
+- A·x is computed when r is small enough. If b - A·x is too large, it replaces r, and the method begins again from the
+current x (`_confirm`).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.result import ConvergenceMonitor
 
-# If the norm of b - A·x is too large, the method begins anew. It does so as long as each attempt divides that norm by
-# this number; then rounding errors are not what limits the accuracy.
+# If the norm of b - A·x is too large, the method begins again from x. It does so as long as each attempt divides this
+# norm by at least this number, which shows that rounding errors do not limit the accuracy yet.
 _PROGRESS = 10
 
 _REMEMBER = """
@@ -50,10 +51,10 @@ _REMEMBER = """
 
 
 def _advance(name: str, rho: str, z: str) -> Step:
-    """Return the second pass, for the name of the sum <r, z> and of the vector z.
+    """Return the second pass. `rho` and `z` are the names of the sum <r, z> and of the vector z.
 
-    The difference `curvature` stands for <p, A·p>. Where it is zero or not a number, the solve ends with the present x.
-    Its sign tells whether A is positive definite, but only before the residual has become rounding error.
+    The difference `curvature` stands for <p, A·p>. If it is zero or NaN, the solve ends with the current x. If it is
+    negative, A is not positive definite, unless the residual has become rounding error.
     """
     curvature = f"zw - {rho} / rho_old * {rho} / alpha_old"
     return Step(
@@ -136,11 +137,10 @@ def run_with_single_reduction(
 
 
 def _confirm(loop: SolveLoop, tolerances: Array, begin: Sequence[Call], body: Sequence[Call]) -> None:
-    """Compute b - A·x of the right-hand sides that have converged, and go on with those whose residual is too large.
+    """Compute b - A·x after convergence, and continue the right-hand sides for which it is too large.
 
-    It takes a product, and one more sum over ranks. Right-hand sides that go on begin with a direction of their own
-    (`rho` is infinite). For the others, `stop` lets all passes do nothing, and x is the only vector that is used
-    again.
+    This takes one product and one more sum over ranks. Right-hand sides that continue begin with the residual as
+    direction (`rho` is infinite). For the others, `stop` is set, so that passes do not change x.
     """
     norms_before = np.full(loop.system.columns, np.inf)
     while True:

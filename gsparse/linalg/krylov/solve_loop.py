@@ -2,9 +2,9 @@
 
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
 graph. If the system is small, they are one kernel instead (`one_kernel.py`). The graph or the kernel is launched
-repeatedly. While it runs, the host reads a copy of the scalars that the previous launch left, so the device does not
-wait for the host, unless a launch takes long (`_MAX_SECONDS_AHEAD`). Once a pass has set `stop`, all further passes
-change nothing. On a CPU, the host looks at `stop` after each iteration.
+repeatedly. While it runs, the host reads the scalars of the previous launch, so that the device need not wait for the
+host. Launches that take long are not queued ahead in this way (`_MAX_SECONDS_AHEAD`). Once a pass has set `stop`, all
+further passes change nothing. On a CPU, the host looks at `stop` after each iteration.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ IterationLimit = int | npt.NDArray[np.int64]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# The first iteration is not timed a second time if it took longer than this many seconds and the system has at least
-# this many unknowns. In a shorter one, memory that is allocated, or launches by the host, may take most of the time.
+# The first iteration is also the timed one if it took longer than _LONG_ITERATION seconds and the system has at least
+# _MANY_UNKNOWNS unknowns. Otherwise a second iteration is timed, because allocations or launches by the host may have
+# taken most of the first one's time.
 _LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
 # If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
-# Number of iterations after which it is worth the time of a few products to find out whether the solve can converge.
-# With 100, CG on the 7-point matrix 100**3, which takes 290 iterations and 12.5 ms on an H200, took 5 % longer.
+# After this many iterations, a few products test whether the solve can converge at all. With 100 in place of 1000, CG
+# on the 7-point matrix 100**3, which takes 290 iterations and 12.5 ms on an H200, took 5 % longer.
 _MANY_ITERATIONS = 1000
 
 
 class SolveLoop:
-    """Runs a program on a linear system: binds its passes to vectors, and repeats them until all columns have stopped.
+    """Run a program on a linear system: bind its passes to vectors, and repeat them until all columns have stopped.
 
     Parameters
     ----------
@@ -78,12 +79,12 @@ class SolveLoop:
     norm : str, optional
         Which norm the program records as the residual, see `SolveResult`.
     is_hopeless : callable, optional
-        Returns whether it is certain that no right-hand side can converge, by a few products. The loop calls it once,
-        when the solve has taken many iterations (`_MANY_ITERATIONS`), and then ends the solve as `maxiter` would.
+        Function that returns whether certainly no right-hand side can converge; it takes a few products. The loop calls
+        it once, after `_MANY_ITERATIONS` iterations, and ends the solve as at `maxiter` if it returns True.
     has_normal_residuals : bool, optional
         Whether the program records norm(A.H @ r) of each iteration too, half a ring buffer after the residual.
     norm_exponent : int, optional
-        Exponent of 2 by which the recorded norms differ from norms in the units of b.
+        The recorded norms times 2 to the power of this exponent are norms in the units of b.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class SolveLoop:
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._normal_residuals: list[npt.NDArray[np.float64]] | None = [] if has_normal_residuals else None
-        self.is_refuted = np.zeros(system.columns, np.bool_)  # x is no solution, whatever the program has decided
-        self.relative_residual: float | npt.NDArray[np.float64] = np.nan  # that of the result, if it is known
+        self.is_refuted = np.zeros(system.columns, np.bool_)  # converged, but x is no solution
+        self.relative_residual: float | npt.NDArray[np.float64] = np.nan  # for the result; NaN if unknown
         self._num_residuals, self._is_resident = 0, True
         # Each product is bound once, because it may allocate vectors of its own.
         self._bound: dict[tuple[Any, bool], Apply] = {}
@@ -152,13 +153,13 @@ class SolveLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the host runs ahead of the device, so that it must not read scalars within an iteration."""
+        """Whether the host only queues the calls of an iteration, so that they must not read scalars."""
         return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
         """Bind the product target = operator·source and the pass that then sums conj(source)·target.
 
-        They are one kernel if the product can compute the sum too.
+        One kernel does both if the product can compute the sum too.
         """
         name, call = self._steps[step].targets("sums")[0], self._product(operator)
         x, y = self.vectors[source], self.vectors[target]
@@ -186,9 +187,9 @@ class SolveLoop:
         begin, body : sequence of callables
             Each call queues work. It must not wait, allocate, or read results.
         per_graph : int, optional
-            How many times one CUDA graph contains `body`. By default this depends on the measured time of `body`, and a
-            small system is solved by a single kernel instead. On a CPU it is the number of iterations that are recorded
-            at a time. It is ignored where the host reads the scalars after each iteration.
+            Number of copies of `body` in one CUDA graph. By default this depends on the measured time of `body`, and a
+            small system runs in a single kernel instead of a graph. On a CPU, the host records the residuals after this
+            many iterations. It is ignored if the host reads the scalars after each iteration.
         """
         queue(begin)
         self.last = self.state.read()
@@ -211,7 +212,7 @@ class SolveLoop:
                 return
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
-        """Run the first iterations one by one, and the others in CUDA graphs, or on a CPU one by one as well."""
+        """Run the first iterations one by one. Run the others in CUDA graphs on a GPU, or one by one on a CPU."""
         first = self._run_without_graph(body, per_graph is None)
         if self.last.have_all_stopped:
             return
@@ -226,9 +227,8 @@ class SolveLoop:
     def _run_without_graph(self, body: Sequence[Call], is_timed: bool) -> _TimedIteration:
         """Run the iterations that have to precede a CUDA graph, which can neither compile kernels nor allocate memory.
 
-        If the time is wanted, a second iteration is timed where the time of the first one says little about the others:
-        if something was compiled, or if, on a GPU, the first iteration was short or the system is small
-        (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
+        With `is_timed`, a second iteration is timed if the first one is not representative: if something was compiled,
+        or if, on a GPU, the first iteration was short or the system is small (`_LONG_ITERATION`, `_MANY_UNKNOWNS`).
         """
         compilations = COMPILE_NOTICE.compilations
         iteration = self._run_timed(body)
@@ -254,7 +254,7 @@ class SolveLoop:
         return _TimedIteration(span, read_time() or 0.0)
 
     def _run_on_host(self, body: Sequence[Call], count: int) -> None:
-        """Run iterations until every right-hand side has stopped, and record up to `count` of them at a time."""
+        """Run iterations until every right-hand side has stopped; record the residuals every `count` iterations."""
         stop = self.state.snapshot(self.state.buffer)  # a view: on the host, the scalars change in place
         while True:
             for _ in range(count):
@@ -265,7 +265,7 @@ class SolveLoop:
                 return
 
     def _launch_repeatedly(self, launch: Call, count_products: Call) -> None:
-        """Launch several iterations at a time until every right-hand side has stopped."""
+        """Launch several iterations at a time, by `launch`, until every right-hand side has stopped."""
         snapshots: deque[Callable[[], Snapshot]] = deque()
         began, num_ahead = time.perf_counter(), -1
         while True:
@@ -275,7 +275,7 @@ class SolveLoop:
             if len(snapshots) > num_ahead:
                 if self._record_and_check(snapshots.popleft()()):
                     return
-                if num_ahead < 0:  # decided after the first graph only, because all ranks add up their times
+                if num_ahead < 0:  # only after the first launch, because all ranks exchange their times here
                     (seconds,) = self._means_over_ranks(time.perf_counter() - began)
                     num_ahead = int(seconds <= _MAX_SECONDS_AHEAD)
 
@@ -286,7 +286,7 @@ class SolveLoop:
         return means
 
     def _record_and_check(self, snapshot: Snapshot) -> bool:
-        """Record a snapshot, report it to the monitor, and tell whether every right-hand side has stopped."""
+        """Record a snapshot, report it to the monitor, and return whether every right-hand side has stopped."""
         self._record(snapshot)
         self.monitor.update(snapshot, self)
         is_due = snapshot.iterations.max() >= _MANY_ITERATIONS and not snapshot.have_all_stopped
@@ -318,20 +318,19 @@ class SolveLoop:
     # -------------------------------------------------------------- the result
 
     def solution(self) -> Array:
-        """Return the current x in the form that the caller gets. Synchronizes if that is a host array."""
+        """Return the current x in the array library of b. Synchronizes if that is a host array."""
         return self.system.deliver(self.vectors["x"])
 
     @property
     def iterations(self) -> int:
-        """Number of iterations that the host has recorded, of the right-hand side with the most."""
+        """Number of recorded iterations of the right-hand side with the most."""
         return max(self._num_residuals - 1, 0)  # the first residual is that of the initial guess
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]:
         """The residuals that the host has recorded, an array of shape (iterations + 1,) or (iterations + 1, columns).
 
-        It has one dimension if there is one right-hand side. A column that has stopped before the others has NaN from
-        then on.
+        It has one dimension if there is one right-hand side. After a column has stopped, its residuals are NaN.
         """
         return self._in_shape_of_b(self._residuals)
 
@@ -387,7 +386,7 @@ class SolveLoop:
 
 
 class _TimedIteration(NamedTuple):
-    """The record of an iteration if a profile is open, and its time on the device in seconds."""
+    """The span of one iteration, if a profile is open, and the time of the iteration on the device in seconds."""
 
     span: Span | None
     seconds: float

@@ -16,7 +16,8 @@ from gsparse.kernels.steps import Call, Program
 from gsparse.linalg.operators import RankGroup
 from gsparse.profiling import recording
 
-# Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.
+# Number of residuals of a right-hand side that the device stores until the host reads them. A single kernel runs at
+# most as many iterations.
 HISTORY_LENGTH = 64
 
 
@@ -38,7 +39,7 @@ class SolveState:
         The ranks that share the vectors. The sums of a pass are added up over all of them, so every rank has the same
         scalars.
     partial_sums : dict
-        Partial sums by name, in the form in which the backend leaves them.
+        From the name of each sum to its partial sums, in the form of the backend.
     """
 
     device: Device
@@ -58,17 +59,17 @@ class SolveState:
 
     @property
     def cells(self) -> Array:
-        """All scalars; those of one right-hand side are contiguous."""
+        """All scalars on the device; those of one right-hand side are contiguous."""
         return self.buffer[: self._num_cells].view(self._cell_dtype)
 
     @property
     def history(self) -> Array:
-        """The recent residuals, `capacity` for each right-hand side."""
+        """The recent residuals on the device, `capacity` of them for each right-hand side."""
         return self.buffer[self._num_cells :]
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
-        """A function that adds an array up over all ranks, in place; None if no ranks share the vectors."""
+        """The function that sums an array over all ranks in place; None if no ranks share the vectors."""
         return None if self.ranks is None else self.ranks.allreduce
 
     def bind(self, name: str, vectors: Mapping[str, Array]) -> Call:
@@ -103,7 +104,7 @@ class SolveState:
         return lambda: self.snapshot(copied())
 
     def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
-        """Interpret a host copy of the buffer."""
+        """Return a host copy of the buffer as a `Snapshot`."""
         cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
         return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
 

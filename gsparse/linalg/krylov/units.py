@@ -27,13 +27,14 @@ HostArray = npt.NDArray[Any]
 # The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
 # so that the scalars computed from them depend on how a CPU rounds.
 SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
-# By the bytes of a real number: norms of A and of b need no scaling from 2 to the power -n to 2 to the power n. Solvers
-# multiply vectors twice by A, divide b by A, and add up squares in double precision. Eigensolvers add up squares of
-# residuals, which are rounding errors of products, and in double precision squares of products with Aᴴ·A.
+# Scaling is needed if a norm is outside 2^-n to 2^n. The keys are the bytes of a real number, the values are n, for A
+# and for b. Solvers multiply vectors twice by A, divide b by A, and add up squares in double precision. Eigensolvers
+# add up squares of residuals, which are rounding errors of products, and in double precision squares of products with
+# Aᴴ·A.
 _RANGE_OF_A, _RANGE = {4: 50, 8: 200}, {4: 30, 8: 200}
-# Largest exponent of a factor: the factor and its inverse are normal numbers.
+# Largest exponent of a factor, for which the factor and its inverse are normal numbers. The keys are bytes as above.
 _LARGEST = {4: 125, 8: 1021}
-# The sum of the squares of the entries of a matrix, as long as its values are the same.
+# The sum of the squares of the entries of each matrix, until its values change.
 _SQUARES: WeakKeyDictionary[PreparedMatrix, float] = WeakKeyDictionary()
 
 
@@ -44,9 +45,9 @@ class Units:
     Attributes
     ----------
     b : ndarray of int, shape (columns,) or (1,)
-        A norm in the solve, times 2 to the power of this exponent, is the norm in the units of the caller.
+        The norm of the caller's b is the norm in the solve times 2 to the power of this exponent.
     A, M : int
-        Likewise for A, and with the other sign for M.
+        The solve computes with A·2^-A and M·2^M, where A and M are these exponents.
     """
 
     b: npt.NDArray[np.int64]
@@ -59,19 +60,19 @@ class Units:
         return self.b - self.A
 
 
-# Those of a system without scaling, however many columns it has.
+# The units of a system without scaling, for any number of columns.
 ONES = Units(np.zeros(1, np.int64))
 
 
 def choose_units(
     device: Device, A: Operator, b: Array, columns: int, terms: Sequence[float], narrowest: np.dtype[Any]
 ) -> tuple[Units, HostArray | None]:
-    """Return the units of a system, and the norms of the columns of b if none of them has to be scaled. Synchronizes.
+    """Return the units of a system, and the norms of the columns of b or None if A or b is scaled. Synchronizes.
 
     Parameters
     ----------
     terms : sequence of float
-        Numbers that are added to A or compared with it, such as a shift. A is scaled for the largest of them and A.
+        Numbers of A's scale, such as a shift. The scaling of A depends on the largest of them and of A's entries.
     narrowest : dtype
         The narrowest dtype in which the system is solved.
     """
@@ -88,7 +89,7 @@ def choose_units(
     if not scales_A and not any(scales_b):
         return ONES, np.sqrt(squares)
     largest = [_largest(device, A), *(largest_magnitude(device, vector) for vector in vectors)]
-    # The roots add up to at most the number of ranks times the largest one, and do not overflow.
+    # The ranks sum square roots, which cannot overflow. A sum is at most the number of ranks times the largest root.
     sums = add_over_ranks(device, A.ranks, np.sqrt(largest))
     exponents = np.where(np.isfinite(sums), 2 * np.frexp(sums)[1] - 1, 0)
     exponents[sums == 0] = 0
@@ -102,7 +103,7 @@ def choose_units(
 
 
 def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -> HostArray:
-    """Add host values up over all ranks that share the vectors. Synchronizes."""
+    """Return the sum of host values over all ranks that share the vectors. All ranks must call it. Synchronizes."""
     if ranks is None:
         return values
     on_device = device.xp.array(values)
@@ -111,7 +112,7 @@ def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -
 
 
 def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: int, ranks: RankGroup | None) -> int:
-    """Return the even exponent m for which M·2^m changes the size of b the least, by one product. Synchronizes."""
+    """Return the even m for which M·2^m changes the magnitude of b the least. It takes one product. Synchronizes."""
     product = device.xp.zeros_like(b)
     M.bind(device, b.dtype, columns)(b, product)
     sums = add_over_ranks(device, ranks, np.sqrt([largest_magnitude(device, b), largest_magnitude(device, product)]))
@@ -123,14 +124,14 @@ def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: i
 
 
 def needed_exponent(exponents: Iterable[int | None], dtype: np.dtype[Any]) -> int:
-    """Return the largest of even exponents of several terms if their sum has to be scaled, otherwise 0."""
+    """Return the largest of some even exponents if numbers of this scale must be scaled in `dtype`, otherwise 0."""
     size = _bytes_of_real(dtype)
     largest, limit = max((e for e in exponents if e is not None), default=0), _LARGEST[size] - 1
     return 0 if abs(largest) <= _RANGE[size] else int(np.clip(largest, -limit, limit))
 
 
 def times_power(array: Any, exponent: int) -> Any:
-    """Return numbers times 2 to a power, which may be out of range while the result is in range."""
+    """Return numbers times 2^exponent. The power itself may be out of range."""
     if not exponent:
         return array
     half = exponent // 2
@@ -138,12 +139,12 @@ def times_power(array: Any, exponent: int) -> Any:
 
 
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
-    """Return flat columns times 2 to the power of their exponents; the same array if all of these are 0."""
+    """Return columns, stored one after the other, times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
-    # Two factors, because one alone may be out of range.
+    # Multiply by two factors, because one alone may be out of range.
     halves = exponents // 2, exponents - exponents // 2
-    columns = flat.reshape(len(exponents), -1)  # of one exponent, all columns are one row
+    columns = flat.reshape(len(exponents), -1)  # with one exponent, all columns become one row
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for half in halves:
             columns = columns * device.upload(np.ldexp(1.0, half).astype(flat.real.dtype))[:, None]
@@ -151,7 +152,7 @@ def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]
 
 
 def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> Operator:
-    """Return an operator times 2 to the power of an exponent, for vectors of `dtype`. Its entries can be read still."""
+    """Return an operator times 2^exponent, for vectors of `dtype`. If its entries were readable, they still are."""
     if not exponent:
         return operator
     factor = float(np.ldexp(1.0, exponent))
@@ -166,7 +167,7 @@ def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> 
 
 
 class DerivedOperator(Operator):
-    """An operator that is made of another one, and has its shape, device and ranks."""
+    """Base class of operators that are made of another operator and have its shape, device and ranks."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
@@ -208,7 +209,7 @@ class _ScaledOperator(DerivedOperator):
 
 
 def _is_inside(norm: float, ranges: dict[int, int], dtype: np.dtype[Any]) -> bool:
-    """Return whether a norm needs no scaling. Zero is outside, because the squares may have underflowed."""
+    """Return whether a norm needs no scaling. Zero is outside the range, because the squares may have underflowed."""
     limit = 2.0 ** ranges[_bytes_of_real(dtype)]
     return bool(1 / limit <= norm <= limit)
 
@@ -218,7 +219,7 @@ def _bytes_of_real(dtype: np.dtype[Any]) -> int:
 
 
 def _sum_of_entries(device: Device, A: Operator) -> float:
-    """Return the sum of the squares of the entries, 0 if they cannot be read. Synchronizes if it is not known yet."""
+    """Return the sum of the squares of A's entries, 0 if they cannot be read. Synchronizes if it is not known yet."""
     if isinstance(A, DenseOperator):
         return float(np.square(np.abs(A.array), dtype=np.float64).sum())
     return sum(_sum_of_matrix(device, matrix) for matrix in A.matrices)
@@ -234,14 +235,14 @@ def _sum_of_matrix(device: Device, matrix: Any) -> float:
 
 
 def _largest(device: Device, A: Operator) -> float:
-    """Return the magnitude of the largest entry, 0 if they cannot be read. Synchronizes."""
+    """Return the largest magnitude of A's entries, 0 if they cannot be read. Synchronizes."""
     if isinstance(A, DenseOperator):
         return largest_magnitude(device, A.array)
     return max((largest_magnitude(device, matrix._prepared()[0].csr.data) for matrix in A.matrices), default=0.0)
 
 
 def largest_magnitude(device: Device, values: Array) -> float:
-    """Return the largest magnitude of real and imaginary parts. Synchronizes."""
+    """Return the largest magnitude of the real and imaginary parts of an array. Synchronizes."""
     if not values.size:
         return 0.0
     parts = values.ravel().view(values.real.dtype) if values.dtype.kind == "c" else values

@@ -24,13 +24,13 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
-# Number of steps of a smoother that is chosen by its name.
+# Default number of steps of a smoother that the user chose by name.
 _DEFAULT_SWEEPS = 2
-# Degree and ratio of the smallest eigenvalue to the largest of Chebyshev polynomials for several unknowns per node.
-# Elasticity, 13 872 unknowns, iterations to 1e-8 for Poisson's ratio 0.3 / 0.49: degree 2 and ratio 0.25 takes 12 / 55,
-# degree 3 and ratio 0.1 takes 10 / 37, Gauss-Seidel 10 / 33.
+# Default Chebyshev smoother for several unknowns per node: its degree, and the smallest damped eigenvalue divided by
+# the largest. Iterations to 1e-8 for elasticity with 13 872 unknowns and Poisson's ratio 0.3 / 0.49: degree 2 and ratio
+# 0.25 takes 12 / 55, degree 3 and ratio 0.1 takes 10 / 37, Gauss-Seidel 10 / 33.
 _SYSTEM_DEGREE, _SYSTEM_RATIO = 3, 0.1
-# The arguments that only a matrix takes.
+# The arguments that cannot be combined with a hierarchy of PyAMG.
 _SETUP_ARGUMENTS = ("B", "BH", "block_size", "symmetry", "strength", "max_levels", "max_coarse")
 
 
@@ -53,56 +53,56 @@ def amg(
 ) -> MultigridPreconditioner:
     r"""Precondition with a cycle of algebraic multigrid.
 
-    For a matrix, smoothed aggregation sets the levels up, wholly on the device of the matrix. The same matrix gives the
+    The levels of a matrix are set up by smoothed aggregation on the device of the matrix. The same matrix yields the
     same bits in every run, and the same aggregates on every device. A hierarchy that PyAMG has set up is copied to a
-    device. A cycle only queues kernels, so it is part of the solver's CUDA graph. ``print(M)`` shows the levels.
+    device. A cycle only queues kernels, so a CUDA graph of the solver can contain it. ``print(M)`` shows the levels.
 
     Parameters
     ----------
     A : sparse array, shape (N, N), or pyamg.MultilevelSolver
-        A matrix: a GpuSparseMatrix, or what can be converted to one. Or the result of
-        `pyamg.smoothed_aggregation_solver`, `pyamg.ruge_stuben_solver` or a sibling, with which only `cycle`,
-        `smoother`, `sweeps`, `dtype` and `device` can be combined.
+        A matrix: a GpuSparseMatrix, or a sparse array that can be converted to one. Or a hierarchy: the result of
+        `pyamg.smoothed_aggregation_solver`, `pyamg.ruge_stuben_solver` or a sibling. Only `cycle`, `smoother`,
+        `sweeps`, `dtype` and `device` can be combined with a hierarchy.
     B : array_like, shape (N,) or (N, k), optional
         Near-nullspace candidates: vectors that A nearly maps to zero, on the host or on the device. By default a
         constant for each unknown of a node. For elasticity, see `rigid_body_modes`.
     BH : array_like, shape (N,) or (N, k), optional
-        Those of the adjoint of a nonsymmetric matrix; by default `B`.
+        The candidates for the adjoint of a nonsymmetric matrix; by default `B`.
     block_size : int, optional
-        Number of unknowns at each node of a mesh, whose rows follow each other. By default that of a block sparse
-        matrix (BSR) or of a GpuSparseMatrix that was made of one, and 1 for others.
+        Number of unknowns at each node of a mesh, whose rows are adjacent. By default the block size of a matrix in
+        BSR, or of the BSR matrix from which a GpuSparseMatrix was made; 1 for others.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}, optional
         With "hermitian" and "symmetric", the restriction is the adjoint and the transpose of the prolongation. With
-        "nonsymmetric", it is smoothed with the adjoint of A: use gmres or bicgstab. By default "hermitian" or
-        "nonsymmetric", as declared (``symmetric=`` of the matrix), or else by the values, up to rounding.
+        "nonsymmetric", it is smoothed with the adjoint of A: use gmres or bicgstab. By default "hermitian" if the
+        matrix was declared so (``symmetric=``) or, without a declaration, is Hermitian up to rounding; otherwise
+        "nonsymmetric".
     strength : {"classical", "symmetric", None}, (str, dict), or list of these, optional
         Which entries join nodes to aggregates. With "classical", the default, entry (i, j) is strong if \|a_ij\|² ≥
         θ²·m_i·m_j, where m_i is the largest magnitude in row i off the diagonal and θ is 0.1; and the prolongation is
         smoothed with a matrix in which entries below θ·m_i are added to the diagonal. With "symmetric", entry (i, j) is
         strong if \|a_ij\|² ≥ θ²·\|a_ii·a_jj\|, θ is 0, and the prolongation is smoothed with A, as in PyAMG. With
         None, all entries are strong. ``("classical", {"theta": 0.25})`` sets θ. A list has an element for each level;
-        the last one stands for all others. For several unknowns per node, magnitudes are norms of blocks.
+        the last element also applies to all further levels. For several unknowns per node, magnitudes are norms of
+        blocks.
     max_levels : int, optional
         Maximum number of levels.
     max_coarse : int, optional
-        Number of nodes up to which a level is not coarsened further, but inverted (if it has at most 3,000 rows).
+        A level with at most this many nodes is not coarsened further, but inverted (if it has at most 3,000 rows).
     cycle : {"V", "W"}, optional
         A level visits the next coarser one once ("V", the default) or twice ("W").
     smoother : str, or (str, dict), optional
-        For a matrix, "auto" is a Chebyshev polynomial if A is Hermitian with a positive diagonal, of degree 2, or 3 if
-        there are several candidates, and else a forward and a backward sweep of Gauss-Seidel's method.
-        For a hierarchy, "auto" uses its own smoothers. On a CPU they are the same as PyAMG's. On a GPU, so are all but
-        those that visit one row after the other: gauss_seidel and sor become a Chebyshev polynomial with about as many
-        products if A is Hermitian with a positive diagonal. (A hierarchy with ``symmetry="nonsymmetric"`` counts as not
-        Hermitian, any other one is examined.) Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and
-        gauss_seidel_nr visit groups of rows at once, see `gauss_seidel`. Schwarz's method and the Krylov methods are
-        replaced on all devices, with a warning.
-        Another smoother is chosen by its name: "jacobi", "l1_jacobi", "chebyshev", "gauss_seidel", "sor",
-        "block_jacobi", "block_gauss_seidel", "jacobi_ne", "gauss_seidel_ne" or "gauss_seidel_nr", or by a name with
-        options, as in PyAMG: `omega` of sor; `block_size` of the block methods; `ordering` of those that visit rows,
-        see `gauss_seidel`. Sweeps go forward and backward in turn, and those of the postsmoother mirror those of the
-        presmoother: M is Hermitian if A is, as cg needs it, except with the smoothers for normal equations, "..._ne"
-        and "..._nr".
+        For a matrix, "auto" is a Chebyshev polynomial if A is Hermitian with a positive diagonal; its degree is 2, or 3
+        if there are several candidates. Otherwise it is a forward and a backward Gauss-Seidel sweep. For a hierarchy,
+        "auto" uses PyAMG's smoothers. On a GPU, those that visit one row after the other are replaced: gauss_seidel and
+        sor become a Chebyshev polynomial with about as many products if A is Hermitian with a positive diagonal. (A
+        hierarchy with ``symmetry="nonsymmetric"`` counts as not Hermitian; the matrix of any other is tested.)
+        Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and gauss_seidel_nr visit groups of rows at
+        once, see `gauss_seidel`. The Schwarz and Krylov methods are replaced on all devices, with a warning. Other
+        smoothers are chosen by name: "jacobi", "l1_jacobi", "chebyshev", "gauss_seidel", "sor", "block_jacobi",
+        "block_gauss_seidel", "jacobi_ne", "gauss_seidel_ne" or "gauss_seidel_nr", or by a name with options, as in
+        PyAMG: `omega` of sor; `block_size` of the block methods; `ordering` of those that visit rows, see
+        `gauss_seidel`. Sweeps go forward and backward in turn, and those of the postsmoother mirror those of the
+        presmoother. So M is Hermitian if A is, as `cg` requires, except with the smoothers "..._ne" and "..._nr".
     sweeps : int, optional
         Number of steps of the presmoother and of the postsmoother if `smoother` is not "auto"; 2 by default.
     dtype : {float32, float64}, optional
@@ -138,18 +138,19 @@ def amg(
         If a smoother of the hierarchy is replaced by another one that may need more iterations, or if a cycle makes a
         residual so much larger that all digits are lost, because the smoother diverges for this matrix.
     CoarseningWarning
-        If a level of more than 3,000 rows is only smoothed, because it has too few strong connections for a coarser
-        level or `max_coarse` does not let it be coarsened.
+        If the coarsest level has more than 3,000 rows and is only smoothed, because it has too few strong connections
+        for a coarser level, or because of `max_coarse`.
 
     Notes
     -----
-    Roots of aggregates are chosen greedily in the order of the nodes, as in PyAMG, no two of them within distance two.
-    They and their neighbours form aggregates, and the nodes in between join the ones with which they have the strongest
-    connections. Nodes without strong connections, such as those of rows with a diagonal only, are left to the smoother.
+    Roots of aggregates are chosen greedily in the order of the nodes, as in PyAMG; no two roots are within distance
+    two. Each root and its neighbours form an aggregate. The nodes in between join the aggregates to which they have the
+    strongest connections. Nodes without strong connections, such as those of rows with a diagonal only, are left to the
+    smoother.
 
     The candidates of the finest level are smoothed before they are used. Each row of the prolongation is smoothed by
-    one step of Jacobi's method with ω = 4/3 over the largest eigenvalue of D⁻¹A, unless it reaches more than 64
-    aggregates.
+    one Jacobi step with ω = 4/3 divided by the largest eigenvalue of D⁻¹A, unless it would have entries for more than
+    64 aggregates.
 
     References
     ----------
@@ -200,13 +201,13 @@ def parse_cycle(
     Returns
     -------
     (callable or None, int, dtype or None)
-        The function that makes the smoothers of a level, None for "auto"; how often a level visits the next coarser
-        one; and the dtype of the vectors inside the cycle, None for that of the solve.
+        The function that returns the smoothers of a level, or None for "auto"; the number of visits to the next coarser
+        level; and the dtype of the vectors inside the cycle, or None for that of the solve.
 
     Raises
     ------
     ValueError
-        If one of them has no allowed value.
+        If an option has a value that is not allowed.
     """
     if cycle not in ("V", "W"):
         raise ValueError(f"cycle must be 'V' or 'W', got {cycle!r}")
@@ -231,7 +232,7 @@ def _set_up(
 
 
 def automatic_smoothers(num_candidates: int) -> MakeSmoothers:
-    """Return the function that makes the smoothers of a level if they were not chosen."""
+    """Return the function that returns the smoothers of a level if the user chose none."""
     return _smoothers_of_one if num_candidates == 1 else _smoothers_of_several
 
 
@@ -241,7 +242,7 @@ def _smoothers_of_one(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, 
 
 
 def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
-    """Return smoothers for several unknowns per node, whose matrices have a wider spectrum."""
+    """Return smoothers for several unknowns per node; the matrices of such problems have a wider spectrum."""
     if not (hermitian and matrix.has_positive_diagonal()):
         return _smoothers_of_one(matrix, hermitian)
     smoother = chebyshev_smoother(matrix, _SYSTEM_DEGREE, _SYSTEM_RATIO)
@@ -249,7 +250,7 @@ def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smooth
 
 
 def _smoother_maker(smoother: Any, sweeps: int | None) -> MakeSmoothers | None:
-    """Return the function that makes the smoothers of a level, or None for "auto"."""
+    """Return the function that returns the smoothers of a level, or None for "auto"."""
     name, options = smoother if isinstance(smoother, tuple) else (smoother, {})
     if name == "auto" and options == {}:
         if sweeps is not None:

@@ -3,7 +3,7 @@
     |A|  →  strong connections  →  aggregates  →  pattern of P  →  structures of R, A·P and R·A·P     `Coarsening`
     A, B, the largest eigenvalue  →  T  →  P  →  R  →  R·A·P, and B of the coarser level               `Coarsening.fill`
 
-What depends on the structure is found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina
+The structures are found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina
 1996; aggregates as in Bell, Dalton and Olson 2012).
 """
 
@@ -29,18 +29,18 @@ from gsparse.sparse.reshaping import CsrTranspose
 
 _Matrix = TypeVar("_Matrix")
 
-# Returns the blocks of the factors of a product, or None.
+# Function that returns the block patterns of the factors of a product, or None if blocks are not worth it.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
-# Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
+# Weight of the step that smooths the prolongator, before it is divided by the largest eigenvalue of D⁻¹A.
 OMEGA = 4 / 3
-# Maximum number of generations of roots that are chosen in the order of the nodes. In each of them, all blocks of a GPU
-# wait for each other twice. A mesh of n³ points takes about 2.3·n generations, one of n² points 1.1·n, and a chain of n
-# points n/3. If some nodes are then undecided, a hash orders them, which takes about ten more generations.
+# Maximum number of generations of roots that are chosen in the order of the nodes. In each generation, all blocks of a
+# GPU wait for each other twice. A mesh of n³ points takes about 2.3·n generations, a mesh of n² points 1.1·n, and a
+# chain of n points n/3. Nodes that are then undecided are ordered by a hash, which takes about ten more generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
-# If more than this part of all nodes is not next to a root, more aggregates are made of these nodes. The roots of such
-# aggregates have at least this number of neighbours.
+# If more than this fraction of all nodes is not next to a root, more aggregates are made of these nodes. The roots of
+# such aggregates have at least _FEWEST_NEIGHBOURS neighbours.
 _MANY_OUTSIDE, _FEWEST_NEIGHBOURS = 0.25, 3
 
 
@@ -80,8 +80,8 @@ def strong_graph(device: Device, nodes: Csr, examination: Examination, strength:
 
 
 def group_nodes(device: Device, aggregates: Array, count: int) -> tuple[Array, Array]:
-    """Return bounds and order: the nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
-    # Nodes without an aggregate come last.
+    """Return bounds and order: ``order[bounds[a]:bounds[a + 1]]`` are the nodes of aggregate a."""
+    # Nodes without an aggregate are sorted to the end.
     numbers = device.xp.where(aggregates < 0, np.int32(count), aggregates)
     order, bounds = kernels_of(device).transpose.order_by_row(device, numbers, count + 1)
     return bounds[: count + 1], order
@@ -89,7 +89,7 @@ def group_nodes(device: Device, aggregates: Array, count: int) -> tuple[Array, A
 
 @dataclass(frozen=True, eq=False)
 class Transfers(Generic[_Matrix]):
-    """The values of one level: matrices as `Csr` on one device, and as `RankRows` over ranks.
+    """The transfers of one level and the coarser matrix: `Csr` on one device, `RankRows` over ranks.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Transfers(Generic[_Matrix]):
     coarse : Csr or RankRows
         R·A·P.
     candidates, left_candidates : array
-        Near-nullspace candidates of the coarser level, and of its adjoint. Over ranks, the rank's rows of them.
+        Near-nullspace candidates of the coarser matrix, and of its adjoint. Over ranks, the rows of this rank.
     """
 
     prolongation: _Matrix
@@ -127,7 +127,7 @@ class Coarsening:
     aggregates : array of int32, shape (num_nodes,)
     num_aggregates : int
     unfiltered_bound, diagonal_range
-        As in `Examination`, for the latest values.
+        The fields of the same name of the latest `Examination`.
     """
 
     def __init__(
@@ -138,9 +138,11 @@ class Coarsening:
         nodes = self._own_nodes(nodes)
         graph = phases.run("strength", strong_graph, device, nodes, examination, strength, symmetry)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
-        # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
+        # Stored from the first update on, because they take much memory: the order of the nodes, and the structure of
+        # A·P.
         self._groups: tuple[Array, Array] | None = None
-        # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
+        # For the prolongator, and for the prolongator of the adjoint: the pattern of nodes, and (indptr, indices) of
+        # the rows.
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: dict[str, CsrProduct] = {}
         self._transpose = CsrTranspose(device)
@@ -174,7 +176,7 @@ class Coarsening:
         return self._strength.dropping_theta if examination.num_dropped else 0.0
 
     def _pattern(self, examined: tuple[Csr, Examination], aggregates: Array, count: int) -> NodePattern:
-        """Return the aggregates that each node reaches. `aggregates` has the number of that of each column."""
+        """Return the aggregates that each node reaches. `aggregates` holds the aggregate of each column's node."""
         (nodes, examination), kernels = examined, kernels_of(self._device)
         return kernels.prolongation.prolongator_pattern(
             self._device, nodes, aggregates, count, examination.scales, self._theta(examination)
@@ -202,15 +204,14 @@ class Coarsening:
     ) -> Transfers[Csr]:
         """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
 
-        Everything is made when it is needed, and freed when nothing needs it any more: memory is scarcest during the
-        products.
+        Arrays are freed as soon as possible, because the products need the most memory.
 
         Parameters
         ----------
         csr : Csr
         candidates : callable
-            Returns the near-nullspace candidates of the matrix and of its adjoint, of shape (num_rows, k). The latter
-            only matter for a nonsymmetric matrix.
+            Function that returns the near-nullspace candidates of the matrix and of its adjoint, of shape (num_rows,
+            k). Those of the adjoint are only used for a nonsymmetric matrix.
         radius : float
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
@@ -242,7 +243,7 @@ class Coarsening:
         return Transfers(P, R, A_coarse, coarse, left_coarse)
 
     def _smooth(self, number: int, csr: Csr, examined: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
-        """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
+        """Return the smoothed prolongator of the matrix if `number` is 0, or of its adjoint if it is 1."""
         device, k, expand = self._device, tentative.shape[1], kernels_of(self._device).prolongation.expand_pattern
         if len(self._patterns) == number:
             pattern = self._pattern(examined, self.aggregates, self.num_aggregates)
@@ -260,7 +261,7 @@ class Coarsening:
         return R.with_data(device.xp.conj(R.data))
 
     def _galerkin_product(self, csr: Csr, P: Csr, R: Csr) -> Csr:
-        """Return R·A·P. The structure of A·P, which has more entries than all other matrices here, may be kept."""
+        """Return R·A·P. In updates, also store the structure of A·P, which is larger than all other matrices here."""
         is_update = bool(self._products)
         AP, of_AP = self._multiply("A·P", csr, P, partial(self._blocks_of_A_and_P, csr, P))
         if is_update:
@@ -270,7 +271,7 @@ class Coarsening:
         return coarse
 
     def _multiply(self, name: str, a: Csr, b: Csr, find_blocks: FindBlocks) -> tuple[Csr, CsrProduct]:
-        """Return a product, and what is known about its structure."""
+        """Return a product, and the `CsrProduct` that knows its structure."""
         known = self._products.get(name)
         if known is None:
             known = CsrProduct(self._device, a, b, find_blocks() if may_pay(a, b) else None)
@@ -280,15 +281,15 @@ class Coarsening:
         return replace(result, is_canonical=True), known
 
     def _keep(self, name: str, product: CsrProduct) -> None:
-        """Keep the structure of a product, without values."""
+        """Store the structure of a product, without values, for updates."""
         product.forget_values()
         self._products[name] = product
 
     def _blocks_of_A_and_P(self, A: Csr, P: Csr) -> tuple[BlockPattern, BlockPattern] | None:
-        """Return the blocks of the factors of A·P, None if they are not worth it. Synchronizes.
+        """Return the block patterns of A and P, or None if blocks are not worth it. Synchronizes.
 
-        P consists of full blocks, each of which joins a node and an aggregate. The result is also None if A does not
-        consist of full blocks.
+        P consists of full blocks, one for each pair of a node and an aggregate that it reaches. Return None also if A
+        does not consist of full blocks.
         """
         device, size, k = self._device, self._block_size, P.num_cols // self.num_aggregates
         if not are_worth(size, size, k):
@@ -303,9 +304,9 @@ class Coarsening:
     def _blocks_of_R_and_AP(
         self, R: Csr, AP: Csr, pattern: BlockPattern | None
     ) -> tuple[BlockPattern, BlockPattern] | None:
-        """Return the blocks of the factors of R·(A·P), None if they are not worth it. Synchronizes.
+        """Return the block patterns of R and A·P, or None if blocks are not worth it. Synchronizes.
 
-        `pattern` has the blocks of A·P. If it is None, the blocks of A·P have one row each.
+        `pattern` is that of A·P if its blocks are known. If it is None, the blocks of A·P have one row each.
         """
         device, k = self._device, AP.num_cols // self.num_aggregates
         inner = 1 if pattern is None else self._block_size
@@ -314,7 +315,7 @@ class Coarsening:
         return block_pattern(device, R, (k, inner)), pattern or block_pattern(device, AP, (1, k))
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
-        """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""
+        """Put a 1 on the diagonal of empty rows, whose candidate depends linearly on the ones before it."""
         xp, k = self._device.xp, candidates.shape[1]
         if k == 1:
             own_values = candidates.reshape(-1)

@@ -2,7 +2,7 @@
 
 A V-cycle on a level, in PyAMG's terms:
 
-    x = presmooth(x, b)                 from x = 0; on the second visit of a W-cycle, from the x of the first
+    x = presmooth(x, b)                 from x = 0; on the second visit of a W-cycle, from the first visit's x
     b_coarse = R·(b - A·x)              restriction of the residual
     x_coarse ≈ A_coarse⁻¹·b_coarse      a cycle on the next level, or the dense inverse on the coarsest
     x += P·x_coarse                     prolongation of the correction
@@ -33,9 +33,9 @@ from gsparse.matrix.arrays import frames_to_the_caller
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One level of the hierarchy that is smoothed.
+    """A level of the hierarchy that is smoothed, with its matrix and its transfers to the next coarser level.
 
-    A coarsest level that is solved with its inverse is not a `Level`.
+    If the coarsest level is solved with its inverse, it is not a `Level`.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Level:
         return self.operator.shape[0]
 
 
-# ``cycle(b, x, guess)`` returns the calls of a cycle on one level; without `guess`, x begins as zero.
+# ``cycle(b, x, guess)`` returns the calls of a cycle on one level. Without `guess`, x starts as zero.
 LevelCycle = Callable[[Array, Array, bool], list[Call]]
 
 
@@ -69,7 +69,7 @@ class MultigridPreconditioner(Preconditioner):
     levels : sequence of Level
         The levels, beginning with the finest.
     coarse : MatrixOperator or None
-        Inverse of the coarsest matrix; None if the last one of the levels is the coarsest.
+        Inverse of the coarsest matrix; None if the last of the levels is the coarsest, and is only smoothed.
     cycle_index : int
         Number of visits to the next coarser level: 1 for a V-cycle, 2 for a W-cycle. The dense inverse is applied once.
     dtype : dtype or None
@@ -100,7 +100,7 @@ class MultigridPreconditioner(Preconditioner):
 
     @property
     def _smoothers(self) -> str:
-        """The names of the smoothers of the finest level."""
+        """Text with the names of the smoothers of the finest level."""
         names = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.presmoother, level.postsmoother))
         return f"{' before, '.join(names)}{' after' if len(names) > 1 else ''}" or "none"
 
@@ -108,31 +108,31 @@ class MultigridPreconditioner(Preconditioner):
         return hierarchy_table(self.sizes, self.operator_complexity, self.grid_complexity, self._remarks())
 
     def _remarks(self) -> dict[str, str]:
-        """Return the additional lines of the table: heading → text."""
+        """Return the additional lines of the table, as a dict from heading to text."""
         coarse = "smoothing only" if self.coarse is None else "dense inverse"
         return {"Coarse solver": coarse, "Smoother": self._smoothers, "Memory": f"{self.nbytes / 1e6:.1f} MB"}
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """The number of rows and of entries of each level, beginning with the finest."""
+        """The number of rows and the number of entries of each level, beginning with the finest."""
         sizes = [(level.size, int(level.operator.matrix.nnz)) for level in self.levels]
         return sizes if self.coarse is None else [*sizes, (self.coarse.shape[0], self._coarse_nnz)]
 
     @property
     def operator_complexity(self) -> float:
-        """Entries of the matrices of all levels, over those of the finest one."""
+        """Number of entries of the matrices of all levels, divided by that of the finest level."""
         entries = [nnz for _, nnz in self.sizes]
         return sum(entries) / max(entries[0], 1)
 
     @property
     def grid_complexity(self) -> float:
-        """Rows of the matrices of all levels, over those of the finest one."""
+        """Number of rows of the matrices of all levels, divided by that of the finest level."""
         rows = [size for size, _ in self.sizes]
         return sum(rows) / max(rows[0], 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrices of all levels and of the transfers between them, in compressed sparse rows."""
+        """Bytes of the CSR arrays of the matrices of all levels and of the transfers between them."""
         operators = [o for level in self.levels for o in (level.operator, level.restriction, level.prolongation)]
         matrices = {id(o.matrix): o.matrix for o in (*operators, self.coarse) if o is not None}
         return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values())
@@ -158,7 +158,7 @@ class MultigridPreconditioner(Preconditioner):
             cycle, visits = (
                 lambda b, x, guess: [partial(invert, b, x)],
                 1,
-            )  # it is exact: a second visit changes nothing
+            )  # an exact solve, so a second visit would change nothing
         for level in reversed(self.levels):
             cycle, visits = _bound_cycle(passes, level, adjoint, cycle, visits), self._cycle_index
         assert cycle is not None
@@ -169,10 +169,10 @@ class MultigridPreconditioner(Preconditioner):
 def _bound_cycle(
     passes: VectorPasses, level: Level, adjoint: bool, coarser: LevelCycle | None, visits: int
 ) -> LevelCycle:
-    """Bind the cycle of a level to vectors of one dtype, given that of the next coarser level, if there is one.
+    """Bind the cycle of a level to vectors of one dtype; `coarser` is the cycle of the next coarser level or None.
 
-    The result holds device arrays and must not refer to the preconditioner, which refers to it: in such a reference
-    cycle, the arrays would be freed only by Python's garbage collector.
+    The result holds device arrays, and the preconditioner refers to the result. So the result must not refer to the
+    preconditioner: only the garbage collector would free the arrays of such a reference cycle.
     """
     smoothers = (level.presmoother, level.postsmoother)[:: -1 if adjoint else 1]
     before, after = (smoother.bind(passes, level.operator, adjoint) for smoother in smoothers)
@@ -208,7 +208,7 @@ def hierarchy_table(
         Rows and entries of each level.
     operator_complexity, grid_complexity : float
     remarks : mapping of str to str
-        Additional lines above the levels: heading → text.
+        Additional lines above the levels: from heading to text.
     """
     total = sum(nnz for _, nnz in sizes)
     lines = {
@@ -225,14 +225,14 @@ def hierarchy_table(
 
 
 def inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the requested dtype, as a complex one if the vectors are complex."""
+    """Return `inner`, or the complex dtype of its precision if `outer`, the dtype of the vectors, is complex."""
     return np.dtype(np.result_type(inner, np.complex64)) if outer.kind == "c" else inner
 
 
 def check_cycle(M: MultigridPreconditioner, A: Operator) -> None:
-    """Apply a cycle to a vector that looks random, and see what becomes of the residual. Synchronizes.
+    """Apply a cycle to a pseudorandom vector, and check that the residual does not grow too much. Synchronizes.
 
-    A smoother may diverge if the matrix is far from those for which multigrid is meant, on any of the levels.
+    A smoother may diverge, on any level, for matrices for which multigrid is not meant.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def check_cycle(M: MultigridPreconditioner, A: Operator) -> None:
             A.ranks.allreduce(squares)
         of_residual, of_b = device.read_async(squares, None if A.ranks is None else A.ranks.wait)()  # synchronizes
         growth = float(np.sqrt(of_residual / of_b))
-    if growth <= 1 / float(np.finfo(dtype).eps):  # up to 4e14, gmres has converged
+    if growth <= 1 / float(np.finfo(dtype).eps):  # up to a growth of 4e14, gmres has converged
         return
     outcome = f"is {growth:.1e} times larger" if np.isfinite(growth) else "is not finite"
     text = (

@@ -1,6 +1,6 @@
 """The set-up of all levels by smoothed aggregation, on the device of the matrix.
 
-What is done on each level, beginning with the finest:
+The steps on each level, beginning with the finest:
 
     connections  →  aggregates  →  smoothers  →  the tentative prolongator T, P and R  →  the Galerkin product R·A·P
 
@@ -39,17 +39,17 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions
 from gsparse.products.structure import SparsityPattern, Structure
 
-# Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 3000 rows reads 72 MB in
-# float64.
+# Maximum number of rows of a coarsest level that gets a dense inverse. A product with the inverse for 3000 rows reads
+# 72 MB in float64.
 MAX_INVERTED = 3000
-# A level that has more than this fraction of the rows of the finer one is not worth its time.
+# Coarsening ends if the next level would have more than this fraction of a level's rows.
 STALLED = 0.8
-# Products that the plan of a coarse level's matrix, and of a transfer, may expect: about as many as one solve makes.
-# They are too few for an analysis of values and columns, which took about 10 ms of the set-up of the 7-point matrix on
-# 200³ points on an H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
+# Expected numbers of products with the matrix of a coarse level and with a transfer: about as many as one solve makes.
+# They are too small for an analysis of values and columns, which took about 10 ms of the set-up of the 7-point matrix
+# on 200³ points on an H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
 LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
-# Number of entries from which on a coarse matrix may be stored in dense blocks. The products of smaller ones take
-# little more than the time of a launch, whatever they read, and the conversion is a dozen launches.
+# A coarse matrix with at least this many entries may be stored in dense blocks. For smaller ones, products take little
+# more than the time of a launch in any format, and the conversion takes a dozen launches.
 _MIN_BLOCK_ENTRIES = 2**20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
@@ -57,13 +57,13 @@ MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
 
 
 class LevelMatrix(SquareMatrix):
-    """A matrix of a level. An empty row counts as a row of the identity, so that smoothers leave it alone."""
+    """The matrix of a level. Empty rows count as rows of the identity, so that smoothers do not change the unknown."""
 
     FILLS_EMPTY_ROWS = True
 
     @property
     def coarsening_input(self) -> Any:
-        """What a `Coarsening` takes: the CSR matrix. Over ranks, it is a `RankRows`."""
+        """The argument of `Coarsening`: the CSR matrix, or over ranks a `RankRows`."""
         return self.csr
 
     @cached_property
@@ -78,13 +78,13 @@ class LevelMatrix(SquareMatrix):
 
     @cached_property
     def reciprocals(self) -> Array:
-        """The reciprocals of the diagonal, and 0 where it is 0."""
+        """The reciprocals of the diagonal, and 0 where the diagonal is 0."""
         if self.stores_positive_diagonal:  # synchronizes
             return 1 / self.diagonal
         return reciprocals(self.device.xp, self.diagonal).astype(self.dtype, copy=False)
 
     def forget_diagonal(self) -> None:
-        """Free the diagonal and its reciprocals. They are computed again when they are next needed."""
+        """Free the diagonal and its reciprocals. They are computed again when needed."""
         for name in ("stored_diagonal", "diagonal", "reciprocals"):
             self.__dict__.pop(name, None)
 
@@ -95,27 +95,27 @@ class LevelMatrix(SquareMatrix):
 
 @dataclass(eq=False)
 class Setup(ABC):
-    """Computes the levels of a matrix, and keeps their structures: on one device (`LevelSetup`), or over ranks.
+    """Computes the levels of a matrix: on one device (`LevelSetup`), or over ranks.
 
-    A matrix with the same structure and other values is then set up faster.
+    It stores their structures, so that a matrix of the same structure with other values is set up faster.
 
     Attributes
     ----------
     options : AggregationOptions
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     candidates, left_candidates : array, shape (num_rows, k)
-        Near-nullspace candidates of the matrix and of its adjoint. Over ranks, the rank's rows of them.
+        Near-nullspace candidates of the matrix and of its adjoint. Over ranks, the rows of this rank.
     make : callable
-        Makes the smoothers of a level.
+        Function that returns the smoothers of a level.
     dtype : dtype or None
         float32 or float64, the precision of the values of the levels; None for that of the matrix.
     improves : bool
-        Whether the candidates are smoothed first.
+        Whether the candidates of the finest level are smoothed first.
     is_automatic : bool
         Whether the smoothers were not chosen by the user.
     coarsenings : list of Coarsening or None
-        The structure of each level that has a coarser one; None before the first set-up. Over ranks, those of the
-        distributed levels.
+        The structure of the transfers of each level that has a coarser one (over ranks, of the distributed levels);
+        None before the first set-up.
     suits_theory : bool
         Whether the smoothers are automatic, and the matrix of the latest set-up is Hermitian with a positive diagonal.
     phases : Phases
@@ -146,7 +146,7 @@ class Setup(ABC):
 
     @property
     def _declared(self) -> Any:
-        """The option ``symmetric=`` with which the matrices of levels are made."""
+        """The option ``symmetric=`` of the matrices of the levels."""
         if not self._is_hermitian:
             return False
         return "hermitian" if self.candidates.dtype.kind == "c" else True
@@ -154,11 +154,11 @@ class Setup(ABC):
     def _block_size(self, depth: int) -> int:
         return self.num_candidates if depth else self.options.block_size
 
-    # ------------------------------------------------------------------ the parts in which the two set-ups differ
+    # ---------------------------------------------------------------- methods in which the two set-ups differ
 
     @abstractmethod
     def build(self, finest: Any) -> tuple[list[Level], MatrixOperator | None]:
-        """Return the levels, and the inverse of the coarsest matrix; None if that is only smoothed. Synchronizes."""
+        """Return the levels, and the inverse of the coarsest matrix or None if that is only smoothed. Synchronizes."""
 
     @abstractmethod
     def _is_small(self, matrix: Any, depth: int) -> bool:
@@ -169,7 +169,7 @@ class Setup(ABC):
 
     @abstractmethod
     def _level(self, matrix: Any, depth: int, transfers: Transfers[Any], smoothers: tuple[Smoother, Smoother]) -> Level:
-        """Return a level as cycles use it."""
+        """Return the `Level` with which cycles work."""
 
     @abstractmethod
     def _coarse_matrix(self, matrix: Any, depth: int, transfers: Transfers[Any]) -> Any:
@@ -178,12 +178,12 @@ class Setup(ABC):
     def _smoothers(self, matrix: Any) -> tuple[Smoother, Smoother]:
         return self.make(matrix, self._is_hermitian)
 
-    # ------------------------------------------------------------------ what they have in common
+    # ---------------------------------------------------------------- methods that the two set-ups share
 
     def _coarsen(self, matrix: Any) -> tuple[list[Level], Any, Callable[[], tuple[Array, Array]]]:
-        """Return the levels that have a coarser one, the first matrix that is not coarsened, and its candidates.
+        """Return all levels that have a coarser one, the matrix of the coarsest level, and its candidates.
 
-        The candidates are a function, so that `fill` times their smoothing as a phase of its own.
+        The candidates are a function that returns them, so that `fill` can time their smoothing separately.
         """
         self.phases = Phases(matrix.device)
         candidates: Callable[[], tuple[Array, Array]] = partial(tuple, (self.candidates, self.left_candidates))
@@ -205,7 +205,7 @@ class Setup(ABC):
         return levels, matrix, candidates
 
     def _coarsening(self, matrix: Any, depth: int) -> Coarsening | None:
-        """Return the structure of a level's transfers, or None if this level is not coarsened."""
+        """Return the structure of a level's transfers, or None if this is the coarsest level."""
         if self.coarsenings is not None:
             if depth == len(self.coarsenings):
                 return None
@@ -221,12 +221,12 @@ class Setup(ABC):
         return coarsening
 
     def _narrow_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the dtype in which the levels have values of a matrix of this dtype."""
+        """Return the dtype of the values of the levels, for a matrix of dtype `dtype`."""
         return dtype if self.dtype is None else inner_dtype(self.dtype, dtype)
 
 
 def share_bounds(matrix: LevelMatrix, coarsening: Coarsening) -> None:
-    """Store the bounds that a coarsening has found, so that smoothers need not find them again."""
+    """Store the bounds that a coarsening has found with the matrix, so that smoothers need not find them again."""
     matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
     matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
 
@@ -238,11 +238,9 @@ class LevelSetup(Setup):
     Attributes
     ----------
     finer_levels : int
-        Number of levels above the first of these levels, by which warnings count: several ranks may have made them
-        together.
+        Number of finer levels, which several ranks may have set up together. Warnings number the levels from there.
     structures : dict
-        What is known about the structures of the matrices of all levels, by the number of the level and the name of the
-        matrix.
+        The structures of the matrices of all levels, by the number of the level and the name of the matrix.
 
     The others are those of `Setup`.
     """
@@ -313,35 +311,35 @@ class LevelSetup(Setup):
         return [*levels, Level(self._narrow_operator(matrix, len(levels)), None, None, *smoothers)], None
 
     def _narrow_operator(self, matrix: LevelMatrix, depth: int) -> MatrixOperator:
-        """Return the matrix of a level as an operator with values of the dtype of the levels."""
+        """Return the matrix of a level as an operator, with values in the dtype of the levels."""
         narrow = self._narrow(matrix.csr)
         return matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow, (depth, "A"))
 
     def _narrow(self, csr: Csr) -> Csr:
-        """Return a matrix with values of the dtype of the levels."""
+        """Return a matrix with values in the dtype of the levels."""
         dtype = self._narrow_dtype(csr.dtype)
         return csr if dtype == csr.dtype else csr.with_data(csr.data.astype(dtype))
 
     def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
-        """Return the size of the full blocks of a coarse matrix, if they are worth storing as such.
+        """Return the size of a coarse matrix's full blocks; None if storing blocks is not worth it.
 
-        A coarse matrix has a row for each candidate of an aggregate. The patterns of the transfers consist of full
-        blocks, so that those of their products do too.
+        A coarse matrix has one row per aggregate and candidate. The transfers consist of full blocks, and so do their
+        products.
         """
         k, is_coarse = self.num_candidates, csr.num_rows != self.candidates.shape[0]
         is_coarse = is_coarse and csr.num_rows == csr.num_cols
         return (k, k) if is_coarse and 1 < k <= MAX_BLOCK and csr.nnz >= _MIN_BLOCK_ENTRIES else None
 
     def _operator_of(self, matrix: LevelMatrix, csr: Csr, key: tuple[int, str]) -> MatrixOperator:
-        """Return an operator on the device of `matrix`. Nothing is examined before its first product.
+        """Return `csr` as an operator on the device of `matrix`. It is not analysed before its first product.
 
         Parameters
         ----------
         matrix : LevelMatrix
         csr : Csr
         key : (int, str)
-            The number of the level, and which of its matrices this is. In an update, the matrix takes over what is
-            known about the structure of the one that it replaces.
+            The number of the level, and the name of the matrix on this level. In an update, the new matrix reuses the
+            structure of the matrix that it replaces.
         """
         structure = self.structures.get(key)
         if structure is None:
@@ -367,10 +365,10 @@ def largest_magnitude(matrix: LevelMatrix, hermitian: bool) -> float:
 def improved_candidates(
     matrix: LevelMatrix, smoother: Smoother, right: Array, left: Array | None
 ) -> tuple[Array, Array]:
-    """Smooth the candidates, which then fulfil boundary conditions and follow jumps of coefficients.
+    """Smooth the candidates, so that they fulfil boundary conditions and follow jumps of coefficients.
 
-    The last step is one of Jacobi's method. Unlike a polynomial, it makes a candidate zero in the rows in which the
-    diagonal is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same.
+    The last step is a Jacobi step. Unlike a polynomial, it makes a candidate zero in rows whose diagonal is much larger
+    than all other entries. `left` are the candidates of the adjoint; None if they are the same as `right`.
     """
     smoothers = smoother, Relaxation("jacobi", ((1.0, matrix.reciprocals),))
     smoothed = _smoothed(matrix, smoothers, right, adjoint=False)
@@ -380,7 +378,7 @@ def improved_candidates(
 
 
 def _smoothed(matrix: LevelMatrix, smoothers: tuple[Smoother, ...], candidates: Array, *, adjoint: bool) -> Array:
-    """Return the candidates after the steps of smoothers for A·x = 0."""
+    """Return the candidates after applying smoothers to A·x = 0, one after the other, with x = candidates."""
     xp, (rows, columns) = matrix.device.xp, candidates.shape
     passes = VectorPasses(matrix.device, matrix.dtype, columns)
     x, b, r = xp.ascontiguousarray(candidates.T).reshape(-1).copy(), passes.vector(rows), passes.vector(rows)

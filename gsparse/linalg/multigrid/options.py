@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 
 class Phases:
-    """Measures named phases, each of which may run several times.
+    """Measures the times of named phases, each of which may run several times.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Phases:
         self._readers: list[tuple[str, Callable[[], float | None]]] = []
 
     def run(self, name: str, function: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
-        """Return ``function(*args, **options)``, and count its time to a phase."""
+        """Return ``function(*args, **options)``, and add its time to the phase `name`."""
         results: list[_Result] = []
         self._readers.append((name, self._device.timed(lambda: results.append(function(*args, **options)))))
         return results[0]
@@ -52,7 +52,7 @@ class Phases:
         return seconds
 
     def line(self, seconds: dict[str, float]) -> str:
-        """Return the milliseconds of phases as text, with a remark if kernels were compiled since the set-up began."""
+        """Return the milliseconds of phases as text, with a remark if kernels have been compiled during the set-up."""
         times = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in seconds.items())
         is_first = COMPILE_NOTICE.compilations > self._compilations
         return f"{times}; compiling kernels included" if is_first else times
@@ -65,7 +65,7 @@ _THETAS = {"classical": 0.1, "symmetric": 0.0}
 
 @dataclass(frozen=True)
 class Strength:
-    """The strength of connection on one level.
+    """The measure of strong connections on one level, and its threshold.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Strength:
 
     @property
     def dropping_theta(self) -> float:
-        """The `theta` below which prolongators leave connections out; 0 if they leave out none."""
+        """The threshold below which prolongators ignore connections; 0 if they ignore none."""
         return self.theta if self.drops else 0.0
 
 
@@ -94,9 +94,9 @@ class AggregationOptions:
     ----------
     block_size : int
     symmetry : {"hermitian", "symmetric", "nonsymmetric"} or None
-        None stands for "hermitian" or "nonsymmetric", by the values of the matrix.
+        None: "hermitian" or "nonsymmetric", depending on the matrix.
     strengths : tuple of Strength
-        For each level; the last one also stands for all coarser levels.
+        One for each level; the last one also applies to all coarser levels.
     max_levels, max_coarse : int
     """
 
@@ -114,7 +114,7 @@ class AggregationOptions:
 def parse_options(
     A: Any, block_size: int | None, symmetry: str | None, strength: Any, max_levels: int, max_coarse: int
 ) -> AggregationOptions:
-    """Check the options of `amg` for a matrix. A block sparse matrix, or one made of it, knows its own block size.
+    """Check the options of `amg` for a matrix, and return them. The default of `block_size` comes from a BSR matrix.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def parse_options(
 
 
 def blocks_of(A: Any) -> tuple[int, int]:
-    """Return the size of the blocks of a matrix in BSR, or made of one, and (1, 1) for others. Synchronizes."""
+    """Return the block size of a BSR matrix, or of a matrix made from one; (1, 1) for others. Synchronizes."""
     if isinstance(A, DeviceMatrix):
         return declared_block_shape(A) or (1, 1)
     return A.blocksize if sp.issparse(A) and A.format == "bsr" else (1, 1)
@@ -170,8 +170,8 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
     Parameters
     ----------
     coordinates : array_like, shape (num_points, 2) or (num_points, 3)
-        The coordinates of the points, in the order of the matrix: the displacements of point i are its unknowns
-        ``d * i`` to ``d * i + d - 1`` in d dimensions. On the host or on a device.
+        The coordinates of the points, on the host or on a device, in the order of the matrix: in d dimensions, the
+        displacements of point i are the unknowns ``d * i`` to ``d * i + d - 1``.
 
     Returns
     -------
@@ -186,10 +186,10 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
 
     Notes
     -----
-    Points that are clamped in all directions, and so have no rows in the matrix, are left out of `coordinates`. All
-    other points must have the same number of unknowns. So a point that is clamped only in some directions keeps all of
-    its rows: make those of the clamped displacements rows of the identity, with the value on the right-hand side, and
-    set the modes to 0 there.
+    Omit points that are clamped in all directions from `coordinates`, because they have no rows in the matrix. All
+    other points must have the same number of unknowns. So a point that is clamped in some directions keeps all of its
+    rows: replace the rows of its clamped displacements by rows of the identity, with the value on the right-hand side,
+    and set the modes to 0 there.
 
     References
     ----------
@@ -213,7 +213,8 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
     modes = np.zeros((count, dimensions, 3 if dimensions == 2 else 6))
     for axis in range(dimensions):
         modes[:, axis, axis] = 1
-    # The rotation in the plane of two axes moves the first one against the coordinate of the second one.
+    # A rotation in the plane of two axes: the displacement along the first axis is minus the coordinate along the
+    # second.
     planes = ((0, 1),) if dimensions == 2 else ((1, 2), (2, 0), (0, 1))
     for column, (first, second) in enumerate(planes, dimensions):
         modes[:, first, column] = 0 - points[:, second]
@@ -224,14 +225,14 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
 def parse_candidates(
     device: Device, size: int, dtype: np.dtype[Any], options: AggregationOptions, symmetry: str, B: Any, BH: Any
 ) -> tuple[Array, Array]:
-    """Return the candidates of a matrix of `size` rows and of its adjoint, on the device, of shape (size, k).
+    """Return the candidates of a matrix and of its adjoint, two device arrays of shape (size, k).
 
-    If the caller passed none, they are a constant for each unknown of a node.
+    If the user passed none, they are a constant for each unknown of a node.
 
     Raises
     ------
     ShapeError, TypeError
-        If an array does not have a row for each row of the matrix, or is complex where the matrix is real.
+        If an array does not have `size` rows, or is complex although the matrix is real.
     ValueError
         If a value is NaN or infinite, or the two arrays do not fit each other or the symmetry.
     """
@@ -248,7 +249,7 @@ def parse_candidates(
 
 
 def _default_candidates(device: Device, size: int, block_size: int, dtype: np.dtype[Any]) -> Array:
-    """Return a constant for each unknown of a node. All rows of a single candidate are the same element in memory."""
+    """Return a constant for each unknown of a node. The rows of a single candidate share one element in memory."""
     xp = device.xp
     if block_size == 1:
         return xp.broadcast_to(xp.ones((1, 1), dtype), (size, 1))
@@ -262,7 +263,7 @@ def _parse_array(device: Device, B: Any, size: int, dtype: np.dtype[Any], name: 
         raise ShapeError(f"{name} must have a row for each of the {size} rows of A, got shape {array.shape}")
     if array.dtype.kind not in "biufc" or (array.dtype.kind == "c" and dtype.kind != "c"):
         raise TypeError(f"{name} must be of real numbers for a matrix of {dtype}, got {array.dtype}: use {name}.real")
-    # A copy, because updates use the candidates again, and the caller may have changed the array by then.
+    # Make a copy: updates use the candidates again, and the user may change the array before.
     array = array.astype(dtype, order="C") if device.owns(array) else device.upload(np.array(array, dtype, order="C"))
     if kernels_of(device).reductions.first_where(device, array, "not finite") is not None:  # synchronizes
         raise ValueError(f"{name} must be finite, it has NaN or infinite values")

@@ -27,11 +27,12 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-# For a smoother, those that it replaces without a warning, because it takes about as many iterations as they do.
+# From the name of a smoother to the smoothers that it replaces without a warning, because it takes about as many
+# iterations.
 EQUIVALENTS: dict[str, tuple[str, ...]] = {"chebyshev": ("gauss_seidel", "sor")}
 
 
-# The options that PyAMG gave to a smoother.
+# The options that PyAMG passed to a smoother.
 Options = dict[str, Any]
 
 
@@ -52,9 +53,9 @@ def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoot
 
 
 def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str = "gauss_seidel") -> Smoother:
-    """Return the same sweeps; on a GPU, a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal.
+    """Return the same sweeps. On a GPU, return a Chebyshev polynomial for a Hermitian matrix with positive diagonal.
 
-    The polynomial takes about as many iterations and fewer launches, and its products read less than sweeps do.
+    With the polynomial, a solver takes about as many iterations but fewer launches, and products read less than sweeps.
     """
     directions = directions_of(options["sweep"], options["iterations"])
     if options.get("blocksize", 1) > 1:
@@ -66,7 +67,7 @@ def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, na
 
 
 def _subset_jacobi(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str, fine_first: bool) -> Smoother:
-    """Return Jacobi's method for the fine and then the coarse points of an AIR hierarchy, or the other way round."""
+    """Return Jacobi steps for the fine and then the coarse points of an AIR hierarchy, or in the opposite order."""
     xp, size = matrix.device.xp, int(options.get("blocksize", 1))
     points = {}
     for part in ("F", "C"):
@@ -90,7 +91,7 @@ def _projections(matrix: SquareMatrix, options: Options, hermitian: bool, *, of_
 
 
 def _replaced(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str) -> Smoother:
-    """Return a smoother of about as much work for one that no device runs."""
+    """Return a smoother of about as much work, in place of a smoother that no device supports."""
     sweeps = 2 if options.get("sweep") == "symmetric" else 1
     iterations: Any = options.get("maxiter") or options["iterations"]
     count = max(1, sweeps * int(iterations) // 2)
@@ -125,7 +126,7 @@ _PYAMG: dict[str, Callable[[SquareMatrix, Options, bool], Smoother]] = {
 
 
 def relaxation_for(matrix: SquareMatrix, smoother: Any, *, hermitian: bool) -> Smoother:
-    """Return the smoother of a PyAMG hierarchy as one that runs on a device, or its replacement.
+    """Return a smoother of a PyAMG hierarchy for use on a device, or its replacement.
 
     Parameters
     ----------
@@ -144,12 +145,12 @@ def relaxation_for(matrix: SquareMatrix, smoother: Any, *, hermitian: bool) -> S
 
 
 def _real(value: Any) -> float:
-    """Return a weight as a number; PyAMG may have made it complex."""
+    """Return a weight as a real number; PyAMG may have made it complex."""
     return float(np.real(value))
 
 
 def _warn_of_replacements(levels: Sequence[Level]) -> None:
-    """Warn once of each kind of smoother that was replaced, except by an equivalent one."""
+    """Issue one warning for each kind of smoother that was replaced, unless the replacement is equivalent."""
     replaced = {s.replaces: s.name for level in levels for s in (level.presmoother, level.postsmoother)}
     for name, replacement in replaced.items():
         if name not in ("", *EQUIVALENTS.get(replacement, ())):
@@ -163,16 +164,16 @@ def _warn_of_replacements(levels: Sequence[Level]) -> None:
 
 
 def _is_hermitian(matrix: SquareMatrix, symmetry: str | None) -> bool:
-    """Return whether the finest matrix of a hierarchy is Hermitian; `symmetry` is PyAMG's name. Synchronizes."""
+    """Return whether the finest matrix is Hermitian; `symmetry` is PyAMG's declaration. Synchronizes."""
     if symmetry == "hermitian" or (symmetry == "symmetric" and matrix.dtype.kind != "c"):
-        return matrix.is_roughly_hermitian()  # PyAMG's default, so the matrix may be neither
+        return matrix.is_roughly_hermitian()  # this is PyAMG's default, so the values must be tested
     return symmetry != "nonsymmetric" and matrix.is_hermitian()
 
 
 def convert_hierarchy(
     ml: Any, device: Device, make: MakeSmoothers | None, cycle_index: int, dtype: Any
 ) -> MultigridPreconditioner:
-    """Copy a hierarchy of PyAMG's to a device.
+    """Copy a hierarchy of PyAMG to a device.
 
     Parameters
     ----------
@@ -180,9 +181,9 @@ def convert_hierarchy(
     device : Device
         It must be the active one.
     make : callable or None
-        Makes the smoothers of a level; None for the equivalents of those of the hierarchy.
+        Function that returns the smoothers of a level; None to use those of the hierarchy, or equivalents.
     cycle_index : int
-        How often a cycle visits the next coarser level.
+        Number of visits to the next coarser level.
     dtype : dtype or None
         The dtype of the levels; None for that of the hierarchy.
 
@@ -207,7 +208,7 @@ def convert_hierarchy(
     for level in ml.levels[:-1]:
         operator = _operator(level.A, device, dtype)
         with SquareMatrix.of(operator, "amg") as matrix:
-            # Only the finest matrix is tested: if it is Hermitian, so are the coarser ones, up to rounding.
+            # Only the finest matrix is tested: if it is Hermitian, the coarser ones are Hermitian up to rounding.
             hermitian = _is_hermitian(matrix, getattr(level.A, "symmetry", None)) if hermitian is None else hermitian
             if make is None:
                 both = (level.presmoother, level.postsmoother)
@@ -228,7 +229,7 @@ def _operator(matrix: Any, device: Device, dtype: Any) -> MatrixOperator:
     """Copy a host matrix to the device, in the requested precision."""
     host = sp.csr_array(matrix)
     if not host.has_canonical_format:
-        host = host.copy()  # its arrays may belong to PyAMG's hierarchy
+        host = host.copy()  # do not change the arrays of PyAMG's hierarchy
         host.sum_duplicates()
     if dtype is not None:
         host = host.astype(inner_dtype(np.dtype(dtype), host.dtype))

@@ -19,14 +19,14 @@ class SmoothedAggregation(MultigridPreconditioner):
     matrix : SquareMatrix
         The matrix of the finest level.
     setup : Setup
-        Makes the levels, and makes them again for other values.
+        Computes the levels, and computes them again in updates.
     cycle_index : int
-        How often a cycle visits the next coarser level.
+        Number of visits to the next coarser level.
 
     Attributes
     ----------
     seconds : dict
-        The seconds of each phase of the latest set-up or update, and of the whole under the name "in all".
+        The seconds of each phase of the latest set-up or update; "in all" is the total.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class SmoothedAggregation(MultigridPreconditioner):
 
     @property
     def aggregates(self) -> list[Array]:
-        """For each level but the coarsest: the aggregate of each node, -1 for none. On the device."""
+        """For each level but the coarsest, a device array with the aggregate of each node, -1 for none."""
         return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
 
     @property
@@ -68,15 +68,15 @@ class SmoothedAggregation(MultigridPreconditioner):
         ]
 
     def update(self, A: Any) -> SmoothedAggregation:
-        """Compute the levels again for other values. Aggregates, and the structures of all matrices, stay as they are.
+        """Compute the levels again for other values, in place, with the same aggregates and structures.
 
         This is for sequences of matrices that differ little: Newton's method, time steps, changing coefficients. The
-        near-nullspace candidates and the symmetry are those of the set-up.
+        near-nullspace candidates and the symmetry of the set-up are used again.
 
         Parameters
         ----------
         A : sparse array, shape (N, N)
-            A matrix with the structure, the dtype and the device of that of the set-up, for instance
+            A matrix with the structure, the dtype and the device of the first matrix, for instance
             ``A.with_data(values)``.
 
         Returns
@@ -87,7 +87,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         Raises
         ------
         StructureError
-            If the matrix has another shape, or an entry at another place.
+            If the shape or the positions of the entries differ.
         DeviceError, DtypeError
             If the matrix lives on another device, or has another dtype.
         FactorizationError
@@ -116,7 +116,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         self._check(matrix)
 
     def _check(self, matrix: SquareMatrix) -> None:
-        if not self._setup.suits_theory:  # otherwise the set-up saves the time of a cycle
+        if not self._setup.suits_theory:  # otherwise no smoother can diverge, and the check is skipped
             check_cycle(self, matrix.operator)
 
     def _remarks(self) -> dict[str, str]:

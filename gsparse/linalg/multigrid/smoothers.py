@@ -1,4 +1,4 @@
-"""The smoothers of multigrid by name: functions ``make(matrix, sweeps, **options)``."""
+"""The smoothers of multigrid by name: functions ``make(matrix, sweeps, **options)`` that return a `Smoother`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gsparse.linalg.preconditioners.polynomial import largest_eigenvalue
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Ratio of the smallest eigenvalue that is damped to the largest. The coarser level damps the smaller eigenvalues.
+# The smallest eigenvalue that is damped, divided by the largest. The coarser level reduces errors of the smaller ones.
 _SMOOTHING_RATIO = 0.25
 
 
 def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
-    """Return Jacobi's method with ω = 4/3 over the largest eigenvalue of D⁻¹A.
+    """Return Jacobi's method with ω = 4/3 divided by the largest eigenvalue of D⁻¹A.
 
-    This is the best weight for the eigenvalues between half of the largest one and the largest. The estimate of the
-    largest one needs no margin, because errors are reduced up to 1.5 times it.
+    This is the best weight for eigenvalues between half of the largest and the largest. The estimate needs no margin,
+    because errors are reduced for eigenvalues up to 1.5 times the estimate.
     """
     inverse = matrix.inverse_diagonal("the smoother jacobi")
     omega = 4 / (3 * largest_eigenvalue(matrix, inverse, safety=1.0))
@@ -28,7 +28,7 @@ def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
 
 
 def l1_jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
-    """Return l1-Jacobi, which divides by the sum of magnitudes of a row, with the sign of the diagonal.
+    """Return l1-Jacobi, which divides by the sum of magnitudes of each row, with the sign of the diagonal.
 
     It converges for every Hermitian positive definite A.
     """
@@ -43,10 +43,10 @@ def chebyshev(matrix: SquareMatrix, sweeps: int) -> Relaxation:
 
 
 def chebyshev_smoother(matrix: SquareMatrix, degree: int, ratio: float) -> Relaxation:
-    """Return a Chebyshev polynomial in D⁻¹A that damps eigenvalues between `ratio` times the largest one and this one.
+    """Return a Chebyshev polynomial in D⁻¹A that damps eigenvalues from `ratio` times the largest to the largest.
 
-    The estimate of the largest eigenvalue needs no margin: errors of eigenvalues that are above it by a factor of less
-    than ``1 + ratio`` are reduced, too.
+    The estimate of the largest eigenvalue needs no margin: errors are also reduced for eigenvalues up to ``1 + ratio``
+    times the estimate.
     """
     inverse = matrix.inverse_diagonal("the smoother chebyshev")
     high = largest_eigenvalue(matrix, inverse, safety=1.0)
@@ -75,7 +75,7 @@ def block_gauss_seidel(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1
 
 
 def block_jacobi(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1) -> Smoother:
-    """Return Jacobi's method for blocks of rows, with ω = 4/3 over the largest eigenvalue of D⁻¹A."""
+    """Return Jacobi's method for blocks of rows, with ω = 4/3 divided by the largest eigenvalue of D⁻¹A."""
     inverses = inverse_blocks(matrix, block_size, "the smoother block_jacobi")
     omega = 4 / (3 * largest_block_eigenvalue(matrix, inverses))
     return BlockRelaxation(f"block_jacobi({block_size})", sweeps * ((omega, inverses),))
@@ -84,7 +84,7 @@ def block_jacobi(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1) -> S
 def gauss_seidel_ne(
     matrix: SquareMatrix, sweeps: int, *, ordering: str = "auto", of_residual: bool = False
 ) -> Smoother:
-    """Return Kaczmarz's method, with forward and backward sweeps in turn; `of_residual` makes it gauss_seidel_nr."""
+    """Return Kaczmarz's method, or gauss_seidel_nr if `of_residual`, with forward and backward sweeps in turn."""
     return projections(matrix, alternating(sweeps), of_residual=of_residual, ordering=ordering)
 
 
@@ -104,7 +104,7 @@ SMOOTHERS: dict[str, Callable[..., Smoother]] = {
 
 
 def parallel_smoother(matrix: SquareMatrix, sweeps: int, *, hermitian: bool) -> Smoother:
-    """Return a smoother that suits the matrix, with the work of `sweeps` symmetric sweeps of Gauss-Seidel's method.
+    """Return the best smoother for a matrix, with the work of `sweeps` symmetric Gauss-Seidel sweeps.
 
     This is a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal, otherwise Gauss-Seidel's method.
     """

@@ -1,1 +1,1 @@
-"""Preconditioners: approximate inverses that stay on the device, for `M` of the solvers here, of SciPy and of CuPy."""
+"""Preconditioners: approximate inverses that stay on the device, for `M` of the solvers of gsparse, SciPy and CuPy."""

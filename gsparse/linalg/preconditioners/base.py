@@ -1,4 +1,4 @@
-"""The common part of preconditioners: passes over vectors, which are bound to the arrays that a product uses."""
+"""The base classes of preconditioners, and the passes over vectors of which their products consist."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gsparse.linalg.krylov.solve_state import SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# `d` is a diagonal, and `omega` the weight of a relaxation. The passes `begin` are relaxations from x = 0, for which no
-# product is needed; in the other ones r is A·x. A pass `..._residual` is the last one before a residual: it copies b to
-# r, from which the caller then subtracts A·x.
+# `d` is a diagonal, and `omega` the weight of a relaxation. The `begin` passes relax from x = 0, for which no product
+# is needed; in the `relax` passes, r is A·x. A pass `..._residual` is the last one before a residual: it copies b to r,
+# from which the caller then subtracts A·x.
 PROGRAM = Program(
     "preconditioner",
     "x b r d",
@@ -37,19 +37,20 @@ PROGRAM = Program(
     ),
 )
 
-# ``build(x, y)`` returns the calls that write the product with x into y. It may itself allocate memory and wait.
+# ``build(x, y)`` returns the calls that write the product with x into y. `build` itself may allocate memory and
+# synchronize; the calls do not.
 CallBuilder = Callable[[Array, Array], list[Call]]
 
 
 class VectorPasses:
-    """Binds passes to vectors of one dtype on one device.
+    """Bind passes to vectors of one dtype on one device.
 
     Parameters
     ----------
     device : Device
     dtype : dtype
     columns : int
-        Number of columns that an array holds, one after the other.
+        Number of columns of each vector, which are stored one after the other.
     """
 
     def __init__(self, device: Device, dtype: np.dtype[Any], columns: int) -> None:
@@ -65,11 +66,11 @@ class VectorPasses:
         return state.bind(name, vectors)
 
     def vector(self, rows: int) -> Array:
-        """Allocate an array of zeros for all columns."""
+        """Return a device array of zeros with `rows` elements for each column."""
         return self.device.xp.zeros(self.columns * rows, self.dtype)
 
     def diagonal(self, values: Array, *, adjoint: bool = False) -> Array:
-        """Return a diagonal in the form that passes need: in their dtype, and repeated for each column."""
+        """Return a diagonal for use in passes: in their dtype, repeated for each column, conjugated with `adjoint`."""
         xp = self.device.xp
         values = xp.conj(values) if adjoint else values
         values = values.astype(self.dtype, copy=False)
@@ -85,9 +86,9 @@ class Preconditioner(Operator):
     size : int
         Number of rows and columns.
     dtype : dtype
-        If it is complex, the vectors have to be complex too.
+        The dtype of the preconditioner's values. If it is complex, the vectors must be complex too.
     kind : str
-        Name of the function that returns such preconditioners.
+        Name of the function that returned the preconditioner, such as "jacobi".
     """
 
     def __init__(self, device: Device, size: int, dtype: np.dtype[Any], kind: str) -> None:
@@ -122,18 +123,18 @@ class Preconditioner(Operator):
 
     @abstractmethod
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        """Allocate the memory that products need, and return a function that binds products to arrays."""
+        """Allocate the memory that products need, and return a function that binds products to vectors."""
 
     def _product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
-        """Multiply in buffers that are kept for the next call.
+        """Return the product with x, computed in buffers that the next call reuses.
 
-        SciPy calls this once per iteration, each time with another vector. Copying it to the same buffer saves binding
-        the calls to a new array each time.
+        SciPy calls this once per iteration with a new vector. Copying it to the same buffer saves binding the calls
+        again.
         """
         key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
         if latest[0] != key:
-            latest = self._latest = (None,)  # frees the buffers first
+            latest = self._latest = (None,)  # frees the old buffers before allocating new ones
             bound = self.bind(device, x.dtype, columns, adjoint=adjoint)
             latest = self._latest = (key, bound, device.xp.empty_like(x), device.xp.empty_like(x))
         _, bound, source, target = latest
@@ -143,7 +144,7 @@ class Preconditioner(Operator):
 
 
 class MatrixPreconditioner(Preconditioner):
-    """A preconditioner that was made of the entries of a matrix, and can be updated for other values.
+    """A preconditioner that is computed from the entries of a matrix, and can be updated for other values.
 
     The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of
     `gsparse.linalg`, SciPy or CuPy.
@@ -151,12 +152,12 @@ class MatrixPreconditioner(Preconditioner):
     Parameters
     ----------
     matrix : SquareMatrix
-        The matrix that was passed to that function.
+        The matrix that the user passed to this function.
     kind : str
-        Name of the function.
+        Name of this function.
     compute : callable, optional
-        ``compute(matrix, latest)`` returns what products need. `latest` is what it returned for the matrix before,
-        which has the same structure, or None the first time.
+        ``compute(matrix, latest)`` returns the values that products use. `latest` is its result for the previous
+        matrix, which has the same structure; None the first time.
 
     Examples
     --------
@@ -171,7 +172,7 @@ class MatrixPreconditioner(Preconditioner):
     ...     x, info = cg(B, numpy.ones(100), M=M.update(B))
     """
 
-    # Whether products multiply by the matrix itself, so that a copy of it must be kept.
+    # Whether products also multiply by the matrix itself, so that the preconditioner must keep a copy of it.
     _KEEPS_MATRIX: ClassVar[bool] = False
 
     def __init__(
@@ -183,12 +184,13 @@ class MatrixPreconditioner(Preconditioner):
         self._set_values(matrix)
 
     def update(self, A: Any) -> Self:
-        """Compute the preconditioner again for other values, and change it in place.
+        """Compute the preconditioner again for a matrix of the same structure, in place.
 
-        What depends on the structure alone is kept: orders of rows, levels, and where entries are. So is what was
-        chosen by the values of the first matrix, such as an "auto" option. If a new preconditioner makes the same
-        choices, the result equals it to the bit. If an error is raised, the preconditioner remains as it was. This is
-        for sequences of matrices: Newton's method, time steps, changing coefficients.
+        Everything that depends on the structure only is reused: orders of rows, levels and positions of entries.
+        Choices that depended on the values of the first matrix, such as an "auto" option, are reused too. If a new
+        preconditioner makes the same choices, its values are the same, bit by bit. If an error is raised, the
+        preconditioner remains as it was. This is for sequences of matrices: Newton's method, time steps, changing
+        coefficients.
 
         Parameters
         ----------
@@ -204,7 +206,7 @@ class MatrixPreconditioner(Preconditioner):
         Raises
         ------
         StructureError
-            If the matrix has another shape, or an entry at another place.
+            If the shape or the positions of the entries differ.
         DeviceError, DtypeError
             If the matrix lives on another device, or has another dtype.
         FactorizationError
@@ -217,6 +219,6 @@ class MatrixPreconditioner(Preconditioner):
         return self
 
     def _set_values(self, matrix: SquareMatrix) -> None:
-        """Compute what products need, and then replace it. Every call but the first is an update."""
+        """Compute the values that products use, and then replace the old ones. All calls but the first are updates."""
         assert self._compute_values is not None
         self._values = self._compute_values(matrix, self._values)

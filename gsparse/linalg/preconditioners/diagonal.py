@@ -15,7 +15,7 @@ from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 from gsparse.linalg.registry import register
 from gsparse.linalg.small_matrices import hashed_vector
 
-# Steps of the power method, and a factor for its estimate, which is usually too small.
+# Number of steps of the power method, and a factor for its estimate, which is usually too small.
 _POWER_STEPS = 15
 _SAFETY = 1.1
 
@@ -27,9 +27,9 @@ class BlockStep:
     ----------
     passes : VectorPasses
     weights : array, shape (num_blocks, size, size)
-        The blocks of W. The last one may be filled up.
+        The blocks of W. The last one may be padded.
     adjoint : bool
-        Whether the adjoint of W is meant.
+        Whether to use the adjoint of W in place of W.
     """
 
     def __init__(self, passes: VectorPasses, weights: Array, adjoint: bool) -> None:
@@ -40,7 +40,7 @@ class BlockStep:
     def bind(
         self, omega: float, b: Array, x: Array, r: Array, *, start: str = EVERY_GROUP, copies: bool = False
     ) -> Call:
-        """Bind a step to its vectors, see `bind_block_step` of `gsparse.kernels.relaxation`."""
+        """Bind a step to its vectors. `bind_block_step` of `gsparse.kernels` describes `start` and `copies`."""
         device = self._passes.device
         vectors = b, x, r, self._passes.columns
         call: Call = kernels_of(device).triangular.bind_block_step(
@@ -57,7 +57,7 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     Raises
     ------
     FactorizationError
-        If a block is singular. `name` is the method that needs the inverses.
+        If a block is singular. The message names the method `name`.
     """
     device, csr = matrix.device, matrix.csr
     if size < 1:
@@ -82,7 +82,7 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
 
 
 def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
-    """Return the diagonal blocks. Rows past the end are rows of the identity, and so are empty ones where allowed."""
+    """Return the diagonal blocks. Rows past the end, and empty rows if permitted, become rows of the identity."""
     xp, csr, count = matrix.device.xp, matrix.csr, -(-matrix.size // size)
     blocks = xp.zeros((count, size, size), matrix.dtype)
     inside = matrix.rows // size == csr.indices // size
@@ -97,9 +97,9 @@ def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
 
 
 def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
-    """Estimate the largest eigenvalue of W·A, with the `inverses` as W, by the power method. Synchronizes.
+    """Estimate the largest eigenvalue of W·A, where W has the diagonal blocks `inverses`. Synchronizes.
 
-    The estimate includes a margin.
+    The power method's estimate is multiplied by a safety factor.
     """
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
     if not matrix.size:
@@ -124,13 +124,13 @@ class BlockRelaxation(StepRelaxation):
     Attributes
     ----------
     steps : tuple of (float, array)
-        ω and W, of shape (num_blocks, size, size), for each step, of which there is at least one. The blocks are
-        inverses of diagonal blocks of A, or 0 where a step leaves the unknowns as they are.
+        For each step, ω and W of shape (num_blocks, size, size); at least one step. The blocks are inverses of diagonal
+        blocks of A, or 0 for unknowns that the step does not change.
 
     Notes
     -----
-    Traffic in vectors, not counting what the products and W read: 2 for the first step from x = 0, 5 for every other
-    step, and 3 for the residual after the last step.
+    Vectors read or written, besides the products and W: 2 in the first step from x = 0, 5 in every other step, and 3 in
+    the residual after the last step.
     """
 
     def bind_weights(self, bound: BoundSmoother, weights: Array) -> BindStep:
@@ -141,7 +141,7 @@ class BlockRelaxation(StepRelaxation):
 
 
 class DiagonalPreconditioner(MatrixPreconditioner):
-    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix."""
+    """The product with the inverse of the diagonal of a matrix."""
 
     @property
     def scaling(self) -> Array:
@@ -154,7 +154,7 @@ class DiagonalPreconditioner(MatrixPreconditioner):
 
 
 class BlockDiagonalPreconditioner(MatrixPreconditioner):
-    """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
+    """The product with the inverses of the dense diagonal blocks of a matrix."""
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         step = BlockStep(passes, self._values, adjoint)

@@ -1,7 +1,7 @@
 """Block preconditioners for systems of several fields, such as velocity and pressure.
 
 If the unknowns are numbered field by field, the matrix consists of a few sparse blocks. One sweep over the fields is
-then a step of block Gauss–Seidel's method, in which each solve with a diagonal block is replaced by an approximate one:
+then a step of the block Gauss–Seidel method, with approximate solves M0, M1 with the diagonal blocks:
 
     | A00  A01 | | y0 |   | x0 |      "lower":  y0 = M0·x0,  y1 = M1·(x1 − A10·y0)
     | A10  A11 | | y1 | = | x1 |      "full":   and then  y0 = M0·(x0 − A01·y1)
@@ -34,7 +34,7 @@ FORMS = ("diagonal", "lower", "upper", "full")
 _ADJOINT_FORMS = {"lower": "upper", "upper": "lower"}
 
 Index = npt.NDArray[np.int64]
-# What a caller passes for the solves with one field.
+# A user's choice of the solve with one field; `fieldsplit` describes the kinds.
 Solver = Any
 
 
@@ -60,7 +60,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             sp.csr_array((np.ones(len(rows), matrix.dtype), rows, np.arange(len(rows) + 1)), shape=(len(rows), size))
             for rows in fields
         ]
-        # Operators that take the elements of a field out of a vector, and those that put them back.
+        # Operators that extract the elements of a field from a vector, and operators that put them back.
         self._gather = [MatrixOperator(GpuSparseMatrix(S, device=matrix.device)) for S in selections]
         self._scatter = [MatrixOperator(GpuSparseMatrix(S.T.tocsr(), device=matrix.device)) for S in selections]
         super().__init__(matrix, "fieldsplit")
@@ -70,7 +70,7 @@ class FieldPreconditioner(MatrixPreconditioner):
     def _set_values(self, matrix: SquareMatrix) -> None:
         blocks = self._blocks_of(matrix)
         targets = [self._target(blocks, i) for i in range(len(self._fields))]
-        is_given = [_is_operator(solver) for solver in self._solvers]  # such solves are applied as they are
+        is_given = [_is_operator(solver) for solver in self._solvers]  # the user's operators are applied unchanged
         signs = [
             1 if given else _sign(target.diagonal().sum()) for target, given in zip(targets, is_given, strict=True)
         ]
@@ -88,7 +88,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         self.is_resident = all(solve.is_resident for solve in self._solves)
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
-        """Return the diagonal blocks, and the others unless they are empty. Synchronizes."""
+        """Return the blocks by (row field, column field): diagonal ones, and others that have entries. Synchronizes."""
         csr = matrix.csr
         whole = GpuSparseMatrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, device=matrix.device)
         places = range(len(self._fields))
@@ -97,11 +97,11 @@ class FieldPreconditioner(MatrixPreconditioner):
         return {(i, j): block for (i, j), block in blocks.items() if i == j or block.nnz}
 
     def _target(self, blocks: dict[tuple[int, int], Any], i: int) -> Any:
-        """Return the matrix for the solves with field i."""
+        """Return the matrix for the solves with field i: its diagonal block, or perhaps a Schur complement."""
         block = blocks[i, i]
         if i != len(self._fields) - 1 or _is_operator(self._solvers[i]):
             return block
-        if self._schur is None:  # the first matrix decides it, and updates keep it
+        if self._schur is None:  # the first matrix decides it, and updates keep the decision
             is_saddle_point = len(self._fields) == 2 and bool((block.diagonal() == 0).any())
             self._schur = "diagonal" if is_saddle_point and blocks.keys() >= {(0, 1), (1, 0)} else "none"
         if self._has_schur_of_caller:
@@ -122,15 +122,14 @@ class FieldPreconditioner(MatrixPreconditioner):
         return _sign(total)
 
     def _update_solves(self, targets: list[Any]) -> None:
-        """Update the solves; if one of them fails, the others get their former values back.
+        """Update the solves. If one of them fails, restore the previous values of the others.
 
-        A Schur complement may have other entries than before, because values cancel in it, or no longer do. Then the
-        solve is made anew.
+        Entries of a Schur complement may appear or disappear, because values cancel. Then its solve is created again.
         """
         solves, done = list(self._solves), []
         try:
             for i, (solver, new, old) in enumerate(zip(self._solvers, targets, self._targets, strict=True)):
-                if _is_operator(solver) or new is old:  # the caller's Schur complement remains
+                if _is_operator(solver) or new is old:  # a Schur complement that the user passed does not change
                     continue
                 solve: Any = solves[i]
                 if not hasattr(solve, "update"):
@@ -159,7 +158,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return build_columns
 
     def _steps(self, adjoint: bool) -> Iterator[tuple[int, list[int]]]:
-        """Yield the fields in the order of the sweep, each with the fields whose solutions it needs."""
+        """Yield the fields in the order of the sweep, each with the fields on whose solutions it depends."""
         form = _ADJOINT_FORMS.get(self._form, self._form) if adjoint else self._form
         places = list(range(len(self._fields)))
         if form == "diagonal":
@@ -172,7 +171,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             yield from ((i, places[i + 1 :]) for i in places[::-1])
 
     def _sweep(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        """Allocate vectors of each field, and return a function that binds a sweep for one column to its arrays."""
+        """Allocate vectors of each field, and return a function that binds a sweep to one column of its arguments."""
         device, dtype, fields = passes.device, passes.dtype, range(len(self._fields))
         solves = [solve.bind(device, dtype, adjoint=adjoint) for solve in self._solves]
         right, solution, residual = ([passes.vector(len(rows)) for rows in self._fields] for _ in range(3))
@@ -207,12 +206,12 @@ def _inverse_diagonal(block: Any) -> Array:
 
 
 def _sign(total: Any) -> int:
-    """Return -1 if the sum of a diagonal is negative, as for the Schur complement of a saddle point; otherwise 1."""
+    """Return -1 if `total`, the sum of a diagonal, is negative, as for Schur complements of saddle points; else 1."""
     return -1 if float(total.real) < 0 else 1
 
 
 def _make_solve(solver: Solver, target: Any, device: Device) -> Operator:
-    """Return the operator for solves with a matrix, as the caller wants it."""
+    """Return the operator for solves with the matrix `target`, from a user's choice `solver`."""
     if _is_operator(solver):
         operator = as_operator(solver, device, "solvers")
         if operator.shape != target.shape:
@@ -241,8 +240,8 @@ def fieldsplit(
 ) -> FieldPreconditioner:
     """Precondition a system of several fields by solves with one field at a time.
 
-    For saddle points, such as those of incompressible flow, mixed finite elements, or optimization with constraints,
-    and for other coupled equations.
+    It is meant for saddle points (incompressible flow, mixed finite elements, optimization with constraints) and for
+    other coupled equations.
 
     Parameters
     ----------
@@ -251,15 +250,15 @@ def fieldsplit(
     fields : sequence
         The unknowns of each field: index arrays, slices or boolean masks. Each unknown belongs to one field.
     form : {"lower", "diagonal", "upper", "full"}, optional
-        The blocks that a sweep uses beside the diagonal ones: those below them ("lower"), none ("diagonal"), those
-        above them ("upper"), or all, by a second sweep in the other direction ("full"). "diagonal" is Hermitian and
-        positive definite, as `minres` needs it, if the solves are; "full" is Hermitian, and costs one more solve with
-        each field but the last; the others need `gmres`, or `fgmres`.
+        The blocks that a sweep uses in addition to the diagonal blocks: those below them ("lower"), none ("diagonal"),
+        those above them ("upper"), or all, by a second sweep in the other direction ("full"). "diagonal" is Hermitian
+        and positive definite, as `minres` requires, if the solves are. "full" is Hermitian, and takes one more solve
+        with each field but the last. "lower" and "upper" require `gmres` or `fgmres`.
     solvers : optional
-        How to solve with each field, approximately: one for all, or a sequence. The name of a preconditioner, "direct"
-        for a factorization, a function that returns an operator for a matrix, or an operator, which is applied to
-        right-hand sides of the field. By default `amg` for blocks that are Hermitian with a positive diagonal, and
-        `ilu0` for others.
+        The approximate solve with each field: one choice for all fields, or a sequence. A choice is the name of a
+        preconditioner, "direct" for a factorization, a function that returns an operator for a matrix, or an operator
+        that is applied to right-hand sides of the field. By default `amg` for blocks that are Hermitian with a positive
+        diagonal, and `ilu0` for others.
     schur : "diagonal" or sparse array, optional
         The matrix for the solves with the second of two fields, in place of its own diagonal block. "diagonal" stands
         for A11 − A10·diag(A00)⁻¹·A01, and is the default if the second block has a zero on its diagonal. A sparse array
@@ -269,8 +268,8 @@ def fieldsplit(
     Returns
     -------
     FieldPreconditioner
-        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. ``M.update(A.with_data(values))`` takes
-        other values, if the solvers have a method `update`; a matrix for `schur` remains.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. ``M.update(A.with_data(values))`` computes it
+        for other values, if the solvers have a method `update`; a matrix passed as `schur` stays the same.
 
     Raises
     ------
@@ -287,9 +286,9 @@ def fieldsplit(
 
     Notes
     -----
-    If the diagonal of the matrix for the solves with a field has a negative sum, as that of the Schur complement of a
-    saddle point, the negative of this matrix is passed to the solver, and right-hand sides change their sign. In the
-    form "diagonal" they do not, so that the preconditioner is positive definite.
+    The diagonal of the Schur complement of a saddle point has a negative sum. If this is so for the matrix of a field,
+    its negative is passed to the solver, and right-hand sides change their sign. In the form "diagonal" they do not, so
+    that the preconditioner is positive definite.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Gauss-Seidel's method and successive over-relaxation (SOR), by rows or by blocks of rows."""
+"""The Gauss-Seidel method and successive over-relaxation (SOR), by rows or by blocks of rows."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from gsparse.linalg.preconditioners.row_order import (
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, reciprocals
 from gsparse.linalg.registry import register
 
-# Whether a sweep goes backward.
+# True for a backward sweep, False for a forward one.
 Direction = bool
 
-# The directions of the sweeps of one iteration.
+# The directions of the sweeps of one iteration, by the name of the sweep.
 SWEEPS: dict[str, tuple[Direction, ...]] = {"symmetric": (False, True), "forward": (False,), "backward": (True,)}
 
 
 def directions_of(sweep: str, iterations: int) -> tuple[Direction, ...]:
-    """Return the directions of the sweeps: a symmetric one is a forward and a backward one.
+    """Return the direction of each sweep. A symmetric sweep is a forward and a backward sweep.
 
     Raises
     ------
     ValueError
-        If there is no such sweep.
+        If `sweep` is not a key of `SWEEPS`.
     """
     if sweep not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(map(repr, SWEEPS))}, got {sweep!r}")
@@ -62,15 +62,15 @@ def describe_sweeps(directions: tuple[Direction, ...]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Sweeps(Smoother):
-    """Sweeps over the rows of a matrix, each with the newest values.
+    """Base class of sweeps over the rows of a matrix, in which each row uses the newest values.
 
     Attributes
     ----------
     matrix : OrderedMatrix
     weights : array
-        The weights of rows, or of blocks of rows.
+        The weights of the rows, or of the blocks of rows.
     directions : tuple of bool
-        Whether each sweep goes backward.
+        For each sweep, whether it is a backward one.
     name, replaces : str
         As in `Smoother`.
     """
@@ -99,9 +99,9 @@ class GaussSeidel(Sweeps):
     Attributes
     ----------
     weights : array, shape (num_blocks, size, size)
-        ω·W_i, and zero where a diagonal block has no inverse: sweeps do not change the elements of x there.
+        ω·W_i. Where a diagonal block has no inverse, it is zero, so that sweeps do not change these elements of x.
     is_exact : bool
-        Whether ω is 1. A second visit to a row, before others have changed, then leaves its element of x as it is.
+        Whether ω is 1. Then visiting a row twice in succession changes nothing the second time.
     """
 
     is_exact: bool
@@ -110,7 +110,7 @@ class GaussSeidel(Sweeps):
         passes, xp = bound.passes, bound.passes.device.xp
         weights = xp.conj(self.weights.swapaxes(1, 2)) if bound.adjoint else self.weights
         rows, levels = self.matrix.rows(passes.dtype, adjoint=bound.adjoint), self.matrix.levels
-        # A sweep reads A in CSR, x, b and the weights, and writes x.
+        # A sweep reads the CSR arrays of A, x, b and the weights, and writes x.
         bind = partial(
             kernels_of(passes.device).relaxation.bind_sweep,
             passes.device, rows, levels, self.matrix.items(weights, passes.dtype), passes.columns,
@@ -130,7 +130,7 @@ class GaussSeidel(Sweeps):
 
 
 def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, ...]:
-    """Return the directions of the adjoint sweeps: the last one comes first, and each goes the other way."""
+    """Return the directions of the adjoint sweeps: in reverse order, and each sweep in the opposite direction."""
     return tuple(not backward for backward in directions[::-1])
 
 
@@ -142,18 +142,18 @@ def make_gauss_seidel(
     ordering: str = "auto",
     inverses: Array | None = None,
 ) -> GaussSeidel:
-    """Return sweeps of Gauss-Seidel's method, of SOR if ω is not 1, or of block Gauss-Seidel. Synchronizes.
+    """Return sweeps of the Gauss-Seidel method, of SOR if ω is not 1, or of their block forms. Synchronizes.
 
     Parameters
     ----------
     matrix : SquareMatrix
     directions : tuple of bool
-        Whether each sweep goes backward.
+        For each sweep, whether it is a backward one.
     omega : float
     ordering : {"auto", "natural", "wavefront", "multicolor"}
         See `gauss_seidel`.
     inverses : array, shape (num_blocks, size, size), optional
-        The inverses of the diagonal blocks; by default those of the diagonal, and zero where the diagonal is zero.
+        The inverses of the diagonal blocks. By default the reciprocals of the diagonal, or zero where it is zero.
     """
     if inverses is None:
         inverses = reciprocals(matrix.device.xp, matrix.diagonal).reshape(-1, 1, 1)
@@ -177,11 +177,11 @@ def gauss_seidel(
     ordering: Ordering = "auto",
     block_size: int = 1,
 ) -> MatrixPreconditioner:
-    """Precondition with sweeps of Gauss-Seidel's method, which begin with x = 0.
+    """Precondition with sweeps of the Gauss-Seidel method, which begin with x = 0.
 
-    A row is solved for its own unknown with the newest values of the others. The rows of a group do not depend on each
-    other, so they are visited at the same time. On a GPU, a large group is one kernel launch, and small groups share
-    one.
+    Each row is solved for its own unknown with the newest values of the others. Rows are visited in groups. The rows of
+    a group do not depend on each other, so they are visited at the same time. On a GPU, a large group is one kernel
+    launch, and several small groups share a launch.
 
     Parameters
     ----------
@@ -189,15 +189,15 @@ def gauss_seidel(
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     sweep : {"symmetric", "forward", "backward"}, optional
         The order of the rows. A symmetric sweep is a forward and a backward one. For a Hermitian A it makes M
-        Hermitian, as cg needs it.
+        Hermitian, as `cg` requires.
     iterations : int, optional
         Number of sweeps; a symmetric one counts once.
     ordering : {"auto", "natural", "wavefront", "multicolor"}, optional
         "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, there are as
         many groups as the longest chain of dependent rows has rows. "multicolor" gives each row a colour that none of
         its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" is nearly the
-        natural order, in at most 256 groups of rows (more if a row has very many neighbours). Where a flow has a
-        direction, it converges nearly as fast as the natural order, with fewer groups. "auto" is "natural" on a CPU,
+        natural order, in at most 256 groups of rows (more if a row has very many neighbours). For problems with
+        convection, it converges nearly as fast as the natural order, with fewer groups. "auto" is "natural" on a CPU,
         and on a GPU "multicolor" if the magnitudes in A are symmetric, and "wavefront" if not. The colours and
         wavefronts are the same on all devices.
     block_size : int, optional
@@ -207,8 +207,8 @@ def gauss_seidel(
     Returns
     -------
     MatrixPreconditioner
-        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. It keeps a copy of A with its rows in order,
-        in CSR. It is part of a solver's CUDA graph, and gives the same bits in each run.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. It stores a copy of A in CSR with the rows in
+        this order. It is part of a solver's CUDA graph, and gives the same bits in each run.
 
     Raises
     ------

@@ -31,16 +31,16 @@ SolveKind = Literal["levels", "jacobi"]
 
 @dataclass(frozen=True, eq=False)
 class RowStructure:
-    """Where the entries of incomplete factors are, and in which order rows are factorized: all but the values.
+    """The structure of incomplete factors by rows: the positions of entries and the order of the rows.
 
     Attributes
     ----------
     device : Device
     pattern : Csr
-        The matrix with a full diagonal. Its values are the positions of its entries in the matrix, and for elements of
-        the diagonal that are not stored a position past the end.
+        The structure of the matrix with a full diagonal. Its values are positions in the data of the matrix; for
+        diagonal elements that the matrix does not store, a position past the end.
     is_full : bool
-        Whether the matrix stores all of its diagonal.
+        Whether the matrix stores all elements of its diagonal.
     diagonal : array, shape (N,)
         The positions of the diagonal in `pattern`.
     lower, upper : Csr
@@ -56,7 +56,7 @@ class RowStructure:
 
     @classmethod
     def of(cls, matrix: SquareMatrix) -> RowStructure:
-        """Complete the diagonal, and find the triangles. Synchronizes."""
+        """Return the structure for a matrix: complete its diagonal, and find its triangles. Synchronizes."""
         device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
         pattern, every = matrix.csr.with_data(xp.arange(matrix.csr.nnz)), xp.arange(matrix.size, dtype=np.int64)
         diagonal, num_missing, _ = kernels.edits.find_entries(device, pattern, every, every, True)  # synchronizes
@@ -73,11 +73,11 @@ class RowStructure:
 
     @cached_property
     def levels(self) -> Levels | None:
-        """The levels of `lower`; None where one thread visits all rows. Synchronizes the first time."""
+        """The levels of `lower`; None if one thread visits all rows. Synchronizes the first time."""
         return levels_of(self.device, self.lower, upper=False)
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
-        """Return a copy, on `pattern`, of a matrix of this structure, with another diagonal."""
+        """Return the values of a matrix of this structure on `pattern`, with another diagonal."""
         xp, values = matrix.device.xp, matrix.csr.data
         zero = xp.zeros(1, values.dtype)
         data = values.copy() if self.is_full else xp.concatenate([values, zero])[self.pattern.data]
@@ -86,7 +86,7 @@ class RowStructure:
 
 
 class RowFactorization(IncompleteFactorization):
-    """Incomplete factors by rows; see `IncompleteFactorization`."""
+    """Computes incomplete factors row by row; see `IncompleteFactorization`."""
 
     _structure: RowStructure | None = None
 
@@ -109,7 +109,7 @@ class RowFactorization(IncompleteFactorization):
         return IncompleteFactors((lower, False), 1 / pivots, (upper, False))
 
     def _check(self, matrix: SquareMatrix, pivots: Array, hermitian: bool) -> None:
-        """Raise an error if a pivot is not usable. Synchronizes."""
+        """Raise an error if a pivot is zero or not finite, or not positive if `hermitian`. Synchronizes."""
         test = "not positive" if hermitian else "zero"
         row = kernels_of(matrix.device).reductions.first_where(matrix.device, pivots, test, "not finite")
         if row is None:
@@ -150,7 +150,7 @@ def ilu0(
 ) -> MatrixPreconditioner:
     """Precondition with incomplete LU factors that have entries only where A has: ILU(0), for gmres and bicgstab.
 
-    L·U equals A wherever A has entries. The factors are computed on the device level by level; the rows of a level do
+    L·U equals A at the entries of A. The factors are computed on the device level by level; the rows of a level do
     not depend on each other. The factors are the same in every run.
 
     Parameters
@@ -170,10 +170,10 @@ def ilu0(
         Manteuffel's shift: the magnitude of each diagonal element is first increased by this multiple of the sum of
         magnitudes of its row. Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
     block_size : int, optional
-        Number of consecutive rows that make a node, such as the unknowns of a grid point, at most 32. The factors are
-        then those of the graph of nodes, whose entries are dense blocks: a block in which A has an entry is stored
-        whole, and pivots are the inverses of dense blocks. There are fewer levels than by rows, and a row of blocks
-        reads each index once. The last node may have fewer rows.
+        Number of consecutive rows that form a node, such as the unknowns of a grid point; at most 32. The factors then
+        consist of dense blocks: each block in which A has an entry is stored completely, and pivots are inverses of
+        dense blocks. There are fewer levels than with single rows, and each column index is read once per block. The
+        last node may have fewer rows.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def ilu0(
     Raises
     ------
     FactorizationError
-        If a pivot is zero, or with blocks singular, or if a value is not finite.
+        If a pivot is zero (with blocks: singular), or if a value is not finite.
     ShapeError
         If A is not square.
     TypeError
@@ -225,7 +225,7 @@ def ic0(
 ) -> MatrixPreconditioner:
     """Precondition with incomplete Cholesky factors that have entries only where A has: IC(0), for cg and minres.
 
-    The factors have the form L·D·Lᴴ, to which ILU(0) reduces for a Hermitian A. The second solve is the adjoint of the
+    The factorization is L·D·Lᴴ, which is ILU(0) of a Hermitian A. The second solve is the adjoint of the
     first one, including the Jacobi sweeps, so M is Hermitian and positive definite for any number of sweeps.
 
     Parameters
@@ -249,7 +249,7 @@ def ic0(
     Raises
     ------
     FactorizationError
-        If less than half of the digits of A and its conjugate transpose agree, unless A was declared Hermitian
+        If A and its conjugate transpose agree in less than half of their digits, unless A was declared Hermitian
         (``symmetric=``). If a pivot is not positive, which can happen for a positive definite A too; a shift is the
         usual remedy. If a value is not finite.
     ShapeError, TypeError, ValueError
@@ -277,7 +277,7 @@ def ic0(
 def _precondition(
     A: Any, name: str, solve: str | None, sweeps: int, shift: float, block_size: int
 ) -> MatrixPreconditioner:
-    """Check the options, and factorize."""
+    """Check the options, and return the preconditioner."""
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
     if sweeps < 1:

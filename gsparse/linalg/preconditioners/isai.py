@@ -22,34 +22,34 @@ from gsparse.linalg.preconditioners.square_matrix import (
 from gsparse.linalg.registry import register
 from gsparse.sparse.construction import on_host
 
-# Maximum number of entries in a row of the inverse, which is the size of its system. Longer rows keep the largest ones.
+# Maximum number of entries in a row of the inverse, which is also the size of its system. Only the largest entries of
+# longer rows are kept.
 _MAX_LENGTH = 128
-# Systems are padded to one of these sizes, so that rows of similar length are solved for together.
+# Systems are padded to one of these sizes, so that rows of similar length are solved in one batch.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, _MAX_LENGTH)
-# Number of elements of the systems that are solved together.
+# Maximum number of elements of the systems of one batch.
 _BATCH = 1 << 23
 
 
 @register("preconditioner")
 def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto") -> MatrixPreconditioner:
-    """Precondition with an incomplete sparse approximate inverse, whose application is one sparse product, or two.
+    """Precondition with an incomplete sparse approximate inverse, which is applied by one or two sparse products.
 
-    Row i of the inverse W solves (W·A)[i, J] = I[i, J], where J are the columns of the entries that row i may have: one
-    dense system per row, all of them independent. For "spd", the same is done for the lower triangular G with
-    G·A·Gᴴ ≈ I. The preconditioner GᴴG is then Hermitian and positive definite, as cg needs it. It is computed from A
-    alone and never breaks down for a Hermitian positive definite A. (An approximate inverse of incomplete Cholesky
-    factors would need these factors, and would break down where they do.)
+    Row i of the inverse W solves (W·A)[i, J] = I[i, J], where J are the columns in which row i may have entries: one
+    dense system per row, independent of the others. For "spd", the same is done for the lower triangular G with G·A·Gᴴ
+    ≈ I. The preconditioner GᴴG is then Hermitian and positive definite, as `cg` requires. It is computed from A alone
+    and never breaks down for a Hermitian positive definite A.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     power : int, optional
-        W has entries where this power of A has. A higher power approximates the inverse better and costs more. A row of
-        that power with more than 128 entries keeps the diagonal and the 127 largest others.
+        W has the structure of this power of A. A higher power approximates the inverse better and takes more time. If a
+        row would have more than 128 entries, only the diagonal and the 127 largest others are kept.
     kind : {"auto", "general", "spd"}, optional
-        "auto" is "spd" if A has a positive diagonal and is Hermitian: as declared (``symmetric=``), or if nothing was
-        declared, up to rounding.
+        "auto" is "spd" if A is Hermitian with a positive diagonal, otherwise "general". A counts as Hermitian if it was
+        declared so (``symmetric=``) or, without a declaration, is Hermitian up to rounding.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
 
 
 class ApproximateInverse(MatrixPreconditioner):
-    """Products with W, or with GᴴG, see `isai`."""
+    """The product with W, or with GᴴG; see `isai`."""
 
     def __init__(self, matrix: SquareMatrix, power: int, spd: bool) -> None:
         self._spd = spd
@@ -109,7 +109,7 @@ class ApproximateInverse(MatrixPreconditioner):
         if not self._spd:
             multiply = self._values.bind(*kind, adjoint=adjoint)
             return lambda x, y: [partial(multiply, x, y)]
-        # GᴴG is its own adjoint.
+        # The adjoint of GᴴG is GᴴG itself.
         first, second = (self._values.bind(*kind, adjoint=is_adjoint) for is_adjoint in (False, True))
         between = passes.vector(self.shape[0])
         return lambda x, y: [partial(first, x, between), partial(second, between, y)]
@@ -118,12 +118,12 @@ class ApproximateInverse(MatrixPreconditioner):
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     """Return the pattern of the inverse, with sorted columns and a full diagonal. Synchronizes.
 
-    It is computed on the host. The values are those of a power of the magnitudes of A plus a diagonal that dominates.
-    A row that is cut to `_MAX_LENGTH` entries keeps its diagonal, and the largest of the others.
+    It is computed on the host as a power of the magnitudes of A plus a dominant diagonal. If a row has more than
+    `_MAX_LENGTH` entries, only the diagonal and the largest others are kept.
     """
     device, xp = matrix.device, matrix.device.xp
     weights = on_host(device, matrix.csr.with_data(xp.abs(matrix.csr.data).astype(np.float64)))
-    # The diagonal is dominant, and so has an entry in each row, of this matrix and of its powers.
+    # A dominant diagonal ensures that this matrix and its powers have a diagonal entry in each row.
     base = weights = sp.csr_array(weights + sp.diags_array(weights.sum(axis=1) + 1.0))
     for _ in range(power - 1):
         weights = weights @ base
@@ -141,7 +141,7 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     if int(np.diff(weights.indptr).max(initial=0)) <= _MAX_LENGTH:
         return pattern
     rows = kernels_of(device).sparse_rows.row_numbers(device, pattern.indptr, pattern.nnz)
-    # The diagonal comes first: where coefficients jump, a power may have a much larger weight elsewhere in the row.
+    # Sort the diagonal first: if coefficients jump, another entry of a power may be much larger than the diagonal.
     is_other = rows != pattern.indices
     order = xp.lexsort(xp.stack([-pattern.data, is_other.astype(np.float64), rows.astype(np.float64)]))
     place = xp.empty(pattern.nnz, np.int64)
@@ -156,7 +156,7 @@ def _updated_inverse(pattern: Csr, spd: bool, matrix: SquareMatrix, latest: Matr
 
 
 def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:
-    """Solve the systems of all rows, those of similar size together. Synchronizes."""
+    """Return the inverse: solve the systems of all rows, in batches of similar size. Synchronizes."""
     xp = matrix.device.xp
     if matrix.size and not matrix.csr.nnz:
         raise matrix.error_of_row(0, "isai", "")  # the row is empty
@@ -176,7 +176,7 @@ def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:
 
 
 def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
-    """Yield groups of rows with systems of similar size, and the size to which they are padded."""
+    """Yield batches of rows whose systems have a similar size, each with the size to which they are padded."""
     xp, smaller = matrix.device.xp, 0
     lengths = xp.diff(pattern.indptr)
     for size in _SIZES:
@@ -187,7 +187,7 @@ def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
 
 
 def _places(xp: Any, pattern: Csr, rows: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return the positions of each row's entries, a mask of those that exist, and their columns, padded with -1."""
+    """Return arrays of `size` columns: the positions of each row's entries, whether they exist, and their columns."""
     places = pattern.indptr[rows][:, None] + xp.arange(size)
     inside = places < pattern.indptr[rows + 1][:, None]
     columns = xp.where(inside, pattern.indices[xp.minimum(places, pattern.nnz - 1)], -1)
@@ -195,7 +195,7 @@ def _places(xp: Any, pattern: Csr, rows: Array, size: int) -> tuple[Array, Array
 
 
 def _systems(matrix: SquareMatrix, columns: Array, inside: Array, *, transpose: bool) -> Array:
-    """Return A[J, J] for each row's columns J, or its transpose, padded with the identity."""
+    """Return A[J, J] for the columns J of each row, or its transpose, padded with the identity."""
     xp, csr = matrix.device.xp, matrix.csr
     columns = columns.astype(np.int64)
     left, right = columns[:, :, None], columns[:, None, :]

@@ -1,7 +1,7 @@
 """Smoothers for the normal equations, which converge for indefinite and strongly nonsymmetric matrices.
 
-    gauss_seidel_ne     A·Aᴴ·y = b, x = Aᴴ·y     projections of x on the solutions of one row after the other (Kaczmarz)
-    gauss_seidel_nr     Aᴴ·A·x = Aᴴ·b            projections of the residual on one column after the other
+    gauss_seidel_ne     A·Aᴴ·y = b, x = Aᴴ·y     projections of x on the solutions of one row at a time (Kaczmarz)
+    gauss_seidel_nr     Aᴴ·A·x = Aᴴ·b            projections of the residual on one column at a time
     jacobi_ne           A·Aᴴ·y = b, x = Aᴴ·y     all rows at once (Cimmino)
 
 The adjoint of `gauss_seidel_ne` for A is `gauss_seidel_nr` for Aᴴ, with its projections in the reverse order.
@@ -24,24 +24,24 @@ from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRel
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Largest number of pairs of entries in the same column, divided by the number of entries, for which rows that depend on
-# each other are searched for. Matrices with more pairs get `jacobi_ne` instead: a dense column joins all rows, so that
-# each row would be a group of its own.
+# Limit for the number of pairs of entries in the same column, divided by the number of entries. Matrices with more
+# pairs get `jacobi_ne` instead: a dense column makes all rows depend on each other, so that each row would be a group
+# of its own.
 _MAX_PAIRS = 512
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Projections(Sweeps):
-    """Projections on the rows of a matrix G, each with the newest values.
+    """Projections on the rows of a matrix G, each of which uses the newest values.
 
     Attributes
     ----------
     matrix : OrderedMatrix
         G: the matrix A, or Aᴴ for projections of the residual.
     weights : array, shape (num_rows,)
-        ω over the squares of the norms of G's rows, and 0 for empty rows.
+        ω divided by the squared norm of each row of G; 0 for empty rows.
     of_residual : bool
-        Whether the residual is projected ("nr"), or x ("ne").
+        Whether the residual is projected ("nr"); otherwise x is projected ("ne").
     """
 
     of_residual: bool
@@ -52,7 +52,7 @@ class Projections(Sweeps):
     def relaxation(self, bound: BoundSmoother) -> Relax:
         passes, matrix, directions = bound.passes, self.matrix, self.directions_of(bound)
         of_residual = self.of_residual != bound.adjoint
-        # Traffic of a sweep: G in CSR twice, once to multiply and once to add; b, x and the weights.
+        # A sweep reads the CSR arrays of G twice, to multiply and to add, and also b, x and the weights.
         bind = partial(
             kernels_of(passes.device).relaxation.bind_projections,
             passes.device, matrix.rows(passes.dtype), matrix.levels, matrix.items(self.weights, passes.dtype),
@@ -78,15 +78,15 @@ def projections(
     omega: float = 1.0,
     ordering: str = "auto",
 ) -> Smoother:
-    """Return projections on the rows of A, or of the residual on the columns. Synchronizes.
+    """Return projections of x on the rows of A, or of the residual on the columns of A. Synchronizes.
 
-    Where a column is so long that too many rows depend on each other, this is `jacobi_ne`.
+    Return `jacobi_ne` instead if a column is so long that too many rows depend on each other.
 
     Parameters
     ----------
     matrix : SquareMatrix
     directions : tuple of bool
-        Whether each sweep goes backward.
+        For each sweep, whether it is a backward one.
     of_residual : bool
         Whether this is "gauss_seidel_nr" instead of "gauss_seidel_ne".
     omega : float
@@ -104,7 +104,7 @@ def projections(
 
 
 def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> OrderedMatrix | None:
-    """Return the rows of A, or of Aᴴ, in an order; None if too many of them have a column in common. Synchronizes."""
+    """Return the rows of A, or of Aᴴ, in an order; None if too many pairs of rows share a column. Synchronizes."""
     device, csr, kernels = matrix.device, matrix.csr, kernels_of(matrix.device)
     ordering = resolve_ordering(device, csr, ordering)
     transposed = kernels.transpose.csr_transpose(device, csr)
@@ -121,7 +121,7 @@ def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> Ord
 
 
 def _weights(matrix: SquareMatrix, csr: Csr, omega: float) -> Array:
-    """Return ω over the sum of squares of each row of G."""
+    """Return ω divided by the squared norm of each row of G; 0 for empty rows."""
     xp, device = matrix.device.xp, matrix.device
     longest = int(xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
     sums = kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, "square", longest)
@@ -137,7 +137,7 @@ def jacobi_ne(matrix: SquareMatrix, sweeps: int, omega: float | None = None) -> 
     matrix : SquareMatrix
     sweeps : int
     omega : float, optional
-        By default 1 over an upper bound of the largest eigenvalue of D⁻¹·A·Aᴴ, for which the method converges.
+        By default 1 divided by an upper bound of the largest eigenvalue of D⁻¹·A·Aᴴ. Then the method converges.
     """
     weights = _weights(matrix, matrix.csr, 1.0)
     scaled = matrix.csr.with_data(matrix.csr.data * weights[matrix.rows])
@@ -148,7 +148,7 @@ def jacobi_ne(matrix: SquareMatrix, sweeps: int, omega: float | None = None) -> 
 
 
 def _largest_square(matrix: SquareMatrix, scaled: Csr) -> float:
-    """Return Gershgorin's bound of the eigenvalues of D⁻¹·A·Aᴴ, the largest row sum of magnitudes. Synchronizes."""
+    """Return Gershgorin's bound for the eigenvalues of D⁻¹·A·Aᴴ: the largest row sum of magnitudes. Synchronizes."""
     device, xp = matrix.device, matrix.device.xp
     if not matrix.size:
         return 1.0

@@ -19,13 +19,13 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 from gsparse.linalg.small_matrices import hashed_vector
 
-# Iterations of Lanczos's method. With eight, the largest Ritz value is 0.92 to 1 times the largest eigenvalue on all
-# levels of the Hermitian problems of asv_bench/elliptic_problems.py, and together with its distance 0.97 to 1.04
-# times.
+# Number of Lanczos iterations. With eight, the largest Ritz value is 0.92 to 1 times the largest eigenvalue on all
+# levels of the Hermitian problems of asv_bench/elliptic_problems.py. The sum of the Ritz value and its error bound is
+# 0.97 to 1.04 times the largest eigenvalue.
 _STEPS = 8
-# Factor that makes an upper bound of the sum of a Ritz value and its distance.
+# Factor that makes this sum an upper bound of the largest eigenvalue.
 _SAFETY = 1.05
-# Dimension of the space whose Ritz values estimate the spectral radius of a matrix that is not Hermitian.
+# Dimension of the space whose Ritz values estimate the spectral radius of a non-Hermitian matrix.
 _RITZ_VECTORS = 8
 
 # `d` is the inverse diagonal. `rho_old` starts at infinity, which makes the first beta² zero. Each iteration records
@@ -62,7 +62,7 @@ PROGRAM = Program(
 
 
 def gershgorin_bound(matrix: SquareMatrix) -> float:
-    """Return a bound of the magnitude of the eigenvalues of D⁻¹A, which always holds. Synchronizes.
+    """Return Gershgorin's upper bound of the magnitudes of the eigenvalues of D⁻¹A. Synchronizes.
 
     It is computed once for each `SquareMatrix`.
 
@@ -84,23 +84,23 @@ def gershgorin_bound(matrix: SquareMatrix) -> float:
 def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety: float = _SAFETY) -> float:
     """Return an estimate of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is the smaller one of Gershgorin's bound, which always holds, and `safety` times the largest Ritz value plus the
-    distance within which there is an eigenvalue. With the default of `safety` it is seldom too small, with ``safety=1``
-    it can be a few percent too small.
+    It is the smaller of two numbers: Gershgorin's bound, which always holds, and `safety` times the sum of the largest
+    Ritz value and its error bound. With the default `safety`, it is seldom too small; with ``safety=1``, it can be a
+    few percent too small.
     """
     return min(gershgorin_bound(matrix), safety * sum(_largest_ritz_value(matrix, inverse_diagonal)))
 
 
 def estimated_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
-    """Return an estimate of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
+    """Return a lower bound of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is a lower bound.
+    It is the largest Ritz value of a few Lanczos iterations.
     """
     return _largest_ritz_value(matrix, inverse_diagonal)[0]
 
 
 def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, float]:
-    """Return a lower bound of the largest eigenvalue, and a distance from it within which there is an eigenvalue.
+    """Return the largest Ritz value, and an error bound: an eigenvalue is within this distance of it.
 
     They are computed once for each `SquareMatrix`. Synchronizes.
     """
@@ -111,7 +111,7 @@ def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[
 
 
 def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, float]:
-    """Run Lanczos's method with |D| in place of D. Synchronizes."""
+    """Run Lanczos's method with |D| in place of D. Return the largest Ritz value and its error bound. Synchronizes."""
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
     kernels_of(device).steps.compile_steps(device, PROGRAM, dtype)
     multiply = matrix.operator.bind(device, dtype)
@@ -139,14 +139,14 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, with a margin, for any A. Synchronizes.
 
-    It is 1.05 times this sum: the largest magnitude of a Ritz value in the space of v, B·v, ..., Bᵐ⁻¹v, B = D⁻¹A - I,
-    and the norm of the residual of its Ritz vector. Where convection dominates, the Ritz value alone is up to a fifth
-    too small. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a basis of
+    It is 1.05 times the sum of the largest magnitude of a Ritz value and the residual norm of its Ritz vector. (The
+    Ritz value alone is up to a fifth too small if convection dominates.) The space is that of v, B·v, ..., Bᵐ⁻¹v with B
+    = D⁻¹A - I. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a basis of
     powers would be nearly singular:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ]·C
 
-    Where an eigenvalue is so large that the polynomials overflow (in single precision, from about 100 on), Gershgorin's
+    If an eigenvalue is so large that the polynomials overflow (in single precision, above about 100), Gershgorin's
     bound is returned instead.
 
     Raises
@@ -180,7 +180,7 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
 
 
 def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float64]) -> float:
-    """Return the largest magnitude of a Ritz value of B + I, plus the norm of its residual.
+    """Return the largest magnitude of a Ritz value of B + I plus its residual norm.
 
     Parameters
     ----------
@@ -201,14 +201,14 @@ def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float6
 
 
 def _largest(alphas: npt.NDArray[np.float64], squares: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the largest Ritz value, and the distance from it within which there is an eigenvalue.
+    """Return the largest Ritz value, and an error bound: an eigenvalue is within this distance of it.
 
     Parameters
     ----------
     alphas : array, shape (k,)
         The diagonal of the tridiagonal matrix.
     squares : array, shape (k,)
-        The squares of its off-diagonal, and at the end that of the next vector.
+        The squares of the off-diagonal elements; the last one is the squared norm of the next Lanczos vector.
     """
     betas = np.sqrt(squares)
     off_diagonal = betas[:-1]
@@ -216,24 +216,25 @@ def _largest(alphas: npt.NDArray[np.float64], squares: npt.NDArray[np.float64]) 
     return float(values[-1]), float(betas[-1] * abs(vectors[-1, -1]))
 
 
-# Default ratio of the smallest eigenvalue that is damped to the largest: the same as in PyAMG's and hypre's smoothers.
+# Default of the smallest eigenvalue that is damped, divided by the largest: the same as in smoothers of PyAMG and
+# hypre.
 _DEFAULT_RATIO = 1 / 30
 
 
 @register("preconditioner")
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> MatrixPreconditioner:
-    """Precondition with the polynomial in D⁻¹A that best approximates its inverse for eigenvalues within `bounds`.
+    """Precondition with the polynomial in D⁻¹A that best approximates (D⁻¹A)⁻¹ for eigenvalues within `bounds`.
 
-    D is the diagonal of A. An application consists of products with A and needs no inner products. The preconditioner
+    D is the diagonal of A. It is applied by products with A, without inner products. The preconditioner
     is Hermitian and positive definite if A is, provided that no eigenvalue exceeds the sum of both bounds.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        Hermitian and positive definite, as `cg` needs it. A GpuSparseMatrix, or a sparse array that can be converted to
+        Hermitian and positive definite. A GpuSparseMatrix, or a sparse array that can be converted to
         one. Later changes of the values of a GpuSparseMatrix have no effect.
     degree : int, optional
-        Number of steps. An application takes one product less.
+        Number of steps. The preconditioner takes ``degree - 1`` products with A.
     bounds : (float, float), optional
         The smallest and the largest eigenvalue of D⁻¹A that are to be damped. By default, the largest is estimated with
         eight products, and the smallest is a thirtieth of it.
@@ -241,8 +242,8 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
     Returns
     -------
     MatrixPreconditioner
-        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides reading A, an application moves 3
-        vectors in the first step and 6 in each further one.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides A, it reads or writes 3 vectors in
+        the first step and 6 in each further step.
 
     Raises
     ------

@@ -19,11 +19,11 @@ from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 
-# ``relax(x, b, r, guess, residual)`` returns the calls that relax x. r is a work vector, x begins as zero without
-# `guess`, and with `residual` the residual is computed next.
+# ``relax(x, b, r, guess, residual)`` returns the calls that relax x. r is a work vector. Without `guess`, x starts as
+# zero. With `residual`, the residual is computed next.
 Relax = Callable[[Array, Array, Array, bool, bool], list[Call]]
-# ``step(omega, x, b, r, begins, copies)`` returns the call x += ω·W·(b − r). If x begins as zero, r is not read. With
-# `copies`, b is copied to r.
+# ``step(omega, x, b, r, begins, copies)`` returns the call x += ω·W·(b − r). With `begins`, x starts as zero and r is
+# not read. With `copies`, the call also copies b to r.
 BindStep = Callable[[float, Array, Array, Array, bool, bool], Call]
 
 
@@ -35,8 +35,8 @@ class Smoother(ABC):
     name : str
         Name of the method.
     replaces : str
-        Name of the method that this one replaces, because no device runs that method or because this one is faster for
-        the matrix; empty if there is none.
+        Name of the requested method that this one replaces, because no device runs it or because it is slower for the
+        matrix; empty if there is none.
     """
 
     name: str
@@ -48,21 +48,21 @@ class Smoother(ABC):
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         """Prepare for vectors of one dtype. `operator` is the matrix.
 
-        With `adjoint`, the smoother is that of the adjoint matrix whose product is the adjoint of this smoother's: the
-        steps follow each other in the reverse order.
+        With `adjoint`, bind the adjoint of this smoother: it uses the adjoint matrix, and its steps run in reverse
+        order.
         """
         return BoundSmoother(self, passes, operator, adjoint)
 
     @abstractmethod
     def relaxation(self, bound: BoundSmoother) -> Relax:
-        """Allocate what the smoother needs for the vectors of `bound`, and return the function that relaxes."""
+        """Allocate memory for the vectors of `bound`, and return the function that relaxes."""
 
     def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
-        """Return what `relaxation` leaves in the work vector if a residual follows."""
+        """Return what `relaxation` has written to the work vector r, if the residual is to be computed next."""
         return "nothing"
 
     def mirrored(self) -> Smoother:
-        """Return the postsmoother that makes the cycle of a Hermitian A Hermitian if this is the presmoother."""
+        """Return the postsmoother for this presmoother with which the cycle of a Hermitian A is Hermitian."""
         return self
 
 
@@ -77,8 +77,8 @@ class BoundSmoother:
     def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
         """Return the calls that relax x.
 
-        Without `guess`, x begins as zero, whatever the array contains. With `residual`, the calls finally write
-        b − A·x into r, which is a work vector before that.
+        Without `guess`, x starts as zero, whatever the array contains. With `residual`, the last calls write b − A·x
+        into r, which is a work vector before.
         """
         calls = self._relax(x, b, r, guess, residual)
         if not residual or self._leaves == "the residual":
@@ -99,7 +99,7 @@ class BoundSmoother:
 
 @dataclass(frozen=True, eq=False)
 class StepRelaxation(Smoother):
-    """A sequence of steps x += ω·W·(b − A·x), which follow each other in the reverse order after the coarse correction.
+    """A sequence of steps x += ω·W·(b − A·x). The postsmoother has the same steps in reverse order.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class StepRelaxation(Smoother):
         return "b"
 
     def bind_weights(self, bound: BoundSmoother, weights: Any) -> BindStep:
-        """Return the function that binds steps with these W."""
+        """Return the function that binds steps with this W."""
         raise NotImplementedError
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
@@ -149,18 +149,18 @@ class Relaxation(StepRelaxation):
     Attributes
     ----------
     steps : tuple of (float, array or None)
-        ω and the diagonal, which is None for the identity. A constant diagonal is contained in the weights instead,
-        which saves reading a vector. Zeros leave unknowns as they are.
+        ω and the diagonal of W, or None for the identity. A constant diagonal is a factor of ω instead, which saves
+        reading a vector. Where the diagonal is zero, the step does not change the unknown.
 
     Notes
     -----
-    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 and 6 for every other step
-    (without a diagonal, 2 and 5), and 3 for the residual after the last step.
+    Vectors read or written, besides the products: 3 in the first step from x = 0 and 6 in every other step (without a
+    diagonal, 2 and 5), and 3 in the residual after the last step.
     """
 
     @staticmethod
     def scaled(device: Device, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Return a relaxation with a diagonal, or without one if all its elements are the same real number.
+        """Return a relaxation with a diagonal. If all its elements are the same real number, it is multiplied into ω.
 
         Synchronizes.
         """
@@ -173,7 +173,7 @@ class Relaxation(StepRelaxation):
 
     @staticmethod
     def by_diagonal(matrix: SquareMatrix, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Return what `scaled` does for the reciprocals of the diagonal. Synchronizes unless its range is known."""
+        """Return `scaled` for the reciprocals of the matrix's diagonal. Synchronizes unless their range is known."""
         smallest, largest = matrix.shared.get(DIAGONAL_RANGE, (0.0, 0.0))
         if smallest == 0 or matrix.dtype.kind == "c":
             return Relaxation.scaled(matrix.device, omegas, inverse_diagonal, name)
@@ -183,7 +183,7 @@ class Relaxation(StepRelaxation):
         return Relaxation(name, tuple((omega * factor, None) for omega in omegas))
 
     def mirrored(self) -> Self:
-        # Polynomials in W·A commute, so that steps with the same W may keep their order.
+        # Polynomials in W·A commute, so steps with the same W need not be reversed.
         return super().mirrored() if len({id(weights) for _, weights in self.steps}) > 1 else self
 
     def bind_weights(self, bound: BoundSmoother, weights: Array | None) -> BindStep:
@@ -208,12 +208,12 @@ class Relaxation(StepRelaxation):
 
 
 class OperatorRelaxation(StepRelaxation):
-    """Steps whose W is a matrix. Traffic in vectors, not counting what the products read: 6, or 1 from zero.
+    """Steps whose W is a sparse matrix. A step reads or writes 6 vectors besides the products, or 1 from x = 0.
 
     Attributes
     ----------
     steps : tuple of (float, MatrixOperator, bool)
-        ω, W, and whether the adjoint of W is meant.
+        ω, W, and whether to use the adjoint of W.
     """
 
     def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
@@ -237,7 +237,7 @@ class OperatorRelaxation(StepRelaxation):
 
 
 class SmootherPreconditioner(MatrixPreconditioner):
-    """A smoother that begins with x = 0."""
+    """A smoother as a preconditioner: it begins with x = 0."""
 
     _KEEPS_MATRIX = True
 
@@ -255,10 +255,10 @@ class SmootherPreconditioner(MatrixPreconditioner):
 
 
 def chebyshev_omegas(low: float, high: float, degree: int) -> tuple[float, ...]:
-    """Return the weights that reduce errors of eigenvalues between `low` and `high` the most.
+    """Return the weights ω of Chebyshev steps for eigenvalues between `low` and `high`.
 
-    They are the reciprocals of the roots of the Chebyshev polynomial on this interval, in Leja's order, in which
-    intermediate residuals stay small.
+    They are the reciprocals of the roots of the Chebyshev polynomial on this interval. In Leja's order, intermediate
+    residuals stay small.
     """
     roots = 0.5 * (high + low) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
     return tuple(float(1 / root) for root in in_leja_order(roots))

@@ -1,4 +1,4 @@
-"""The order in which Gauss-Seidel's method visits rows, and groups of rows that it may visit at once."""
+"""The order in which the Gauss-Seidel method visits rows, and groups of rows that it may visit at the same time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OrderedMatrix:
     ----------
     device : Device
     csr : Csr
-        The matrix, with rising columns.
+        The matrix, with the columns of each row in ascending order.
     ordering : str
         One of `Ordering`, except "auto".
     levels : Levels or None
@@ -59,7 +59,7 @@ class OrderedMatrix:
         return OrderedMatrix(self.device, csr, self.ordering, self.levels, self.size)
 
     def rows(self, dtype: np.dtype[Any], *, adjoint: bool = False) -> Csr:
-        """Return the matrix, or its adjoint, with its rows in order and values of `dtype`.
+        """Return the matrix, or its adjoint, with the rows in the order of visits and values of `dtype`.
 
         Synchronizes the first time.
         """
@@ -76,7 +76,7 @@ class OrderedMatrix:
         xp, device, size = self.device.xp, self.device, self.size
         if size > 1:
             order = (order[:, None] * order.dtype.type(size) + xp.arange(size, dtype=order.dtype)).reshape(-1)
-            # If the last block has fewer than `size` rows, empty rows are added to it.
+            # If the last block has fewer than `size` rows, it is padded with empty rows.
             missing = int(order.size) - csr.num_rows
             indptr = xp.concatenate([csr.indptr, xp.full(missing, csr.nnz, csr.indptr.dtype)])
             csr = Csr((int(order.size), csr.num_cols), indptr, csr.indices, csr.data)
@@ -84,7 +84,7 @@ class OrderedMatrix:
         return taken
 
     def items(self, items: Array, dtype: np.dtype[Any]) -> Array:
-        """Return items of rows or blocks in this order, as values of `dtype`."""
+        """Return `items`, one for each row or block, in the order of visits and in `dtype`."""
         ordered = items if self.levels is None else items[self.levels.order]
         return ordered.astype(dtype, copy=False)
 
@@ -92,9 +92,9 @@ class OrderedMatrix:
 def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
     """Return the ordering that "auto" stands for. Synchronizes.
 
-    It is the natural order where one thread visits all rows. On a GPU it is "multicolor" if the magnitudes of the
-    matrix are symmetric, and otherwise "wavefront": where a flow transports the unknowns, the order in which it passes
-    them decides the rate of convergence.
+    It is "natural" if one thread visits all rows. On a GPU it is "multicolor" if the magnitudes of the matrix are
+    symmetric, and otherwise "wavefront": with convection, the method converges faster if rows are visited in the
+    direction of the flow.
     """
     kernels = kernels_of(device)
     if ordering != "auto":
@@ -129,7 +129,7 @@ def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> Ordere
 
 
 def shared_order(ordering: str, size: int) -> tuple[str, str, int]:
-    """Return the key in `SquareMatrix.shared` of the matrix with its blocks of `size` rows in an order."""
+    """Return the key of `ordered_matrix` in `SquareMatrix.shared`."""
     return ("ordered", ordering, size)
 
 
@@ -140,14 +140,15 @@ def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Level
     ----------
     device : Device
     csr : Csr
-        A square matrix with rising columns, whose entries join rows that depend on each other.
+        A square matrix with ascending columns in each row. An entry (i, j) means that rows i and j depend on each
+        other.
     ordering : {"natural", "wavefront", "multicolor"}
     size : int
 
     Returns
     -------
     Levels or None
-        None if one thread is to visit all rows in their natural order.
+        None if one thread visits all rows in their natural order.
     """
     kernels = kernels_of(device)
     if ordering == "natural" and not kernels.triangular.NEEDS_LEVELS:
@@ -159,7 +160,7 @@ def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Level
 
 
 def symmetric_graph(device: Device, csr: Csr) -> Csr:
-    """Return a matrix of symmetric structure that joins the same rows; entries may be repeated. Synchronizes."""
+    """Return a matrix whose structure is that of A + Aᵀ; entries may be repeated. Synchronizes."""
     kernels, pattern = kernels_of(device), csr.with_data(device.xp.ones(csr.nnz, np.float32))
     if kernels.transpose.is_symmetric(device, pattern, False):  # synchronizes
         return csr
@@ -170,7 +171,7 @@ def symmetric_graph(device: Device, csr: Csr) -> Csr:
 
 
 def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
-    """Return a matrix whose entries join blocks of `size` rows; entries may be repeated."""
+    """Return a matrix with an entry (I, J) for each entry of A in block (I, J); entries may be repeated."""
     if size == 1:
         return csr
     num_blocks = -(-csr.num_rows // size)
@@ -179,7 +180,7 @@ def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
 
 
 def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
-    """Sort rows by colour. Synchronizes."""
+    """Return the groups of rows of the same colour. Synchronizes."""
     xp = device.xp
     num_colors = int(colors.max()) + 1 if colors.size else 0  # synchronizes
     counts = device.download(kernels_of(device).sparse_rows.count_numbers(device, colors, num_colors))  # synchronizes
@@ -188,9 +189,9 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
 
 
 def _wavefronts(device: Device, graph: Csr, window: int) -> Levels:
-    """Find wavefronts on the host, and copy them to the device. Synchronizes."""
+    """Return the groups of the ordering "wavefront", found on the host and copied to the device. Synchronizes."""
     with uninterrupted():
-        from gsparse.kernels.cpu.relaxation import order_wavefronts  # imports numba, so only if needed
+        from gsparse.kernels.cpu.relaxation import order_wavefronts  # imports numba, so only here
 
     indptr, indices = (device.download(part) for part in (graph.indptr, graph.indices))  # synchronizes
     levels = order_wavefronts(Csr(graph.shape, indptr, indices, indices), window)

@@ -22,14 +22,14 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical
 
-# A small system counts as singular if its product with the computed solution differs from the right-hand side by this
-# much in an element.
+# A small system counts as singular if its product with the computed solution differs from the right-hand side by at
+# least this much in an element.
 MAX_ERROR = 1e-2
-# Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps times the largest
-# magnitude in a row: contributions are added up in a different order on the other side of the diagonal.
+# Largest asymmetry that counts as rounding error, in units of eps times the largest magnitude in a row. Assembly adds
+# contributions in a different order on the other side of the diagonal.
 _ROUNDING = 32
-# The name in `SquareMatrix.shared` of the smallest and the largest real part of an element of the diagonal, where 0
-# stands for all that are not positive. A method that finds them on the way stores them there.
+# Key in `SquareMatrix.shared` of a pair: the smallest and the largest real part of the diagonal's elements. If any
+# element is not positive, the smallest is 0. Methods that know these numbers store them there.
 DIAGONAL_RANGE = "diagonal range"
 
 
@@ -45,7 +45,7 @@ class SquareMatrix:
         The matrix as it was passed, for products.
     """
 
-    # Whether a row of zeros counts as a row of the identity where a diagonal block is inverted.
+    # Whether an empty row counts as a row of the identity when a diagonal block is inverted.
     FILLS_EMPTY_ROWS: ClassVar[bool] = False
 
     device: Device
@@ -55,7 +55,7 @@ class SquareMatrix:
     @staticmethod
     @contextmanager
     def of(A: Any, name: str, *, keep: bool = False, finite: bool = True) -> Iterator[SquareMatrix]:
-        """Read the matrix that a caller passed to the preconditioner `name`, and make its device current in the block.
+        """Read the matrix that a user passed to the preconditioner `name`, and make its device current in the block.
 
         With `keep`, `operator` is a copy, so later writes to the caller's matrix do not change its products. With
         `finite`, the values are checked.
@@ -65,7 +65,7 @@ class SquareMatrix:
         ShapeError
             If the matrix is not square.
         TypeError
-            If it has no entries to read, as a LinearOperator.
+            If its entries cannot be read, as those of a LinearOperator.
         FactorizationError
             If a value is NaN or infinite and `finite` is true.
         """
@@ -81,7 +81,7 @@ class SquareMatrix:
             if finite:
                 square.check_finite(name)
             yield square
-            device.synchronize()  # synchronizes: from now on, any stream may read what was computed on this one
+            device.synchronize()  # synchronizes: afterwards, any stream may read results of this one
 
     @property
     def size(self) -> int:
@@ -89,7 +89,7 @@ class SquareMatrix:
 
     @property
     def whole_size(self) -> int:
-        """Number of rows on all ranks, if these are the rows of one of them."""
+        """Number of rows on all ranks, if this matrix holds the rows of one rank; otherwise `size`."""
         return self.operator.whole_shape[0]
 
     @property
@@ -99,22 +99,22 @@ class SquareMatrix:
 
     @cached_property
     def shared(self) -> dict[Any, Any]:
-        """What several methods for this matrix have in common, such as an order of its rows."""
+        """Results that several methods share for this matrix, such as an order of its rows."""
         return {}
 
     @cached_property
     def rows(self) -> Array:
-        """The row of each entry."""
+        """The row number of each entry, as a device array."""
         return kernels_of(self.device).sparse_rows.row_numbers(self.device, self.csr.indptr, self.csr.nnz)
 
     @cached_property
     def keys(self) -> Array:
-        """The row-major position of each entry in the dense matrix, in ascending order."""
+        """Row number times `size` plus column number, for each entry; ascending."""
         return self.rows.astype(np.int64) * self.size + self.csr.indices
 
     @cached_property
     def stored_diagonal(self) -> Array:
-        """The diagonal, with zeros where no entry is stored."""
+        """The diagonal, with zeros for elements that are not stored."""
         return kernels_of(self.device).sparse_rows.diagonal_entries(self.device, self.csr, 0)
 
     @cached_property
@@ -147,14 +147,14 @@ class SquareMatrix:
         return 1 / self.diagonal
 
     def error_of_row(self, row: int, name: str, fault: str) -> FactorizationError:
-        """Return the error that a row is no use to the method `name`, with another text if it is empty. Synchronizes.
+        """Return the error that the method `name` cannot use a row. Synchronizes.
 
         Parameters
         ----------
         row : int
         name : str
         fault : str
-            What is wrong with the row if it has entries, and what to try.
+            The message, which is used if the row has entries: what is wrong with the row, and what to try.
         """
         begin, end = self.device.download(self.csr.indptr[row : row + 2])
         if begin == end:
@@ -162,7 +162,7 @@ class SquareMatrix:
         return FactorizationError(fault)
 
     def row_sums(self) -> Array:
-        """Return the sum of magnitudes of each row."""
+        """Return the sum of the magnitudes of each row."""
         xp = self.device.xp
         magnitudes = self.csr.with_data(xp.abs(self.csr.data))
         sums, dtype = xp.empty(self.size, magnitudes.dtype), np.dtype(magnitudes.dtype)
@@ -183,14 +183,14 @@ class SquareMatrix:
         return kernels_of(self.device).reductions.first_where(self.device, self.diagonal, "not positive") is None
 
     def is_hermitian(self) -> bool:
-        """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
+        """Return whether the matrix was declared Hermitian or, without a declaration, is Hermitian up to rounding.
 
         Synchronizes.
         """
         return self._is_hermitian_within(_ROUNDING * float(np.finfo(self.dtype).eps))
 
     def is_roughly_hermitian(self) -> bool:
-        """Return whether the matrix was declared Hermitian; if nothing was declared, whether half of the digits agree.
+        """Return whether the matrix was declared Hermitian or, without a declaration, is so in half of the digits.
 
         Synchronizes.
         """
@@ -211,7 +211,7 @@ class SquareMatrix:
         return declared == "hermitian" or (bool(declared) and self.dtype.kind != "c")
 
     def operator_of(self, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
-        """Return a matrix with these arrays as an operator; `products` is the expected number of products."""
+        """Return a matrix with these CSR arrays as an operator. `products` is the expected number of its products."""
         return operator_of(self.device, csr, products)
 
     @property
@@ -227,7 +227,7 @@ class SquareMatrix:
         device : Device
             The device of the preconditioner.
         known : Csr
-            The `structure` of the matrix that it was made of.
+            The `structure` of the matrix from which it was computed.
         name : str
         """
         csr = self.csr
@@ -240,7 +240,7 @@ class SquareMatrix:
         self.check_places(known, name)
 
     def check_places(self, known: Csr, name: str) -> None:
-        """Raise a StructureError unless the entries are at the places of known ones. Synchronizes."""
+        """Raise a StructureError unless the entries are at the same positions as those of `known`. Synchronizes."""
         csr, device = self.csr, self.device
         is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
             one is two or kernels_of(device).reductions.first_where(device, one == two, "zero") is None  # synchronizes
@@ -254,7 +254,7 @@ class SquareMatrix:
 
 
 def operator_of(device: Device, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
-    """Return a matrix with these arrays as an operator; `products` is the expected number of products."""
+    """Return a matrix with these CSR arrays as an operator. `products` is the expected number of its products."""
     matrix = GpuSparseMatrix(
         (csr.data, csr.indices, csr.indptr),
         shape=csr.shape,
@@ -266,12 +266,12 @@ def operator_of(device: Device, csr: Csr, products: int = EXPECTED_PRODUCTS) -> 
 
 
 def as_matrix(A: Any, name: str) -> DeviceMatrix:
-    """Return what a caller passed as a matrix whose entries can be read.
+    """Return a user's argument as a matrix whose entries can be read.
 
     Raises
     ------
     TypeError
-        If it has no entries, as a LinearOperator. `name` is the method that needs them.
+        If its entries cannot be read, as those of a LinearOperator. The message names the method `name`.
     """
     if isinstance(A, MatrixOperator):
         return A.matrix
@@ -300,13 +300,13 @@ def canonical_entries(matrix: DeviceMatrix) -> Csr:
 
 
 def reciprocals(xp: Any, values: Array, otherwise: float = 0) -> Array:
-    """Return the reciprocals of values, and another number where a value is zero."""
+    """Return the reciprocals of values; for a value of zero, return `otherwise`."""
     is_zero = values == 0
     return xp.where(is_zero, otherwise, 1 / xp.where(is_zero, 1, values))
 
 
 def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
-    """Solve many small dense systems. Return the solutions, and a mask of the systems that are not singular."""
+    """Solve many small dense systems. Return the solutions, and for each system whether it is regular."""
     if not systems.size:
         return right.copy(), xp.ones(len(systems), bool)
     try:

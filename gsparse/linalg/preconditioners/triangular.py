@@ -27,13 +27,13 @@ Solve = Callable[[Array, Array], list[Call]]
 
 
 def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels | None:
-    """Return the levels of a strictly triangular matrix; None where one thread visits all rows. Synchronizes."""
+    """Return the levels of a strictly triangular matrix; None if one thread visits all rows. Synchronizes."""
     kernels = kernels_of(device).triangular
     return kernels.triangular_levels(device, csr, upper) if kernels.NEEDS_LEVELS else None
 
 
 class UnitTriangularMatrix:
-    """The matrix I + N on a device.
+    """The matrix I + N on a device, with a strictly triangular N, and solves with it.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class UnitTriangularMatrix:
     def __init__(self, device: Device, size: int, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
         self._device, self._size, self._csr = device, size, csr
         self._solve, self._sweeps, self._upper = solve, sweeps, upper
-        # What matrices of this structure share, by name: levels, the transpose, the matrix that multiplies.
+        # Results that matrices of this structure share, by key: levels, the transpose, the operator.
         self._shared: dict[Any, Any] = {}
 
     def with_data(self, data: Array) -> Self:
-        """Return the matrix with the same structure and other values, which shares what depends on the structure."""
+        """Return a matrix of the same structure with other values. Results that depend on the structure are shared."""
         other = type(self)(
             self._device, self._size, self._csr.with_data(data), self._solve, self._sweeps, upper=self._upper
         )
@@ -64,7 +64,7 @@ class UnitTriangularMatrix:
         return other
 
     def bind(self, passes: VectorPasses, *, adjoint: bool) -> Solve:
-        """Prepare for solves with I + N, or with its adjoint."""
+        """Return the function that binds solves with I + N, or with its adjoint, to vectors."""
         prepare = {"levels": self._solve_by_levels, "jacobi": self._solve_by_sweeps}[self._solve]
         return prepare(passes, adjoint)
 
@@ -76,7 +76,7 @@ class UnitTriangularMatrix:
     @cached_property
     def _operator(self) -> MatrixOperator:
         known: MatrixOperator | None = self._shared.get("operator")
-        # A matrix with other values shares the structure with the one before, and what was made of it.
+        # After `with_data`, the operator of the previous values provides the structure.
         if known is None:
             operator = operator_of(self._device, self._csr)
         else:
@@ -86,7 +86,7 @@ class UnitTriangularMatrix:
 
     @property
     def _transposed_numbers(self) -> Csr:
-        """The transpose, with the position of each entry of N as its value."""
+        """The transpose of N; the value of each entry is its position in N."""
         device, csr = self._device, self._csr
         numbers = Csr(csr.shape, csr.indptr, csr.indices, device.xp.arange(csr.nnz))
         transposed: Csr = self._find_shared(
@@ -100,7 +100,7 @@ class UnitTriangularMatrix:
         return transposed.with_data(self._device.xp.conj(self._csr.data[transposed.data]))
 
     def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
-        """Solve level by level, or row after row where one thread does it."""
+        """Bind solves that go level by level, or row by row if one thread visits all rows."""
         upper, csr = self._upper != adjoint, self._adjoint if adjoint else self._csr
         levels = self._find_shared(("levels", adjoint), lambda: levels_of(passes.device, csr, upper=upper))
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
@@ -114,7 +114,7 @@ class UnitTriangularMatrix:
         return bind(self._device, csr, levels, columns, upper)
 
     def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:
-        """Repeat y = x - N·y, beginning with y = x."""
+        """Bind solves that repeat y = x - N·y, beginning with y = x."""
         kind = (passes.device, passes.dtype, passes.columns)
         subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
         buffer = passes.vector(self._size)
@@ -122,7 +122,7 @@ class UnitTriangularMatrix:
         def build(x: Array, y: Array) -> list[Call]:
             calls, source = [], x
             for num_left in reversed(range(self._sweeps)):
-                target = buffer if num_left % 2 else y  # the target of the last sweep is y
+                target = buffer if num_left % 2 else y  # so that the last sweep writes to y
                 calls.append(passes.bind("copy", x=target, b=x))
                 calls.append(partial(subtract, source, target))
                 source = target
@@ -132,12 +132,12 @@ class UnitTriangularMatrix:
 
 
 class IncompleteFactors(NamedTuple):
-    """Incomplete factors.
+    """Incomplete factors: A ≈ (I + L)·D·(I + U).
 
     Attributes
     ----------
     lower, upper : (UnitTriangularMatrix, bool)
-        I + L and I + U, and whether the adjoint of each is meant.
+        I + L and I + U. The bool says that the factor is the adjoint of this matrix.
     inverse_diagonal : array, shape (N,) or (number of blocks, size, size)
         The inverse of D, which is a diagonal or consists of dense blocks.
     """
@@ -148,7 +148,7 @@ class IncompleteFactors(NamedTuple):
 
 
 class IncompleteFactorization(ABC):
-    """How incomplete factors are computed and used.
+    """Base class of the functions that compute incomplete factors, with the options for their solves.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class IncompleteFactorization(ABC):
     def _factorize(self, matrix: SquareMatrix) -> IncompleteFactors: ...
 
     def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
-        """Return I + N for a strictly triangular N, which shares what the structure of earlier ones decides."""
+        """Return I + N for a strictly triangular N, with the structure of the previous one if there is one."""
         known = self._triangles.get(upper)
         if known is None:
             solve = self.solve or ("jacobi" if kernels_of(matrix.device).triangular.NEEDS_LEVELS else "levels")
@@ -190,7 +190,7 @@ class IncompleteFactorization(ABC):
         return made
 
     def _shifted_diagonal(self, matrix: SquareMatrix) -> Array:
-        """Return the diagonal, each element farther from 0 by `shift` times the sum of magnitudes of its row."""
+        """Return the diagonal with each magnitude increased by `shift` times the sum of magnitudes of its row."""
         xp, diagonal = matrix.device.xp, matrix.diagonal
         if not self.shift:
             return diagonal
@@ -200,23 +200,23 @@ class IncompleteFactorization(ABC):
 
 @dataclass(frozen=True, eq=False)
 class BlockStructure:
-    """Where the blocks of incomplete factors are, and in which order they are factorized: all but the values.
+    """The structure of incomplete factors by blocks: the positions of blocks and the order of block rows.
 
     Attributes
     ----------
     size : int
         Number of rows of a block.
     blocks : Csr
-        The matrix of nodes, without values. It has an entry for each block in which the matrix has one, and for each
-        diagonal block.
+        A matrix without values that has one row for each node (block of rows). It has an entry for each block in which
+        the matrix has entries, and for each diagonal block.
     places : array, shape (number of entries of the matrix,)
-        The position in `blocks` of the block of each entry.
+        For each entry of the matrix, the position of its block in `blocks`.
     diagonal : array, shape (number of nodes,)
         The positions of the diagonal blocks.
     lower, upper : Csr
         The blocks below and above the diagonal, with their positions as values.
     levels : Levels or None
-        Of `lower`; None where one thread visits all rows.
+        The levels of `lower`; None if one thread visits all rows.
     """
 
     size: int
@@ -229,7 +229,7 @@ class BlockStructure:
 
     @classmethod
     def of(cls, matrix: SquareMatrix, size: int, name: str) -> BlockStructure:
-        """Find the blocks of `size` rows. `name` is the preconditioner that needs them. Synchronizes."""
+        """Return the structure of a matrix for blocks of `size` rows. An error message names `name`. Synchronizes."""
         if size > MAX_INVERSE:
             raise ValueError(f"{name}: block_size must be at most {MAX_INVERSE}, got {size}")
         device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
@@ -250,7 +250,7 @@ class BlockStructure:
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
         """Return the blocks of a matrix of this structure, with another diagonal.
 
-        Elements that are no entries of the matrix are 0, and past the end of the matrix the diagonal is 1.
+        Elements that the matrix does not store are 0. Rows past the end of the matrix are rows of the identity.
         """
         xp, size, count = matrix.device.xp, self.size, self.blocks.num_rows
         blocks = xp.zeros((self.blocks.nnz, size, size), matrix.dtype)
@@ -263,7 +263,7 @@ class BlockStructure:
 
 
 def are_positive_definite(device: Device, blocks: Array) -> Array:
-    """Return whether each Hermitian matrix of a batch is positive definite: whether its pivots are positive."""
+    """Return for each Hermitian matrix of a batch whether it is positive definite, that is, has positive pivots."""
     xp, rest = device.xp, blocks.copy()
     are_positive = xp.ones(len(rest), bool)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -295,13 +295,13 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
         return bind(self._device, csr, levels, self._size, columns, upper)
 
     def _entries(self) -> Csr:
-        """Return the elements of all blocks as the entries of a matrix in CSR. Synchronizes."""
+        """Return N as a CSR matrix with one entry for each element of a block. Synchronizes."""
         device, blocks, num_rows = self._device, self._csr, self._size
         xp, size, index = device.xp, blocks.data.shape[1], blocks.indices.dtype
         inner = xp.arange(size)
         rows = kernels_of(device).sparse_rows.row_numbers(device, blocks.indptr, blocks.nnz)
         begins, lengths = blocks.indptr.astype(np.int64), xp.diff(blocks.indptr).astype(np.int64)
-        # The rows of a block row have the same length. Entry (r, c) of block k stands behind r whole rows, and behind
+        # The rows of a block row have the same length. Entry (r, c) of block k comes after r complete rows, and after
         # the earlier blocks of its own row.
         row_begins = begins[:-1, None] * size**2 + inner * (lengths * size)[:, None]
         places = row_begins[rows] + ((xp.arange(blocks.nnz) - begins[rows]) * size)[:, None]
@@ -323,7 +323,7 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
 
 
 class BlockFactorization(IncompleteFactorization):
-    """Incomplete factors by blocks of rows; see `IncompleteFactorization`.
+    """Computes incomplete factors block by block; see `IncompleteFactorization`.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ class BlockFactorization(IncompleteFactorization):
         return IncompleteFactors((triangles[0], False), inverses, (triangles[-1], hermitian))
 
     def _check(self, matrix: SquareMatrix, are_good: Array, fault: str) -> None:
-        """Raise an error if there is a node whose diagonal block has a fault. Synchronizes."""
+        """Raise an error with the text `fault` if one of the diagonal blocks is not good. Synchronizes."""
         node = kernels_of(matrix.device).reductions.first_where(matrix.device, are_good, "zero")
         if node is None:
             return

@@ -98,6 +98,7 @@ def test_products_with_columns_are_rows_of_their_own(device: Device, columns: in
 def test_the_set_up_of_a_matrix_is_recorded_once(device: Device) -> None:
     with gsparse.profile() as p:
         A = gsparse.GpuSparseMatrix(line(), device=device)
+        assert A.plan
         for _ in range(3):
             A @ on_device(device, np.ones(300))
     for name in ("new matrix", "check a matrix and count its rows", "choose a format", "store a format"):

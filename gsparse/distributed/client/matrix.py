@@ -41,11 +41,13 @@ class DistributedMatrix(DistributedEntries):
     stay there. The product with a NumPy array is a NumPy array. The product with a dask array is a dask array in chunks
     of `row_bounds`, which is not computed yet.
 
-    ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
-    workers compute and keep until they are closed, or no longer referred to. A and B must be on the same workers, and
-    for a sum their row bounds must be the same. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B``
-    and ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed. Only its workers
-    have its rows, so if one is lost, it has to be computed again.
+    ``A @ B``, the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``, ``A > 0``,
+    ``A.sqrt()``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
+    return distributed matrices, which the workers compute and keep until they are closed, or no longer referred to. A
+    and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T`` and
+    ``A.H`` multiply vectors without a transpose; other operations compute it first, as ``A.T.tomatrix()`` does. A
+    result does not depend on its operands, which may be closed. Only its workers have its rows, so if one is lost, it
+    has to be computed again.
 
     Attributes
     ----------
@@ -245,6 +247,8 @@ class DistributedMatrix(DistributedEntries):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
+        if name not in METHODS:
+            return self.norm(*args, **kwargs) if name == "norm" else NotImplemented
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":

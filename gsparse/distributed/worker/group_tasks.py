@@ -24,17 +24,24 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
 
+
+def _element_wise(matrix: RankMatrix, *rest: Any) -> RankMatrix:
+    """Call `RankMatrix.elementwise`. The second matrix, if there is one, comes before the name and the options."""
+    others = [each for each in rest if isinstance(each, RankMatrix)]
+    name, options, *operands = rest[len(others) :]
+    return matrix.elementwise(name, *others, *operands, **options)  # type: ignore[no-any-return]
+
+
 # The operations, by the name that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": operator.matmul,
-    "sum": operator.add,
-    "difference": operator.sub,
-    "multiple": operator.mul,
-    "quotient": operator.truediv,
-    "negative": operator.neg,
+    "element-wise": _element_wise,
     "transpose": RankMatrix.transpose,
     "adjoint": RankMatrix.adjoint,
     "with data": RankMatrix.with_data,
+    "rows": RankMatrix.take_rows,
+    "columns": RankMatrix.take_columns,
+    "stack": RankMatrix.stacked_with,
 }
 
 
@@ -48,7 +55,7 @@ class Computation:
     operands : tuple of str
         The keys of the matrices on the workers.
     arguments : tuple
-        Further arguments of the operation: a number, or this rank's values.
+        Further arguments of the operation, such as a number, or this rank's part of a vector; some are `DaskResult`.
     """
 
     operation: str
@@ -59,7 +66,8 @@ class Computation:
         """Return the result, which is connected by the first operand's communicator; its columns have these owners."""
         ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
         operands = [operand.require_matrix().over(communicator) for operand in ranks]
-        return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)
+        arguments = map(DaskResult.resolved, self.arguments)
+        return _OPERATIONS[self.operation](*operands, *arguments).with_columns(columns)
 
 
 Addresses = tuple[tuple[str, int], ...]

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import scipy.sparse as sp
 
 from gsparse.device.select import get_device
+from gsparse.distributed.client.algebra import select_columns, select_rows
 from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.reductions import DistributedReductions
-from gsparse.distributed.client.row_sources import ComputedRows, RowSource, select_columns, select_rows
+from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.group_tasks import Computation
@@ -28,6 +30,8 @@ from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
+# Copies of all entries that `tocsr` holds at the same time: the parts of the ranks, and the whole.
+_COPIES = 2
 # Seconds to wait until the ranks have removed a failed checkpoint. They continue after that by themselves.
 _CLEANUP_TIMEOUT = 5.0
 
@@ -55,12 +59,32 @@ class DistributedEntries(DistributedReductions):
 
         Raises
         ------
+        MemoryError
+            If the matrix does not fit into the memory of this host. ``A[rows].tocsr()`` returns a part of it.
         CommunicationError, WorkerLostError
         """
+        nnz = sum(metadata.nnz for metadata in self._rank_metadata)
+        needed, available = _COPIES * nnz * (self.dtype.itemsize + 8), psutil.virtual_memory().available
+        if needed > available:
+            raise MemoryError(
+                f"the whole matrix needs {needed / 1e9:.1f} GB of this host's memory while it is put together, "
+                f"{available / 1e9:.1f} GB are available: take a part, A[rows].tocsr(), or save it with A.checkpoint()"
+            )
         matrix = self._stacked(self._rank_group.call(entry_tasks.rows))
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
+
+    def toarray(self) -> HostArray:
+        """Return the whole matrix on this host as a dense array.
+
+        Returns
+        -------
+        ndarray, shape (M, N)
+            See `tocsr`, also for the errors.
+        """
+        dense: HostArray = self.tocsr().toarray()
+        return dense
 
     def __getitem__(self, key: Any) -> Any:
         """Return rows, columns, or both.

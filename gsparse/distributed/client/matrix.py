@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
+from gsparse.distributed.client.automatic import solve_on_workers
 from gsparse.distributed.client.cluster import chosen_workers, current_client, living_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.products import VectorLayout, WorkerProducts
@@ -19,6 +20,7 @@ from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import ComputedRows, Partition, RowSource
 from gsparse.distributed.client.solves import DistributedPreconditioner, eigenpairs_on_workers
 from gsparse.distributed.ranks.partition import parse_partition
+from gsparse.distributed.worker.group_tasks import RankMetadata, eliminate_zeros
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
@@ -180,11 +182,28 @@ class DistributedMatrix(DistributedEntries):
         except BaseException:
             rank_group.close()
             raise
-        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
-        self._rank_group, self._layout, self._value_order = rank_group, layout, None
+        self._rank_group, self._layout = rank_group, layout
         self._preconditioner_epochs: dict[str, int] = {}
         self._source.attach(rank_group, layout)
-        self._worker_products = WorkerProducts(rank_group, layout, self._rank_metadata, dtype)
+        self._describe(self._rank_metadata)
+
+    def _describe(self, rank_metadata: list[RankMetadata]) -> None:
+        """Take over what the ranks say about their rows."""
+        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in rank_metadata)))
+        self._rank_metadata, self._value_order = rank_metadata, None
+        self._worker_products = WorkerProducts(self._rank_group, self._layout, rank_metadata, dtype)
+
+    def eliminate_zeros(self) -> None:
+        """Remove stored zeros from this matrix.
+
+        `repartition` takes the rows of a matrix that was not computed from others from their source, with its zeros.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        with self._rank_group.exclusive():
+            self._describe(self._rank_group.call(eliminate_zeros))
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
@@ -247,8 +266,8 @@ class DistributedMatrix(DistributedEntries):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
-        if name not in METHODS:
-            return self.norm(*args, **kwargs) if name == "norm" else NotImplemented
+        if name in ("norm", "solve"):
+            return self.norm(**kwargs) if name == "norm" else solve_on_workers(self, *args, **kwargs)
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":

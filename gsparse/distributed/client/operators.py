@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.distributed.client.algebra import elementwise, multiply, stack, transpose
 from gsparse.distributed.client.products import WorkerProducts, check_operand, is_dask
-from gsparse.distributed.client.row_sources import elementwise, multiply, stack, transpose
 from gsparse.distributed.ranks.elementwise import ElementWise
 
 HostArray = npt.NDArray[Any]

@@ -91,6 +91,7 @@ class DistributedReductions(DistributedOperator):
         Returns
         -------
         ndarray of int64 of shape (N,) or (M,), or int
+            The counts.
 
         Raises
         ------
@@ -112,6 +113,7 @@ class DistributedReductions(DistributedOperator):
         Returns
         -------
         scalar
+            The sum, of the dtype of NumPy's sums.
 
         Raises
         ------
@@ -129,6 +131,7 @@ class DistributedReductions(DistributedOperator):
         Returns
         -------
         coo_array of shape (N,) or (M,), or scalar
+            Of the dtype of the matrix.
 
         Raises
         ------
@@ -139,15 +142,45 @@ class DistributedReductions(DistributedOperator):
         return self._extreme("max", axis, np.max)
 
     def min(self, axis: int | None = None) -> Any:
-        """Return the smallest elements; NaN where one is NaN. See `max`."""
+        """Return the smallest elements; NaN where one is NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
         return self._extreme("min", axis, np.min)
 
     def nanmax(self, axis: int | None = None) -> Any:
-        """Return the largest elements that are not NaN. See `max`."""
+        """Return the largest elements that are not NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
         return self._extreme("nanmax", axis, np.nanmax)
 
     def nanmin(self, axis: int | None = None) -> Any:
-        """Return the smallest elements that are not NaN. See `max`."""
+        """Return the smallest elements that are not NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
         return self._extreme("nanmin", axis, np.nanmin)
 
     def argmax(self, axis: int | None = None) -> Any:
@@ -171,7 +204,17 @@ class DistributedReductions(DistributedOperator):
         return self._place("argmax", axis)
 
     def argmin(self, axis: int | None = None) -> Any:
-        """Return the place of the first of the smallest elements, or of the first NaN. See `argmax`."""
+        """Return the place of the first of the smallest elements, or of the first NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of int64 of shape (N,) or (M,), or int
+            See `argmax`, also for the errors.
+        """
         return self._place("argmin", axis)
 
     def norm(self, ord: Any = None, axis: int | None = None) -> Any:
@@ -186,6 +229,7 @@ class DistributedReductions(DistributedOperator):
         Returns
         -------
         float, or ndarray of shape (N,) or (M,)
+            Of the precision of the matrix.
 
         Raises
         ------

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 # Operations of a matrix and a number, or of two matrices, that may map zeros to other values.
 _OF_ZEROS: dict[str, Callable[[Any, Any], Any]] = {
@@ -58,13 +57,27 @@ def keeps_zeros(dtype: np.dtype[Any], name: str, operand: Any) -> bool:
     return keeps
 
 
+_DOC = """Call SciPy's method `{0}` on all ranks, element by element.
+
+        Parameters
+        ----------
+        *operands, **options
+            As those of `scipy.sparse.csr_array.{0}`; see `elementwise`.
+
+        Returns
+        -------
+        DistributedMatrix or RankMatrix
+            A matrix over the same ranks, with values of SciPy's dtype.
+        """
+
+
 def _operation(name: str) -> Any:
     """Return the method of SciPy's name that calls `ElementWise.elementwise`."""
 
     def method(self: ElementWise, *operands: Any, **options: Any) -> Any:
         return self.elementwise(name, *operands, **options)
 
-    method.__name__, method.__doc__ = name, getattr(sp.csr_array, name).__doc__
+    method.__name__, method.__doc__ = name, _DOC.format(name)
     return method
 
 
@@ -83,6 +96,11 @@ class ElementWise(ABC):
             The method of SciPy's sparse arrays, such as "multiply" or "__abs__".
         *operands, **options
             Its arguments.
+
+        Returns
+        -------
+        DistributedMatrix or RankMatrix
+            Of SciPy's dtype.
         """
 
     multiply = _operation("multiply")
@@ -124,7 +142,18 @@ class ElementWise(ABC):
     sqrt = _operation("sqrt")
 
     def conj(self, copy: bool = True) -> Any:
-        """Return the matrix of the complex conjugates."""
+        """Return the complex conjugates.
+
+        Parameters
+        ----------
+        copy : bool, optional
+            Ignored: the result is always another matrix.
+
+        Returns
+        -------
+        DistributedMatrix or RankMatrix
+            A matrix over the same ranks.
+        """
         return self.elementwise("conj")
 
     conjugate = conj
@@ -138,6 +167,16 @@ class ElementWise(ABC):
     def imag(self) -> Any:
         """The imaginary parts, as a matrix over the same ranks."""
         return self._imag()
+
+    def copy(self) -> Any:
+        """Return a copy of the matrix.
+
+        Returns
+        -------
+        DistributedMatrix or RankMatrix
+            A matrix over the same ranks.
+        """
+        return self.elementwise("copy")
 
     def __mul__(self, other: Any) -> Any:
         return self.multiply(other)

@@ -90,6 +90,19 @@ class RankAlgebra(ElementWise, RankOperator):
                 return self._with_blocks(*blocks)
             return self._of_whole_rows(getattr(self.whole_rows(), name)(*operands, **options), self.rows, self.columns)
 
+    def without_zeros(self) -> Any:
+        """Return the matrix without stored zeros.
+
+        Returns
+        -------
+        RankMatrix
+            Its ghosts are those of this matrix. Synchronizes.
+        """
+        blocks = self.diagonal.copy(), self.off_diagonal.copy()
+        for block in blocks:
+            block.eliminate_zeros()
+        return self._with_blocks(*blocks)
+
     def _combined(self, name: str, other: RankAlgebra) -> Any:
         """Combine two matrices entry by entry."""
         if self.whole_shape != other.whole_shape:
@@ -191,7 +204,12 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._of_whole_rows(self.whole_rows_of(wanted, order), rows, columns)
 
     def whole_rows_of(self, wanted: HostArray, order: HostArray | None = None) -> GpuSparseMatrix:
-        """Return rows of any ranks, with all columns; see `take_rows`.
+        """Return rows of any ranks, with all columns. All ranks call this method at the same time.
+
+        Parameters
+        ----------
+        wanted, order : array of int64
+            As for `take_rows`.
 
         Returns
         -------
@@ -235,12 +253,15 @@ class RankAlgebra(ElementWise, RankOperator):
         """
         return self._of_whole_rows(self.whole_rows()[:, numbers], self.rows, columns)
 
-    def stacked_with(self, *rest: Any) -> Any:
+    def stacked_with(
+        self, others: list[Any], axis: int, wanted: list[HostArray], rows: RowPartition, columns: RowPartition
+    ) -> Any:
         """Return this matrix and others below each other, or side by side. All ranks call this method at the same time.
 
         Parameters
         ----------
-        *others : RankMatrix
+        others : list of RankMatrix
+            Over the same ranks.
         axis : {0, 1}
             0 for matrices below each other, 1 for matrices side by side.
         wanted : list of array of int64
@@ -258,7 +279,6 @@ class RankAlgebra(ElementWise, RankOperator):
         ------
         CommunicationError, RankLostError
         """
-        *others, axis, wanted, rows, columns = rest
         parts = [A.whole_rows_of(each) for A, each in zip((self, *others), wanted, strict=True)]
         with self.device.active(), self.device.memory_guard():
             whole = (hstack if axis else vstack)(parts, device=self.device)

@@ -32,6 +32,12 @@ def _element_wise(matrix: RankMatrix, *rest: Any) -> RankMatrix:
     return matrix.elementwise(name, *others, *operands, **options)  # type: ignore[no-any-return]
 
 
+def _stacked(matrix: RankMatrix, *rest: Any) -> RankMatrix:
+    """Call `RankMatrix.stacked_with`. The other matrices come before the arguments."""
+    others = [each for each in rest if isinstance(each, RankMatrix)]
+    return matrix.stacked_with(others, *rest[len(others) :])  # type: ignore[no-any-return]
+
+
 # The operations, by the name that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": operator.matmul,
@@ -41,7 +47,7 @@ _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "with data": RankMatrix.with_data,
     "rows": RankMatrix.take_rows,
     "columns": RankMatrix.take_columns,
-    "stack": RankMatrix.stacked_with,
+    "stack": _stacked,
 }
 
 
@@ -111,6 +117,14 @@ class RankMetadata:
     dtype: str
     device: str
 
+    @staticmethod
+    def of(number: int, matrix: RankMatrix) -> RankMetadata:
+        """Return the metadata of a rank."""
+        blocks = matrix.diagonal, matrix.off_diagonal
+        entries, moved = (sum(values) for values in zip(*((A.nnz, A.plan.chosen.nbytes) for A in blocks), strict=True))
+        format, device = matrix.diagonal.plan.chosen.format, matrix.device.name
+        return RankMetadata(number, int(entries), matrix.ghosts, format, moved, matrix.dtype.name, device)
+
 
 def open_port(rank: Rank) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
@@ -142,15 +156,13 @@ def open_rank(
             block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
             matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
     rank.matrix = matrix
-    return RankMetadata(
-        rank.number,
-        int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
-        matrix.ghosts,
-        matrix.diagonal.plan.chosen.format,
-        matrix.diagonal.plan.chosen.nbytes + matrix.off_diagonal.plan.chosen.nbytes,
-        matrix.dtype.name,
-        rank_device.name,
-    )
+    return RankMetadata.of(rank.number, matrix)
+
+
+def eliminate_zeros(rank: Rank) -> RankMetadata:
+    """Remove the stored zeros of a rank's rows. Ghosts in which no entry is left stay."""
+    rank.matrix = rank.require_matrix().without_zeros()
+    return RankMetadata.of(rank.number, rank.matrix)
 
 
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:

@@ -30,7 +30,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
 
     Parameters
     ----------
-    x : GpuSparseMatrix or a view of one, or sparse array of SciPy, shape (M, N)
+    x : GpuSparseMatrix or a view of one, DistributedMatrix, or sparse array of SciPy, shape (M, N)
         Repeated entries are added up first. SciPy computes the norm of its own arrays, and of matrices in extended
         precision.
     ord : {None, 'fro', 'f', inf, -inf, 1, -1, 2} or number, optional
@@ -61,10 +61,14 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     >>> float(gsparse.linalg.norm(A)), float(gsparse.linalg.norm(A, 1))
     (5.0, 4.0)
     """
+    override = getattr(x, "__gsparse_call__", None)
+    result = NotImplemented if override is None else override("norm", (), {"ord": ord, "axis": axis})
+    if result is not NotImplemented:
+        return result
     if isinstance(x, LinearOperator):
         raise TypeError(
-            f"norm reads the entries of a sparse matrix, got {type(x).__name__}: use norm(A.tocsr()) for a distributed "
-            "matrix A, and for operators svds(A, 1, return_singular_vectors=False), the 2-norm, or onenormest(A)"
+            f"norm reads the entries of a sparse matrix, got {type(x).__name__}: for operators, use svds(A, 1, "
+            "return_singular_vectors=False), the 2-norm, or onenormest(A)"
         )
     if not is_device_matrix(x) or x.ndim != 2 or compute_dtype(x.dtype) is None:
         return scipy_norm(x, ord, axis)

@@ -118,6 +118,8 @@ def vstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     parts = list(blocks)
     if not parts:
         return sp.vstack(parts)  # raises SciPy's error
+    if hasattr(parts[0], "__gsparse_stack__"):
+        return parts[0].__gsparse_stack__(parts, 0)
     return in_format(block_array([[part] for part in parts], dtype=dtype, device=device), format, parts)
 
 
@@ -151,6 +153,8 @@ def hstack(blocks: Any, format: str | None = None, dtype: Any = None, *, device:
     parts = list(blocks)
     if not parts:
         return sp.hstack(parts)  # raises SciPy's error
+    if hasattr(parts[0], "__gsparse_stack__"):
+        return parts[0].__gsparse_stack__(parts, 1)
     return in_format(block_array([parts], dtype=dtype, device=device), format, parts)
 
 

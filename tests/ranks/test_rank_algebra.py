@@ -104,6 +104,109 @@ def test_results_and_their_dtypes_match_scipy(device: Device, world_size: int, d
             check(list(parts), expected)
 
 
+# Operations of a matrix A, of another one C, of a row r, a column c, and a dense array d: SciPy's, and over ranks.
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "A * C": lambda A, C, r, c, d: A * C,
+    "A.multiply(C)": lambda A, C, r, c, d: A.multiply(C),
+    "A.multiply(r)": lambda A, C, r, c, d: A.multiply(r),
+    "A * c": lambda A, C, r, c, d: A * c,
+    "A / c": lambda A, C, r, c, d: A / c,
+    "A.multiply(d)": lambda A, C, r, c, d: A.multiply(d),
+    "A.maximum(C)": lambda A, C, r, c, d: A.maximum(C),
+    "A.minimum(C)": lambda A, C, r, c, d: A.minimum(C),
+    "A.maximum(-1)": lambda A, C, r, c, d: A.maximum(-1),
+    "A.maximum(2)": lambda A, C, r, c, d: A.maximum(2),
+    "A != C": lambda A, C, r, c, d: A != C,
+    "A == C": lambda A, C, r, c, d: A == C,
+    "A < C": lambda A, C, r, c, d: A < C,
+    "A >= C": lambda A, C, r, c, d: A >= C,
+    "A > 0": lambda A, C, r, c, d: A > 0,
+    "A == 0": lambda A, C, r, c, d: A == 0,
+    "A <= 3": lambda A, C, r, c, d: A <= 3,
+    "abs(A)": lambda A, C, r, c, d: abs(A),
+    "round(A, 1)": lambda A, C, r, c, d: round(A, 1),
+    "A ** 2": lambda A, C, r, c, d: A**2,
+    "A.power(2)": lambda A, C, r, c, d: A.power(2),
+    "A.astype": lambda A, C, r, c, d: A.astype(np.complex64),
+    "A.conj()": lambda A, C, r, c, d: A.conj(),
+    "A.real": lambda A, C, r, c, d: A.real,
+    "A.imag": lambda A, C, r, c, d: A.imag,
+    "A.sin()": lambda A, C, r, c, d: A.sin(),
+    "A.expm1()": lambda A, C, r, c, d: A.expm1(),
+    "A.sign()": lambda A, C, r, c, d: A.sign(),
+}
+# What SciPy refuses, or computes otherwise, for a dtype.
+NOT_FOR = {
+    "complex128": (
+        "A.maximum(C)",
+        "A.minimum(C)",
+        "A.maximum(-1)",
+        "A.maximum(2)",
+        "A < C",
+        "A >= C",
+        "A > 0",
+        "A <= 3",
+    ),
+    "int8": ("A.sin()", "A.expm1()"),  # SciPy's results are of half precision.
+    "bool": ("A.maximum(-1)", "A.maximum(2)", "round(A, 1)", "A.sign()", "A.sin()", "A.expm1()"),
+}
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
+@pytest.mark.few(2)
+def test_element_wise_operations_match_scipy(device: Device, world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    for m, n, density in ((20, 30, 0.2), (3, 3, 0.9), (0, 4, 0.5), (4, 0, 0.5)):
+        A, C = numbers(rng, m, n, density, dtype), numbers(rng, m, n, density, dtype)
+        row, column, dense = (numbers(rng, *shape, 1.0, dtype).toarray() for shape in ((1, n), (m, 1), (m, n)))
+        column[column == 0] = 1
+        rows, columns, others = bounds(rng, m, world_size), bounds(rng, n, world_size), bounds(rng, n, world_size)
+        names = [name for name in ELEMENTWISE if name not in NOT_FOR.get(dtype, ())]
+
+        def work(a: RankMatrix, c: RankMatrix, rest: Any = (rows, columns, row, column, dense, names)) -> Any:
+            rows, columns, row, column, dense, names = rest
+            own, own_columns = rows.rows(a.communicator.rank), columns.rows(a.communicator.rank)
+            arrays = row[0, own_columns], column[own], dense[own]
+            return [ELEMENTWISE[name](a, c, *arrays).rows_on_host() for name in names]
+
+        results = run(device, work, world_size, (A, rows, columns), (C, rows, others))
+        for name, parts in zip(names, zip(*results, strict=True), strict=True):
+            check(list(parts), ELEMENTWISE[name](A, C, row, column, dense))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", ["float64", "int8", "bool"])
+@pytest.mark.few(2)
+def test_selections_and_reductions_match_scipy(device: Device, world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    for m, n in ((20, 30), (7, 7), (1, 5)):
+        A = numbers(rng, m, n, 0.4, dtype)
+        rows, columns = bounds(rng, m, world_size), bounds(rng, n, world_size)
+        wanted, chosen = rng.integers(0, m, 2 * m), rng.integers(0, n, n // 2)
+        of_wanted, of_chosen = bounds(rng, len(wanted), world_size), bounds(rng, len(chosen), world_size)
+        order = rng.permutation(n)
+        names = ("sum", "mean", "max", "min", "argmax", "argmin", "count_nonzero")
+
+        def work(a: RankMatrix, rest: Any = (wanted, of_wanted, chosen, of_chosen, order, columns, names)) -> Any:
+            wanted, of_wanted, chosen, of_chosen, order, columns, names = rest
+            mine = wanted[of_wanted.rows(a.communicator.rank)]
+            parts = a.take_rows(mine, of_wanted, columns), a.take_rows(mine, of_wanted, columns, order)
+            parts = (*parts, a.take_columns(chosen, of_chosen))
+            return [part.rows_on_host() for part in parts], [a.reduce_rows(name, 1) for name in names]
+
+        selections, reductions = zip(*run(device, work, world_size, (A, rows, columns)), strict=True)
+        taken, ordered, of_columns = zip(*selections, strict=True)
+        check(list(taken), A[wanted])
+        check(list(ordered), A[wanted][:, np.argsort(order)])
+        check(list(of_columns), A[:, chosen])
+        for name, parts in zip(names, zip(*reductions, strict=True), strict=True):
+            expected = getattr(A, name)(axis=1)
+            expected = expected.toarray() if sp.issparse(expected) else expected
+            np.testing.assert_allclose(np.concatenate(parts), expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_rows_diagonals_and_other_values_match_scipy(device: Device, world_size: int) -> None:
     rng = np.random.default_rng(world_size)

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import scipy.sparse as sp
 
 from gsparse.device.select import get_device
-from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.algebra import select_columns, select_rows
 from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.client.reductions import DistributedReductions
 from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
@@ -28,11 +30,13 @@ from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
-# Time limit, in seconds, for the ranks to remove a failed checkpoint. They continue after it without being watched.
+# Copies of all entries that `tocsr` holds at the same time: the parts of the ranks, and the whole.
+_COPIES = 2
+# Seconds to wait until the ranks have removed a failed checkpoint. They continue after that by themselves.
 _CLEANUP_TIMEOUT = 5.0
 
 
-class DistributedEntries(DistributedOperator):
+class DistributedEntries(DistributedReductions):
     """The methods of a distributed matrix that read its entries, save them, or replace their values."""
 
     _rank_group: RankGroup
@@ -55,28 +59,75 @@ class DistributedEntries(DistributedOperator):
 
         Raises
         ------
+        MemoryError
+            If the matrix does not fit into the memory of this host. ``A[rows].tocsr()`` returns a part of it.
         CommunicationError, WorkerLostError
         """
+        nnz = sum(metadata.nnz for metadata in self._rank_metadata)
+        needed, available = _COPIES * nnz * (self.dtype.itemsize + 8), psutil.virtual_memory().available
+        if needed > available:
+            raise MemoryError(
+                f"the whole matrix needs {needed / 1e9:.1f} GB of this host's memory while it is put together, "
+                f"{available / 1e9:.1f} GB are available: take a part, A[rows].tocsr(), or save it with A.checkpoint()"
+            )
         matrix = self._stacked(self._rank_group.call(entry_tasks.rows))
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
 
-    def __getitem__(self, rows: Any) -> sp.csr_array:
-        """Return rows of the matrix on this host: ``A[3:9]``, ``A[[5, 2]]``, ``A[mask]`` or ``A[4]``.
+    def toarray(self) -> HostArray:
+        """Return the whole matrix on this host as a dense array.
 
-        Only these rows are sent. The result is SciPy's for ``A.tocsr()[rows]``.
+        Returns
+        -------
+        ndarray, shape (M, N)
+            See `tocsr`, also for the errors.
         """
-        numbers = _row_numbers(rows, self.shape)
-        is_single = numbers.ndim == 0
-        numbers = np.atleast_1d(numbers)
-        in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
-        owners, bounds = self._layout.rows.owners(in_blocks), self._layout.rows.row_bounds
-        places = [np.flatnonzero(owners == rank) for rank in self._rank_group.ranks]
-        wanted = [(in_blocks[of_rank] - bounds[rank],) for rank, of_rank in enumerate(places)]
-        matrix = self._stacked(self._rank_group.call(entry_tasks.rows, wanted))
-        matrix = sp.csr_array(matrix[np.argsort(np.concatenate(places))])
-        return matrix[0] if is_single else matrix
+        dense: HostArray = self.tocsr().toarray()
+        return dense
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return rows, columns, or both.
+
+        Parameters
+        ----------
+        key : index, or tuple of two
+            ``A[rows]``, ``A[:, columns]`` or ``A[rows, columns]`` with slices, boolean masks, arrays of integers, or an
+            integer for a row. Both may be arrays only in the form of `numpy.ix_`.
+
+        Returns
+        -------
+        DistributedMatrix, or csr_array of one dimension
+            A matrix on the same workers, in the order of `key`; for a single row, its entries on this host. Rows in
+            increasing order stay on their workers. Other rows are divided equally among the workers, which send them to
+            each other.
+
+        Raises
+        ------
+        IndexError
+            If `key` selects what does not exist, or pairs of rows and columns.
+        CommunicationError, WorkerLostError
+        """
+        rows, columns = _selected(key, self.shape)
+        if columns is not None:
+            part = self[rows] if rows is not None else self._in_matrix_order()
+            if isinstance(part, sp.sparray):
+                return part[columns if columns.ndim else columns[()]]
+            taken = select_columns(part, np.atleast_1d(columns))
+            return taken if columns.ndim else taken.tocsr()[:, 0]
+        if rows is None:
+            return self._in_matrix_order()
+        if rows.ndim:
+            return select_rows(self, rows)
+        in_block = self._numbers_in_blocks()[rows] if self._layout.permutation is not None else rows
+        owner = int(self._layout.rows.owners(np.atleast_1d(in_block))[0])
+        number = np.atleast_1d(in_block - self._layout.rows.row_bounds[owner])
+        wanted = [(number if rank == owner else number[:0],) for rank in self._rank_group.ranks]
+        return self._stacked(self._rank_group.call(entry_tasks.rows, wanted))[0]
+
+    def _in_matrix_order(self) -> Any:
+        """Return this matrix, or if its rows and columns were permuted, one whose blocks are in the matrix's order."""
+        return self if self._layout.permutation is None else select_rows(self, np.arange(self.shape[0]))
 
     def diagonal(self, k: int = 0) -> HostArray:
         """Return the entries on a diagonal.
@@ -109,33 +160,6 @@ class DistributedEntries(DistributedOperator):
         entries = layout.join(self._rank_group.call(entry_tasks.entries_in, [(of_rank,) for of_rank in columns]))
         first = max(0, -k)
         return entries[first : first + min(num_rows - first, num_columns - max(0, k))]
-
-    def sum(self, axis: int | None = None) -> Any:
-        """Add up the entries of the matrix, of each column or of each row.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-            None, the default, adds up all entries, 0 those of each column and 1 those of each row.
-
-        Returns
-        -------
-        ndarray of shape (N,) or (M,), or scalar
-            On this host, in the dtype of NumPy's sums: integers and booleans become 64-bit integers.
-
-        Raises
-        ------
-        ValueError
-            If the matrix has no such axis.
-        CommunicationError, WorkerLostError
-        """
-        if axis is not None and index(axis) not in (-2, -1, 0, 1):
-            raise ValueError(f"axis must be None, 0 or 1, got {axis}")
-        dtype = np.sum(np.empty(0, self.dtype)).dtype
-        if axis is not None and axis % 2 == 0:
-            return (self.T @ np.ones(self.shape[0], dtype)).astype(dtype, copy=False)
-        of_rows = (self @ np.ones(self.shape[1], dtype)).astype(dtype, copy=False)
-        return of_rows if axis is not None else of_rows.sum()
 
     def with_data(self, data: Any) -> Any:
         """Return a matrix of the same structure with other values, on the same workers.
@@ -182,9 +206,8 @@ class DistributedEntries(DistributedOperator):
             )
         values = order.in_blocks(values)
         computation, size = Computation("with data", (self._rank_group.key,)), self._source.block_size
-        source = ComputedRows(
-            self._layout, computation, self._rank_group, size, lambda rows: order.of_rows(values, rows)
-        )
+        of_ranks = [(order.of_rows(values, self._layout.rows.rows(rank)),) for rank in self._rank_group.ranks]
+        source = ComputedRows(self._layout, computation, self._rank_group, size, of_ranks)
         result = self._computed(source, self._layout, keeps_options=True)
         result._value_order = order
         return result
@@ -304,13 +327,33 @@ class ValueOrder:
         return values[self.indptr[rows.start] : self.indptr[rows.stop]]
 
 
-def _row_numbers(rows: Any, shape: tuple[int, int]) -> HostArray:
-    """Return the numbers of the rows that an index selects; an array of zero dimensions for a single row."""
-    if isinstance(rows, tuple):
-        raise IndexError("a distributed matrix has an index for rows only: A[rows][:, columns]")
-    host: Any = SimpleNamespace(shape=shape, ndim=2, device=get_device("cpu"))
-    parsed = parse_index(host, rows)
-    numbers = np.asarray(parsed.axes[0], np.int64)
-    if numbers.ndim > 1 or parsed.shape != (*numbers.shape, shape[1]):
-        raise IndexError(f"rows are selected by integers, a slice, or a mask, got {type(rows).__name__}")
-    return numbers
+def _selected(key: Any, shape: tuple[int, int]) -> tuple[HostArray | None, HostArray | None]:
+    """Return the numbers of the rows and of the columns that a key selects; None for all, no dimension for one."""
+    key = key if isinstance(key, tuple) else (key,)
+    if Ellipsis in [each for each in key if each is Ellipsis] or len(key) > 2:
+        key = tuple(slice(None) if each is Ellipsis else each for each in key[:2])
+    parts = (*key, *[slice(None)] * (2 - len(key)))
+    rows, columns = (_numbers(part, size) for part, size in zip(parts, shape, strict=True))
+    if rows is not None and columns is not None and rows.ndim and columns.ndim:
+        is_mesh = rows.ndim == 2 and rows.shape[1] == 1 and columns.ndim == 2 and columns.shape[0] == 1
+        if not is_mesh and not any(isinstance(part, slice) for part in parts):
+            raise IndexError(
+                "pairs of rows and columns are not selected from a distributed matrix: use A[rows][:, columns] for all "
+                "pairs, or A[rows].tocsr() and then SciPy's index"
+            )
+        rows, columns = rows.reshape(-1), columns.reshape(-1)
+    if any(numbers is not None and numbers.ndim > 1 for numbers in (rows, columns)):
+        raise IndexError("rows and columns are selected by integers, slices, masks, or arrays of one dimension")
+    return rows, columns
+
+
+def _numbers(part: Any, size: int) -> HostArray | None:
+    """Return the numbers along one axis that an index selects, as `_selected` does."""
+    if isinstance(part, slice) and part.indices(size) == (0, size, 1):
+        return None
+    if isinstance(part, slice):
+        return np.arange(*part.indices(size))
+    host: Any = SimpleNamespace(shape=(size,), ndim=1, device=get_device("cpu"))
+    if np.ndim(part) == 2 and 1 in np.shape(part):  # of numpy.ix_
+        return np.asarray(parse_index(host, np.reshape(part, -1)).axes[0], np.int64).reshape(np.shape(part))
+    return np.asarray(parse_index(host, part).axes[0], np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
+from gsparse.distributed.client.automatic import solve_on_workers
 from gsparse.distributed.client.cluster import chosen_workers, current_client, living_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.products import VectorLayout, WorkerProducts
@@ -19,6 +20,7 @@ from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import ComputedRows, Partition, RowSource
 from gsparse.distributed.client.solves import DistributedPreconditioner, eigenpairs_on_workers
 from gsparse.distributed.ranks.partition import parse_partition
+from gsparse.distributed.worker.group_tasks import RankMetadata, eliminate_zeros
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
@@ -41,11 +43,13 @@ class DistributedMatrix(DistributedEntries):
     stay there. The product with a NumPy array is a NumPy array. The product with a dask array is a dask array in chunks
     of `row_bounds`, which is not computed yet.
 
-    ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
-    workers compute, and keep until the matrix is closed or no longer referred to. A and B must be on the same workers,
-    and for a sum their row bounds must be the same. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @
-    B`` and ``A.T.tomatrix()`` compute it. The operands of a result may be closed. If a worker is lost, a result has to
-    be computed again, because its rows are stored nowhere else.
+    ``A @ B``, the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``, ``A > 0``,
+    ``A.sqrt()``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
+    return distributed matrices, which the workers compute and keep until they are closed, or no longer referred to. A
+    and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T`` and
+    ``A.H`` multiply vectors without a transpose; other operations compute it first, as ``A.T.tomatrix()`` does. A
+    result does not depend on its operands, which may be closed. Only its workers have its rows, so if one is lost, it
+    has to be computed again.
 
     Attributes
     ----------
@@ -178,11 +182,28 @@ class DistributedMatrix(DistributedEntries):
         except BaseException:
             rank_group.close()
             raise
-        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
-        self._rank_group, self._layout, self._value_order = rank_group, layout, None
+        self._rank_group, self._layout = rank_group, layout
         self._preconditioner_epochs: dict[str, int] = {}
         self._source.attach(rank_group, layout)
-        self._worker_products = WorkerProducts(rank_group, layout, self._rank_metadata, dtype)
+        self._describe(self._rank_metadata)
+
+    def _describe(self, rank_metadata: list[RankMetadata]) -> None:
+        """Take over what the ranks say about their rows."""
+        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in rank_metadata)))
+        self._rank_metadata, self._value_order = rank_metadata, None
+        self._worker_products = WorkerProducts(self._rank_group, self._layout, rank_metadata, dtype)
+
+    def eliminate_zeros(self) -> None:
+        """Remove stored zeros from this matrix.
+
+        `repartition` takes the rows of a matrix that was not computed from others from their source, with its zeros.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        with self._rank_group.exclusive():
+            self._describe(self._rank_group.call(eliminate_zeros))
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
@@ -244,7 +265,9 @@ class DistributedMatrix(DistributedEntries):
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function of `gsparse.linalg` on the workers. Return NotImplemented if it has to run in this process."""
+        """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
+        if name in ("norm", "solve"):
+            return self.norm(**kwargs) if name == "norm" else solve_on_workers(self, *args, **kwargs)
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":

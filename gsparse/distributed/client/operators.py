@@ -9,13 +9,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.distributed.client.algebra import elementwise, multiply, stack, transpose
 from gsparse.distributed.client.products import WorkerProducts, check_operand, is_dask
-from gsparse.distributed.client.row_sources import combine, multiply, scale, transpose
+from gsparse.distributed.ranks.elementwise import ElementWise
 
 HostArray = npt.NDArray[Any]
 
 
-class DistributedOperator(LinearOperator):  # type: ignore[misc]
+class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
     """A linear operator whose products are computed on the workers: a matrix, its transpose or its adjoint."""
 
     _worker_products: WorkerProducts
@@ -112,10 +113,14 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         """
         if isinstance(x, DistributedOperator):
             return multiply(self.tomatrix(), x.tomatrix())
-        _check_not_on_host(x)
+        if sp.issparse(x):
+            raise TypeError(
+                f"a distributed matrix cannot be multiplied by {type(x).__name__} of this process: distribute it "
+                "first, B = distribute(S, workers=A.workers)"
+            )
         check_operand(self.shape, x)
         if np.isscalar(x):
-            return scale(self.tomatrix(), "multiple", x)
+            return self.multiply(x)
         return self._worker_products.multiply_lazily(x, self._operation) if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
@@ -124,35 +129,53 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
             raise ValueError("scalar operands are not allowed, use '*' instead")
         return self.dot(x)
 
-    def __rmul__(self, x: Any) -> Any:
-        _check_not_on_host(x)
-        return self.dot(x) if np.isscalar(x) else super().__rmul__(x)
+    def elementwise(self, name: str, *operands: Any, **options: Any) -> Any:
+        """Return the result of an element-wise operation, as a matrix on the same workers.
 
-    def __truediv__(self, x: Any) -> Any:
-        return scale(self.tomatrix(), "quotient", x)
+        Parameters
+        ----------
+        name : str
+            The method of SciPy's sparse arrays, such as "multiply" or "__abs__".
+        *operands : number, distributed matrix, or array
+            A matrix has the same shape, workers and `row_bounds`. An array, NumPy's or dask's, of which "multiply" and
+            "__truediv__" take one, is a row of shape (N,) or (1, N), a column of shape (M, 1), or has shape (M, N).
+        **options
+            Further arguments of the method.
 
-    def __neg__(self) -> Any:
-        return scale(self.tomatrix(), "negative")
+        Returns
+        -------
+        DistributedMatrix
+            Of SciPy's dtype.
+
+        Raises
+        ------
+        ShapeError, CommunicationError, WorkerLostError
+        TypeError
+            If the result would not be sparse.
+        """
+        operand = operands[0] if operands else None
+        if sp.issparse(operand):
+            raise TypeError(
+                f"a distributed matrix cannot be combined with {type(operand).__name__} of this process: distribute it "
+                "first, B = distribute(S, workers=A.workers, partition=A.row_bounds)"
+            )
+        if isinstance(operand, DistributedOperator):
+            return elementwise(self.tomatrix(), name, operand.tomatrix(), **options)
+        if isinstance(operand, list | tuple):
+            operands = (np.asarray(operand), *operands[1:])
+        return elementwise(self.tomatrix(), name, *operands, **options)
+
+    def __gsparse_stack__(self, matrices: list[Any], axis: int) -> Any:
+        """Return distributed matrices below each other (axis 0) or side by side (axis 1), for `gsparse.sparse`."""
+        if not all(isinstance(matrix, DistributedOperator) for matrix in matrices):
+            raise TypeError("distributed matrices are stacked with distributed matrices only: use distribute(S)")
+        return stack([matrix.tomatrix() for matrix in matrices], axis)
 
     def __add__(self, x: Any) -> Any:
-        _check_not_on_host(x)
-        if isinstance(x, DistributedOperator):
-            return combine(self.tomatrix(), x.tomatrix(), "sum")
-        return super().__add__(x)
+        return LinearOperator.__add__(self, x) if _is_other_operator(x) else self.elementwise("__add__", x)
 
     def __sub__(self, x: Any) -> Any:
-        _check_not_on_host(x)
-        if isinstance(x, DistributedOperator):
-            return combine(self.tomatrix(), x.tomatrix(), "difference")
-        return super().__sub__(x)
-
-    def __eq__(self, other: object) -> Any:
-        raise TypeError(
-            "distributed matrices are not compared entry by entry: compare them on this host, A.tocsr() == B.tocsr(); "
-            "`A is B` says whether they are the same object"
-        )
-
-    __hash__ = LinearOperator.__hash__
+        return LinearOperator.__sub__(self, x) if _is_other_operator(x) else self.elementwise("__sub__", x)
 
     def matvec(self, x: Any) -> Any:
         """Multiply by a vector.
@@ -253,13 +276,9 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         return _TransposedOperator(self, "adjoint")
 
 
-def _check_not_on_host(x: Any) -> None:
-    """Raise an error if an operand is a sparse matrix that is not distributed."""
-    if sp.issparse(x):
-        raise TypeError(
-            f"a distributed matrix cannot be combined with {type(x).__name__} of this process: distribute it first, "
-            "B = distribute(S, workers=A.workers), and for a sum or a difference also with partition=A.row_bounds"
-        )
+def _is_other_operator(x: Any) -> bool:
+    """Return whether x is a linear operator that is not distributed."""
+    return isinstance(x, LinearOperator) and not isinstance(x, DistributedOperator)
 
 
 class _TransposedOperator(DistributedOperator):

@@ -18,10 +18,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.distributed.client.products import VectorLayout
-from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.client.rank_group import RankGroup, argument
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.partition import RowPartition, order_rows
-from gsparse.distributed.ranks.rank_matrix import check_factor
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.distributed.worker.rank import rank_key
@@ -204,8 +203,8 @@ class ComputedRows(RowSource):
         The group of the first operand.
     block_size : int
         As in `RowSource`.
-    values_of : callable, optional
-        ``values_of(rows)`` returns the values of a slice of rows, which become the argument of the computation.
+    arguments : sequence of tuple, optional
+        Further arguments of each rank, after those of the computation.
     """
 
     is_lasting = False
@@ -220,15 +219,15 @@ class ComputedRows(RowSource):
         computation: Computation,
         operand: RankGroup,
         block_size: int,
-        values_of: Callable[[slice], HostArray] | None = None,
+        arguments: Sequence[tuple[Any, ...]] | None = None,
     ) -> None:
         self.shape, self.block_size, self._layout = layout.shape, block_size, layout
-        self._computation, self.operand, self._values_of = computation, operand, values_of
+        self._computation, self.operand, self._arguments = computation, operand, arguments
         self._group: RankGroup | None = None
 
     def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:
-        """From now on, copy the rows from the matrix of this group."""
-        self._group, self._layout, self.operand, self._values_of = rank_group, layout, None, None
+        """Take the rows from the matrix of this group from now on."""
+        self._group, self._layout, self.operand, self._arguments = rank_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:
         assert self._group is not None
@@ -251,9 +250,11 @@ class ComputedRows(RowSource):
     def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         if self._group is not None:
             return self._rows_of_workers(self._group, client, worker, rows)
-        if self._values_of is None:
+        if self._arguments is None:
             return self._computation
-        return replace(self._computation, arguments=(self._values_of(rows),))
+        assert self.operand is not None
+        of_rank = map(argument, self._arguments[self.operand.workers.index(worker)])
+        return replace(self._computation, arguments=(*self._computation.arguments, *of_rank))
 
     def _rows_of_workers(self, group: RankGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
         """Return a future for rows that are copied from the workers of a group."""
@@ -266,68 +267,3 @@ class ComputedRows(RowSource):
                 key = rank_key(group.key, rank)
                 pieces.append(group.submit(entry_tasks.rows_between, rank, key, start - own.start, stop - own.start))
         return client.submit(stack_rows, pieces, self.shape[1], workers=[worker], allow_other_workers=False, pure=False)
-
-
-def multiply(A: Any, B: Any) -> Any:
-    """Return A·B. First, each column j of A is assigned to the owner of row j of B, which moves no row of A."""
-    if A.shape[1] != B.shape[0]:
-        raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
-    _check_together(A, B)
-    layout = _layout(A._layout.rows, B._layout.columns, A._layout.permutation)
-    return _result(A, "product", (A, B), layout)
-
-
-def combine(A: Any, B: Any, operation: str) -> Any:
-    """Return the "sum" A + B or the "difference" A - B."""
-    if A.shape != B.shape:
-        raise ShapeError(f"inconsistent shapes: {A.shape} and {B.shape}")
-    _check_together(A, B)
-    if A._layout.rows != B._layout.rows:
-        raise ShapeError(
-            f"the rows of the two matrices are distributed by {A._layout.rows.row_bounds} and "
-            f"{B._layout.rows.row_bounds}: use B = B.repartition(A.row_bounds, workers=A.workers)"
-        )
-    return _result(A, operation, (A, B), A._layout)
-
-
-def scale(A: Any, operation: str, *factors: Any) -> Any:
-    """Return the "negative" of a matrix, or the "multiple" or "quotient" of a matrix and a number."""
-    for factor in factors:
-        check_factor(factor)
-    return _result(A, operation, (A,), A._layout, *factors)
-
-
-def transpose(A: Any, operation: str) -> Any:
-    """Return the "transpose" or the "adjoint" of a matrix, as a distributed matrix."""
-    return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
-
-
-def _check_together(A: Any, B: Any) -> None:
-    """Raise an error if the matrices are on different workers, or their rows were permuted differently."""
-    if A._rank_group.workers != B._rank_group.workers:
-        raise ShapeError(
-            f"the matrices lie on different workers, or on the same ones in another order, {A._rank_group.workers} and "
-            f"{B._rank_group.workers}: use B = B.repartition(workers=A.workers)"
-        )
-    one, two = A._layout.permutation, B._layout.permutation
-    if one is not two and (one is None or two is None or not np.array_equal(one, two)):
-        raise ShapeError(
-            "the blocks hold the rows of the two matrices in different orders (A.permutation and B.permutation): "
-            "distribute both in the same order, such as that of the matrix, without reorder and partition='metis'"
-        )
-
-
-def _layout(rows: RowPartition, columns: RowPartition, permutation: npt.NDArray[Any] | None) -> VectorLayout:
-    """Return the layout of a result. The rows and the columns of a square matrix have the same owners."""
-    return VectorLayout(rows, rows if rows.num_rows == columns.num_rows else columns, permutation)
-
-
-def _result(A: Any, operation: str, operands: tuple[Any, ...], layout: VectorLayout, *arguments: Any) -> Any:
-    """Return the result of an operation, as a distributed matrix on the workers of A."""
-    for operand in operands:
-        operand._rank_group.check_open()
-    sizes = {operand._source.block_size for operand in operands}
-    block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
-    keys = tuple(operand._rank_group.key for operand in operands)
-    source = ComputedRows(layout, Computation(operation, keys, arguments), A._rank_group, block_size)
-    return A._computed(source, layout, operation in ("multiple", "quotient", "negative"))

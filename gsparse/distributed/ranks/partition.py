@@ -302,3 +302,12 @@ def _metis(graph: sp.csr_array, lengths: npt.NDArray[Any], world_size: int) -> P
         return np.zeros(graph.shape[0], np.int64)
     adjacency = pymetis.CSRAdjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int64))
     return np.asarray(pymetis.part_graph(num_parts, adjacency, vweights=lengths.astype(np.int64) + 1)[1], np.int64)
+
+
+def check_same_rows(one: RowPartition, other: RowPartition) -> None:
+    """Raise a ShapeError if the rows of two matrices have different owners."""
+    if one != other:
+        raise ShapeError(
+            f"the rows of the two matrices are distributed by {one.row_bounds} and {other.row_bounds}: distribute them "
+            "in the same way; a matrix on a dask cluster by B = B.repartition(A.row_bounds, workers=A.workers)"
+        )

@@ -14,6 +14,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
+from gsparse.distributed.ranks.rank_algebra import RankAlgebra
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
 from gsparse.distributed.ranks.rank_operator import RankOperator, common_dtype
 from gsparse.distributed.ranks.rank_rows import RankRows
@@ -82,16 +83,17 @@ class EntryOrder:
         return values[self.diagonal], values[self.off_diagonal]
 
 
-class RankMatrix(RankOperator):
-    """The rows of one rank. All ranks must construct one, multiply and solve together.
+class RankMatrix(RankAlgebra):
+    """The rows of one rank. All ranks construct theirs, multiply and solve at the same time.
 
     Each rank holds its part of every vector. For a vector that is multiplied, the part has an entry for each column
     that the rank owns; for a product, an entry for each of its rows.
 
-    ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A`` and ``A / 2`` are matrices over the same ranks, which all ranks
-    must compute together. Their dtypes are SciPy's: products and sums of integers are integers. A product sends rows of
-    B that belong to ghosts from rank to rank. A sum sends no entries, but the rows of A and of B must have the same
-    owners. The storage formats of products, sums and transposes are chosen anew; multiples have A's formats.
+    ``A @ B`` and the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``,
+    ``abs(A)``, ``A > 0``, ``A.sqrt()``) return matrices over the same ranks, which all ranks compute at the same time.
+    Their dtypes are SciPy's. A product sends the rows of ghosts from rank to rank. An element-wise operation sends the
+    ghosts' elements of a row `x` at most, and needs the same owners of the rows of A and of B. Results whose structure
+    is that of A have its storage formats; others choose theirs by themselves.
 
     Parameters
     ----------
@@ -152,9 +154,9 @@ class RankMatrix(RankOperator):
     _entry_order: EntryOrder | None = None
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others from the diagonal block."""
-        method = METHODS[name]
-        if not method.spans_ranks:
+        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others of the diagonal block."""
+        method = METHODS.get(name)
+        if method is None or not method.spans_ranks:
             return super().__gsparse_call__(name, args, kwargs)
         bound = method.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
@@ -171,25 +173,6 @@ class RankMatrix(RankOperator):
         with self.device.active(), self.device.memory_guard():
             rows = RankRows.of(self, dtype).with_columns(x.rows)
             return self._made_of(rows.multiply(RankRows.of(x, dtype)), dtype, may_wrap=True)
-
-    def __add__(self, other: Any) -> Any:
-        return self._combined("plus", other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._combined("minus", other)
-
-    def __mul__(self, factor: Any) -> RankMatrix:
-        check_factor(factor)
-        return self._with_blocks(self.diagonal * factor, self.off_diagonal * factor)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: Any) -> RankMatrix:
-        check_factor(divisor)
-        return self._with_blocks(self.diagonal / divisor, self.off_diagonal / divisor)
-
-    def __neg__(self) -> RankMatrix:
-        return self._with_blocks(-self.diagonal, -self.off_diagonal)
 
     def transpose(self) -> RankMatrix:
         """Return the transpose as a matrix over the same ranks. All ranks must call this together.
@@ -251,17 +234,6 @@ class RankMatrix(RankOperator):
             )
         with self.device.active(), self.device.memory_guard():
             return self._made_of(RankRows.of(self).with_columns(columns), self.dtype)
-
-    def _combined(self, operation: str, other: Any) -> Any:
-        """Apply an operation to the elements of two matrices: "plus" or "minus"."""
-        if not isinstance(other, RankMatrix):
-            return NotImplemented
-        dtype = np.result_type(self.dtype, other.dtype)
-        with self.device.active(), self.device.memory_guard():
-            one, two = RankRows.of(self, dtype), RankRows.of(other, dtype)
-            if one.shape == two.shape:
-                two = two.with_columns(one.columns)
-            return self._made_of(one.combine(operation, two), dtype, may_wrap=True)
 
     def _made_of(self, rows: RankRows, dtype: np.dtype[Any], *, may_wrap: bool = False) -> RankMatrix:
         """Return a result with these rows, converted to its dtype.
@@ -386,12 +358,3 @@ class RankMatrix(RankOperator):
         new.matrices = diagonal, off_diagonal
         new._entry_order = None
         return new
-
-
-def check_factor(value: Any) -> None:
-    """Raise an error if a value is not a number by which a matrix can be multiplied or divided."""
-    if not (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc"):
-        raise TypeError(
-            f"a matrix over ranks is multiplied and divided by a number, got {type(value).__name__}: "
-            "A @ B is the product of two matrices"
-        )

@@ -88,8 +88,8 @@ class RankOperator(Operator):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a preconditioner of `gsparse.linalg` from the diagonal block."""
-        method = METHODS[name]
-        if method.kind != "preconditioner" or method.spans_ranks:
+        method = METHODS.get(name)
+        if method is None or method.kind != "preconditioner" or method.spans_ranks:
             return NotImplemented
         return method.function(self.diagonal, *args, **kwargs)
 

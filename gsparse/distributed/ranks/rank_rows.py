@@ -333,6 +333,11 @@ class RankRows:
         csr = arithmetic.combine(device, operation, *parts)
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
 
+    def with_ghosts_of(self, other: RankRows) -> RankRows:
+        """Return the same rows, with the ghosts of another matrix too. The halo is that of this matrix."""
+        ghosts = union(self.ghosts, other.ghosts)
+        return replace(self, csr=self._with_other_ghosts(ghosts), ghosts=ghosts)
+
     def _with_other_ghosts(self, ghosts: HostArray) -> Csr:
         """Return the rows with the columns of other ghosts, which include all ghosts in which the rows have entries."""
         if np.array_equal(ghosts, self.ghosts):

@@ -46,6 +46,12 @@ def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
     return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
 
 
+def reduce_rows(rank: Rank, name: str, axis: int | None) -> Any:
+    """Reduce a rank's rows, see `RankMatrix.reduce_rows`; return None if there are none to be reduced together."""
+    matrix = rank.require_matrix()
+    return matrix.reduce_rows(name, axis) if axis is not None or matrix.shape[0] else None
+
+
 def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:
     """Compute the order of values for `RankMatrix.with_data`. Return the number of values of each row.
 

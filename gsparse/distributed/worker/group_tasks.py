@@ -24,17 +24,30 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
 
-# The operations, by the names that the client sends.
+
+def _element_wise(matrix: RankMatrix, *rest: Any) -> RankMatrix:
+    """Call `RankMatrix.elementwise`. The second matrix, if there is one, comes before the name and the options."""
+    others = [each for each in rest if isinstance(each, RankMatrix)]
+    name, options, *operands = rest[len(others) :]
+    return matrix.elementwise(name, *others, *operands, **options)  # type: ignore[no-any-return]
+
+
+def _stacked(matrix: RankMatrix, *rest: Any) -> RankMatrix:
+    """Call `RankMatrix.stacked_with`. The other matrices come before the arguments."""
+    others = [each for each in rest if isinstance(each, RankMatrix)]
+    return matrix.stacked_with(others, *rest[len(others) :])  # type: ignore[no-any-return]
+
+
+# The operations, by the name that the client sends.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": operator.matmul,
-    "sum": operator.add,
-    "difference": operator.sub,
-    "multiple": operator.mul,
-    "quotient": operator.truediv,
-    "negative": operator.neg,
+    "element-wise": _element_wise,
     "transpose": RankMatrix.transpose,
     "adjoint": RankMatrix.adjoint,
     "with data": RankMatrix.with_data,
+    "rows": RankMatrix.take_rows,
+    "columns": RankMatrix.take_columns,
+    "stack": _stacked,
 }
 
 
@@ -48,7 +61,7 @@ class Computation:
     operands : tuple of str
         The keys of the matrices on the workers.
     arguments : tuple
-        Further arguments of the operation: a number, or this rank's values.
+        Further arguments of the operation, such as a number, or this rank's part of a vector; some are `DaskResult`.
     """
 
     operation: str
@@ -59,7 +72,8 @@ class Computation:
         """Return the result, with these owners of the columns, connected by the first operand's communicator."""
         ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
         operands = [operand.require_matrix().over(communicator) for operand in ranks]
-        return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)
+        arguments = map(DaskResult.resolved, self.arguments)
+        return _OPERATIONS[self.operation](*operands, *arguments).with_columns(columns)
 
 
 Addresses = tuple[tuple[str, int], ...]
@@ -103,6 +117,14 @@ class RankMetadata:
     dtype: str
     device: str
 
+    @staticmethod
+    def of(number: int, matrix: RankMatrix) -> RankMetadata:
+        """Return the metadata of a rank."""
+        blocks = matrix.diagonal, matrix.off_diagonal
+        entries, moved = (sum(values) for values in zip(*((A.nnz, A.plan.chosen.nbytes) for A in blocks), strict=True))
+        format, device = matrix.diagonal.plan.chosen.format, matrix.device.name
+        return RankMetadata(number, int(entries), matrix.ghosts, format, moved, matrix.dtype.name, device)
+
 
 def open_port(rank: Rank) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
@@ -134,15 +156,13 @@ def open_rank(
             block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
             matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
     rank.matrix = matrix
-    return RankMetadata(
-        rank.number,
-        int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
-        matrix.ghosts,
-        matrix.diagonal.plan.chosen.format,
-        matrix.diagonal.plan.chosen.nbytes + matrix.off_diagonal.plan.chosen.nbytes,
-        matrix.dtype.name,
-        rank_device.name,
-    )
+    return RankMetadata.of(rank.number, matrix)
+
+
+def eliminate_zeros(rank: Rank) -> RankMetadata:
+    """Remove the stored zeros of a rank's rows. Ghosts in which no entry is left stay."""
+    rank.matrix = rank.require_matrix().without_zeros()
+    return RankMetadata.of(rank.number, rank.matrix)
 
 
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:

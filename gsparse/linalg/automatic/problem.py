@@ -28,13 +28,13 @@ _NUM_SAMPLES, _SAMPLE_NODES = 16, 32
 # most _SHIFTED times that fraction: otherwise neighbouring rows are similar because of a band, and not because of
 # nodes.
 _FILLED, _SHIFTED = 0.65, 0.85
-# A matrix has a property if this fraction of its rows has it, because boundary conditions may break it in some rows.
-_MOST_ROWS = 0.95
-# Bound for the rounding error of a row sum, in units of eps times the sum of magnitudes.
-_ROUNDING = 64
-# A Jacobi preconditioner is good enough if the off-diagonal magnitudes of each row sum to at most this fraction of the
-# diagonal. Then the condition number is at most 3.
-_STRONG = 0.5
+# Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
+MOST_ROWS = 0.95
+# Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
+ROUNDING = 64
+# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
+# most this part of the diagonal, so that the condition number is at most 3.
+STRONG = 0.5
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     diagonal, sums = matrix.diagonal, matrix.row_sums()
     magnitude = xp.abs(diagonal)
     others = sums - magnitude
-    is_dominant = magnitude >= others - _ROUNDING * eps * sums
+    is_dominant = magnitude >= others - ROUNDING * eps * sums
     count_where = partial(kernels_of(matrix.device).reductions.count_where, matrix.device)  # synchronizes
     dominant = count_where(is_dominant, "not zero")
-    strong = count_where(others <= _STRONG * magnitude, "not zero")
-    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "not zero")
+    strong = count_where(others <= STRONG * magnitude, "not zero")
+    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= ROUNDING * eps * sums, "not zero")
     negative = count_where((csr.data.real < 0) | (csr.data == 0), "not zero")
     positive = size - count_where(diagonal, "not positive")
     zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
@@ -110,9 +110,9 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
         is_hermitian=matrix.is_hermitian(),
         has_positive_diagonal=is_positive,
         num_zero_diagonal=zero,
-        is_dominant=dominant >= _MOST_ROWS * size,
+        is_dominant=dominant >= MOST_ROWS * size,
         is_strongly_dominant=strong == size and not zero,
-        is_m_matrix=is_positive and dominant >= _MOST_ROWS * size and negative >= _MOST_ROWS * off_diagonal,
+        is_m_matrix=is_positive and dominant >= MOST_ROWS * size and negative >= MOST_ROWS * off_diagonal,
         has_constant_null_space=zero_sums == size,
         num_empty_rows=empty,
         block_size=_block_size(matrix),

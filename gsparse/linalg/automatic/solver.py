@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -76,8 +76,9 @@ def solve(
 
     Parameters
     ----------
-    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
-        The matrix or operator, SciPy's or CuPy's. If it is rectangular, norm(b - A·x) is minimized. Integers are
+    A : GpuSparseMatrix, sparse array, dense array, DistributedMatrix or LinearOperator, shape (M, N)
+        The matrix or operator, SciPy's or CuPy's. A distributed matrix is not factorized as a whole, and takes no
+        `damp`. If it is rectangular, norm(b - A·x) is minimized. Integers are
         converted to float64.
     b : array, shape (M,) or (M, k)
         The right-hand side: NumPy or CuPy. Several columns are solved at the same time.
@@ -112,7 +113,7 @@ def solve(
         If A, b or x0 holds NaN or infinity, rtol is not between 0 and 1, atol, damp or maxiter is negative, or damp is
         not finite.
     TypeError
-        If A is a distributed matrix, or no matrix or operator, or maxiter is no integer, or if damp is not 0 for an
+        If A is no matrix or operator, or maxiter is no integer, or if damp is not 0 for an
         operator, whose entries cannot be read.
     ShapeError, DeviceError, DeviceMemoryError
 
@@ -134,6 +135,13 @@ def solve(
     >>> print(result.why)
     50 rows: a factorization takes milliseconds
     """
+    override = getattr(A, "__gsparse_call__", None)
+    if override is not None:
+        options = {"rtol": rtol, "atol": atol, "x0": x0, "maxiter": maxiter, "damp": damp, "progress": progress}
+        result = override("solve", (b,), options)
+        if result is NotImplemented:
+            raise TypeError(f"solve reads the entries of a matrix, got {type(A).__name__}: call cg, gmres or another")
+        return cast(SolveResult, result)
     began = time.perf_counter()
     problem, properties = _make_problem(A, b, rtol, atol, x0, damp)
     with problem.device.active(), problem.device.memory_guard():
@@ -150,9 +158,7 @@ def solve(
 def _make_problem(
     A: Any, b: Any, rtol: float | None, atol: float, x0: Any, damp: float
 ) -> tuple[LinearProblem, MatrixProperties | None]:
-    """Check the arguments, examine the matrix, and return the problem and the properties. Synchronizes."""
-    if hasattr(A, "__gsparse_call__"):
-        raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
+    """Check the arguments and examine the matrix. Synchronizes."""
     b_input = parse_right_hand_side(b)
     device = device_for(A, b_input.array)
     operator, matrix = _as_operator(A, device)

@@ -280,7 +280,8 @@ def as_matrix(A: Any, name: str) -> DeviceMatrix:
     if sp.issparse(A) or (hasattr(A, "tocsr") and device_of(A) is not None):
         return rounded_to_double(GpuSparseMatrix(A))
     if hasattr(A, "matvec") or np.ndim(A) != 2:
-        raise TypeError(f"{name} reads the entries of a matrix, got {type(A).__name__}: pass a sparse matrix")
+        remedy = "A.tocsr(), or call solve(A, b) or cg(A, b, M=amg(A))" if hasattr(A, "tocsr") else "a sparse matrix"
+        raise TypeError(f"{name} reads the entries of a matrix on one device, got {type(A).__name__}: pass {remedy}")
     return rounded_to_double(GpuSparseMatrix(A if device_of(A) is not None else sp.csr_array(np.asarray(A))))
 
 

@@ -1,0 +1,153 @@
+"""Results of sparse algebra: what the workers compute from one or more distributed matrices, and who owns its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.distributed.client.products import VectorLayout, divided, is_dask
+from gsparse.distributed.client.row_sources import ComputedRows
+from gsparse.distributed.ranks.elementwise import check_elementwise, keeps_zeros
+from gsparse.distributed.ranks.partition import RowPartition, check_same_rows
+from gsparse.distributed.worker.group_tasks import Computation
+from gsparse.errors import ShapeError
+
+HostArray = npt.NDArray[Any]
+
+
+def multiply(A: Any, B: Any) -> Any:
+    """Return A·B. Column j of A is given to the owner of row j of B first, which moves no row of A."""
+    if A.shape[1] != B.shape[0]:
+        raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
+    _check_together(A, B)
+    layout = _layout(A._layout.rows, B._layout.columns, A._layout.permutation)
+    return _result(A, "product", (A, B), layout)
+
+
+def elementwise(A: Any, name: str, *operands: Any, **options: Any) -> Any:
+    """Return the result of an element-wise operation; the operand is a number, another matrix, or an array."""
+    operand: Any = operands[0] if operands else None
+    is_matrix = hasattr(operand, "_rank_group")
+    check_elementwise(name, operand, is_matrix)
+    if is_matrix:
+        if A.shape != operand.shape:
+            raise ShapeError(f"inconsistent shapes: {A.shape} and {operand.shape}")
+        _check_together(A, operand)
+        check_same_rows(A._layout.rows, operand._layout.rows)
+        return _result(A, "element-wise", (A, operand), A._layout, name, options)
+    if np.ndim(operand) and name != "astype":
+        parts = _parts_of_array(A, operand)
+        return _result(A, "element-wise", (A,), A._layout, name, options, parts=parts, keeps_options=True)
+    is_same_structure = keeps_zeros(A.dtype, name, operand)
+    return _result(A, "element-wise", (A,), A._layout, name, options, *operands, keeps_options=is_same_structure)
+
+
+def _parts_of_array(A: Any, x: Any) -> list[tuple[Any]]:
+    """Return each rank's part of a row, a column, or a dense array of the shape of A: arrays, or futures for them."""
+    layout, (m, n) = A._layout, A.shape
+    is_row = x.shape in ((n,), (1, n)) and not (x.ndim == 2 and m == 1)
+    x = x.reshape(-1) if is_row else x
+    if not is_row and x.shape not in ((m, 1), (m, n)):
+        raise ShapeError(
+            f"a matrix of shape {A.shape} takes rows {(n,)}, columns {(m, 1)}, or {A.shape}, got {x.shape}"
+        )
+    partition, x = layout.columns if is_row else layout.rows, layout.in_block_order(x)
+    if x.ndim == 2 and x.shape[1] > 1 and layout.permutation is not None:
+        x = x[:, layout.permutation]
+    if not is_dask(x):
+        return [(x[partition.rows(rank)],) for rank in range(partition.world_size)]
+    group = A._rank_group
+    futures = [
+        group.client.compute(part, workers=[worker], allow_other_workers=True)
+        for part, worker in zip(divided(x, partition), group.workers, strict=True)
+    ]
+    return [(future,) for future in group.on_own_workers(futures, "the operand")]
+
+
+def select_rows(A: Any, numbers: HostArray) -> Any:
+    """Return some rows of a matrix as a matrix, in its order. Rows in rising order stay on their ranks."""
+    layout = A._layout
+    owned = numbers if layout.permutation is None else layout.in_matrix_order(np.arange(A.shape[0]))[numbers]
+    if np.all(owned[1:] > owned[:-1]):
+        bounds = np.searchsorted(owned, layout.rows.row_bounds)
+        rows = RowPartition((*bounds.tolist()[:-1], len(owned)))
+    else:
+        rows = RowPartition.by_rows(len(owned), layout.rows.world_size)
+    new = VectorLayout.of(rows, A.shape[1])
+    parts = [(owned[rows.rows(rank)], rows, new.columns, layout.permutation) for rank in range(rows.world_size)]
+    return _result(A, "rows", (A,), new, parts=parts)
+
+
+def select_columns(A: Any, numbers: HostArray) -> Any:
+    """Return some columns of a matrix, whose rows are in the order of the matrix, as a matrix."""
+    layout = VectorLayout.of(A._layout.rows, len(numbers))
+    return _result(A, "columns", (A,), layout, numbers, layout.columns)
+
+
+def stack(matrices: Sequence[Any], axis: int) -> Any:
+    """Return matrices below each other (axis 0) or side by side (axis 1) as a matrix."""
+    matrices = [select_rows(A, np.arange(A.shape[0])) if A._layout.permutation is not None else A for A in matrices]
+    A, sizes = matrices[0], {B.shape[1 - axis] for B in matrices}
+    if len(sizes) > 1:
+        raise ShapeError(f"matrices of shapes {[B.shape for B in matrices]} cannot be stacked along axis {axis}")
+    for B in matrices:
+        _check_together(A, B)
+    heights = [B.shape[0] for B in matrices] if axis == 0 else [A.shape[0]]
+    tops, world = np.cumsum([0, *heights]).tolist(), A._layout.rows.world_size
+    rows = RowPartition.by_rows(tops[-1], world) if axis == 0 else A._layout.rows
+    layout = VectorLayout.of(rows, A.shape[1] if axis == 0 else sum(B.shape[1] for B in matrices))
+    parts = []
+    for rank in range(world):
+        own = rows.rows(rank)
+        ends = [(max(own.start, top), min(own.stop, top + B.shape[0])) for top, B in zip(tops, matrices, strict=False)]
+        wanted = [np.arange(a - top, max(a, b) - top) for (a, b), top in zip(ends, tops, strict=False)]
+        wanted = wanted if axis == 0 else [np.arange(own.start, own.stop)] * len(matrices)
+        parts.append((axis, wanted, rows, layout.columns))
+    return _result(A, "stack", tuple(matrices), layout, parts=parts)
+
+
+def transpose(A: Any, operation: str) -> Any:
+    """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
+    return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
+
+
+def _check_together(A: Any, B: Any) -> None:
+    """Raise an error if the workers cannot compute with both matrices."""
+    if A._rank_group.workers != B._rank_group.workers:
+        raise ShapeError(
+            f"the matrices lie on different workers, or on the same ones in another order, {A._rank_group.workers} and "
+            f"{B._rank_group.workers}: use B = B.repartition(workers=A.workers)"
+        )
+    one, two = A._layout.permutation, B._layout.permutation
+    if one is not two and (one is None or two is None or not np.array_equal(one, two)):
+        raise ShapeError(
+            "the blocks hold the rows of the two matrices in different orders (A.permutation and B.permutation): "
+            "distribute both in the same order, such as that of the matrix, without reorder and partition='metis'"
+        )
+
+
+def _layout(rows: RowPartition, columns: RowPartition, permutation: npt.NDArray[Any] | None) -> VectorLayout:
+    """Return the layout of a result. The rows and the columns of a square matrix have the same owners."""
+    return VectorLayout(rows, rows if rows.num_rows == columns.num_rows else columns, permutation)
+
+
+def _result(
+    A: Any,
+    operation: str,
+    operands: tuple[Any, ...],
+    layout: VectorLayout,
+    *arguments: Any,
+    parts: Sequence[tuple[Any, ...]] | None = None,
+    keeps_options: bool = False,
+) -> Any:
+    """Return the result of an operation as a matrix on the workers of A. `parts` are further arguments of each rank."""
+    for operand in operands:
+        operand._rank_group.check_open()
+    sizes = {operand._source.block_size for operand in operands}
+    block_size = sizes.pop() if len(sizes) == 1 and layout.shape == A.shape and layout.rows == A._layout.rows else 1
+    keys = tuple(operand._rank_group.key for operand in operands)
+    source = ComputedRows(layout, Computation(operation, keys, arguments), A._rank_group, block_size, parts)
+    return A._computed(source, layout, keeps_options)

@@ -1,0 +1,287 @@
+"""Sums, extremes and counts of the entries of a distributed matrix, which its workers compute row by row."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.products import VectorLayout
+from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.worker import entry_tasks
+from gsparse.linalg.eigen.svds import svds
+
+HostArray = npt.NDArray[Any]
+
+
+class DistributedReductions(DistributedOperator):
+    """The reductions of a distributed matrix. Those of columns compute the transpose on the workers first.
+
+    All results are on this host. `axis` is as in SciPy: None for all elements together, 0 for those of each column, 1
+    for those of each row. Elements that are not stored count as zeros.
+    """
+
+    _rank_group: RankGroup
+    _layout: VectorLayout
+
+    def _in_matrix_order(self) -> Any:
+        raise NotImplementedError
+
+    def diagonal(self, k: int = 0) -> HostArray:
+        raise NotImplementedError
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Add up the elements.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of shape (N,) or (M,), or scalar
+            Its dtype is that of NumPy's sums: integers and booleans become 64-bit integers.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis.
+        CommunicationError, WorkerLostError
+        """
+        axis, dtype = _parsed(axis), np.sum(np.empty(0, self.dtype)).dtype
+        if axis == 0:
+            return (self.T @ np.ones(self.shape[0], dtype)).astype(dtype, copy=False)
+        of_rows = (self @ np.ones(self.shape[1], dtype)).astype(dtype, copy=False)
+        return of_rows if axis is not None else of_rows.sum()
+
+    def mean(self, axis: int | None = None) -> Any:
+        """Return the mean of the elements.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of shape (N,) or (M,), or scalar
+            Of float64 if the matrix has integers or booleans, else of its dtype.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis.
+        CommunicationError, WorkerLostError
+        """
+        axis = _parsed(axis)
+        count = self.shape[0] * self.shape[1] if axis is None else self.shape[axis]
+        dtype = np.dtype(np.float64) if self.dtype.kind in "biu" else self.dtype
+        return np.divide(self.sum(axis), count).astype(dtype, copy=False)
+
+    def count_nonzero(self, axis: int | None = None) -> Any:
+        """Count the elements that are not 0.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of int64 of shape (N,) or (M,), or int
+            The counts.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis.
+        CommunicationError, WorkerLostError
+        """
+        parts = self._reduced("count_nonzero", _parsed(axis))
+        return int(np.sum(parts)) if axis is None else parts.astype(np.int64)
+
+    def trace(self, offset: int = 0) -> Any:
+        """Add up the elements of a diagonal.
+
+        Parameters
+        ----------
+        offset : int, optional
+            Column minus row of the elements.
+
+        Returns
+        -------
+        scalar
+            The sum, of the dtype of NumPy's sums.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        return self.diagonal(offset).sum()
+
+    def max(self, axis: int | None = None) -> Any:
+        """Return the largest elements; NaN where one is NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            Of the dtype of the matrix.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis, or no elements along it.
+        CommunicationError, WorkerLostError
+        """
+        return self._extreme("max", axis, np.max)
+
+    def min(self, axis: int | None = None) -> Any:
+        """Return the smallest elements; NaN where one is NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
+        return self._extreme("min", axis, np.min)
+
+    def nanmax(self, axis: int | None = None) -> Any:
+        """Return the largest elements that are not NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
+        return self._extreme("nanmax", axis, np.nanmax)
+
+    def nanmin(self, axis: int | None = None) -> Any:
+        """Return the smallest elements that are not NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            See `max`, also for the errors.
+        """
+        return self._extreme("nanmin", axis, np.nanmin)
+
+    def argmax(self, axis: int | None = None) -> Any:
+        """Return the place of the first of the largest elements, or of the first NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of int64 of shape (N,) or (M,), or int
+            For None, ``row * N + column``.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis, or no elements along it.
+        CommunicationError, WorkerLostError
+        """
+        return self._place("argmax", axis)
+
+    def argmin(self, axis: int | None = None) -> Any:
+        """Return the place of the first of the smallest elements, or of the first NaN.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+
+        Returns
+        -------
+        ndarray of int64 of shape (N,) or (M,), or int
+            See `argmax`, also for the errors.
+        """
+        return self._place("argmin", axis)
+
+    def norm(self, ord: Any = None, axis: int | None = None) -> Any:
+        """Return a norm of the matrix, or of each of its columns or rows, as `gsparse.linalg.norm` does.
+
+        Parameters
+        ----------
+        ord : {None, "fro", inf, -inf, 1, -1, 2, 0}, optional
+            As in `scipy.sparse.linalg.norm`; 2 for the matrix is its largest singular value.
+        axis : {None, 0, 1}, optional
+
+        Returns
+        -------
+        float, or ndarray of shape (N,) or (M,)
+            Of the precision of the matrix.
+
+        Raises
+        ------
+        ValueError
+            If there is no such norm.
+        CommunicationError, WorkerLostError
+        """
+        axis = _parsed(axis)
+        if axis is None and ord == 2:
+            return svds(self, 1, return_singular_vectors=False)[0]
+        if ord in (None, "fro", "f", 2) and (axis is None or ord not in ("fro", "f")):
+            wide = np.float64 if self.dtype.kind in "biu" else self.dtype
+            with self.astype(wide) as values, abs(values) as magnitudes, magnitudes.power(2) as squares:
+                return np.sqrt(squares.sum(axis))
+        extremes = {1: np.max, -1: np.min, np.inf: np.max, -np.inf: np.min}
+        if axis is None and ord in extremes:
+            with abs(self) as magnitudes:
+                return extremes[ord](magnitudes.sum(axis=0 if abs(ord) == 1 else 1))
+        if axis is not None and ord in (0, 1, np.inf, -np.inf):
+            with abs(self) as magnitudes:
+                if ord in (0, 1):
+                    return magnitudes.count_nonzero(axis) if ord == 0 else magnitudes.sum(axis)
+                return (magnitudes.max if ord > 0 else magnitudes.min)(axis).toarray()
+        raise ValueError(f"there is no norm {ord!r} of {'a matrix' if axis is None else 'rows and columns'}")
+
+    def _extreme(self, name: str, axis: int | None, join: Any) -> Any:
+        parts = self._reduced(name, _parsed(axis))
+        return join(parts) if axis is None else sp.coo_array(parts)
+
+    def _place(self, name: str, axis: int | None) -> Any:
+        matrix, axis = self._in_matrix_order(), _parsed(axis)
+        if axis is not None:
+            return matrix._reduced(name, axis)
+        extremes, places = (matrix._reduced(each, None) for each in (name.removeprefix("arg"), name))
+        owners = np.flatnonzero(np.diff(matrix._layout.rows.row_bounds))
+        first = int(np.argmax(extremes) if name == "argmax" else np.argmin(extremes))
+        return matrix._layout.rows.row_bounds[owners[first]] * self.shape[1] + int(places[first])
+
+    def _reduced(self, name: str, axis: int | None) -> HostArray:
+        """Return what the ranks compute: for each row or column, or for each rank that has rows."""
+        if 0 in self.shape and (axis is None or not self.shape[axis]) and name != "count_nonzero":
+            raise ValueError("zero-size array to reduction operation")
+        if axis == 0:
+            with self.T.tomatrix() as transposed:
+                of_columns: HostArray = transposed._reduced(name, 1)
+                return of_columns
+        parts = self._rank_group.call(entry_tasks.reduce_rows, [(name, axis)] * len(self._rank_group.ranks))
+        return self._layout.join(parts) if axis == 1 else np.array([part for part in parts if part is not None])
+
+
+def _parsed(axis: int | None) -> int | None:
+    """Return an axis as None, 0 or 1."""
+    if axis is not None and index(axis) not in (-2, -1, 0, 1):
+        raise ValueError(f"axis must be None, 0 or 1, got {axis}")
+    return None if axis is None else index(axis) % 2

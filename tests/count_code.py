@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The most lines of code in each folder, and the most source files in the package.
-BOUNDS = {"gsparse": 44_900, "tests": 32_350, "asv_bench": 4_700}
-MOST_FILES = 360
+BOUNDS = {"gsparse": 45_400, "tests": 32_500, "asv_bench": 4_700}
+MOST_FILES = 365
 
 
 def count(path: Path) -> int:

@@ -32,7 +32,7 @@ HostArray = npt.NDArray[Any]
 
 # Copies of all entries that `tocsr` holds at the same time: the parts of the ranks, and the whole.
 _COPIES = 2
-# Seconds to wait until the ranks have removed a failed checkpoint. They continue after that by themselves.
+# Time limit, in seconds, for the ranks to remove a failed checkpoint. They continue after it without being watched.
 _CLEANUP_TIMEOUT = 5.0
 
 

@@ -158,7 +158,8 @@ NOT_FOR = {
 @pytest.mark.few(2)
 def test_element_wise_operations_match_scipy(device: Device, world_size: int, dtype: str) -> None:
     rng = np.random.default_rng(world_size)
-    for m, n, density in ((20, 30, 0.2), (3, 3, 0.9), (0, 4, 0.5), (4, 0, 0.5)):
+    shapes = (20, 30, 0.2), (3, 3, 0.9), (0, 4, 0.5), (4, 0, 0.5)
+    for m, n, density in shapes if device.is_host else shapes[:1]:
         A, C = numbers(rng, m, n, density, dtype), numbers(rng, m, n, density, dtype)
         row, column, dense = (numbers(rng, *shape, 1.0, dtype).toarray() for shape in ((1, n), (m, 1), (m, n)))
         column[column == 0] = 1
@@ -181,7 +182,7 @@ def test_element_wise_operations_match_scipy(device: Device, world_size: int, dt
 @pytest.mark.few(2)
 def test_selections_and_reductions_match_scipy(device: Device, world_size: int, dtype: str) -> None:
     rng = np.random.default_rng(world_size)
-    for m, n in ((20, 30), (7, 7), (1, 5)):
+    for m, n in ((20, 30), (7, 7), (1, 5)) if device.is_host else ((20, 30),):
         A = numbers(rng, m, n, 0.4, dtype)
         rows, columns = bounds(rng, m, world_size), bounds(rng, n, world_size)
         wanted, chosen = rng.integers(0, m, 2 * m), rng.integers(0, n, n // 2)

@@ -305,12 +305,15 @@ def test_operands_that_do_not_fit_are_refused() -> None:
     matrices = (S, one, one), (S, other, other), (sp.csr_array((5, 5)), small, small)
     for work, error, words in (
         (lambda a, b, c: a + b, ShapeError, "distribute them in the same way"),
-        (lambda a, b, c: a - c, ShapeError, "cannot combine shapes"),
+        (lambda a, b, c: a - c, ShapeError, "inconsistent shapes"),
         (lambda a, b, c: a @ c, ShapeError, r"\(6, 6\) times \(5, 5\)"),
-        (lambda a, b, c: a * b, TypeError, "by a number, got RankMatrix"),
-        (lambda a, b, c: "2" * a, TypeError, "by a number, got str"),
-        (lambda a, b, c: a / np.ones(6), TypeError, "by a number, got ndarray"),
-        (lambda a, b, c: a + 1, TypeError, "unsupported operand"),
+        (lambda a, b, c: a * b, ShapeError, "distribute them in the same way"),
+        (lambda a, b, c: "2" * a, TypeError, "over ranks and str"),
+        (lambda a, b, c: a / np.ones(7), ShapeError, "elements on this rank"),
+        (lambda a, b, c: a / np.ones((6, 6)), ShapeError, "this rank has rows of shape"),
+        (lambda a, b, c: a / a, TypeError, "truediv of a matrix over ranks and a matrix"),
+        (lambda a, b, c: a.maximum(np.ones(6)), TypeError, "maximum of a matrix over ranks and ndarray"),
+        (lambda a, b, c: a + 1, NotImplementedError, "nonzero scalar"),
         (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "one per entry"),
     ):
         with pytest.raises(error, match=words):

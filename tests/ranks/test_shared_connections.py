@@ -100,12 +100,12 @@ def test_a_result_that_cannot_be_computed_leaves_its_operand_usable(client: Any)
     def patch() -> None:
         from gsparse.distributed.worker import group_tasks
 
-        group_tasks._OPERATIONS = {**group_tasks._OPERATIONS, "negative": fail}
+        group_tasks._OPERATIONS = {**group_tasks._OPERATIONS, "transpose": fail}
 
     with distribute(S, client=client) as A:
         client.run(patch, workers=A.workers[:1])
         with pytest.raises(MemoryError, match="no room"):
-            -A
+            A.T.tomatrix()
         wait_until(lambda: counts(client) == {(1, 1)})
         check(A, S)
         with 2 * A as twice:

@@ -67,7 +67,9 @@ def test_dask_does_not_warn_in_normal_use(client: Any, tmp_path: Path, reorder: 
         np.testing.assert_allclose(product, M.H @ B, rtol=1e-6, atol=1e-8)
         M.update(twice)
         np.testing.assert_allclose(M @ B, product / 2, rtol=1e-10)
-        assert (A[every] != S).nnz == 0
+        with A[every] as same, square > twice as larger, A.multiply(B) as scaled:
+            assert (same.tocsr() != S).nnz == 0
+            assert larger.max(axis=0).shape == scaled.sum(axis=1).shape
         np.testing.assert_array_equal(A.diagonal(), S.diagonal())
         A.checkpoint(tmp_path)
         gla.lobpcg(A, np.stack([B, B**2], axis=1), maxiter=2, tol=10)

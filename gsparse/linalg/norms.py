@@ -17,6 +17,7 @@ from gsparse.linalg.eigen.eigsh import eigsh
 from gsparse.linalg.eigen.svds import svds
 from gsparse.linalg.operators import MatrixOperator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.registry import ask_matrix
 from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
@@ -61,8 +62,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     >>> float(gsparse.linalg.norm(A)), float(gsparse.linalg.norm(A, 1))
     (5.0, 4.0)
     """
-    override = getattr(x, "__gsparse_call__", None)
-    result = NotImplemented if override is None else override("norm", (), {"ord": ord, "axis": axis})
+    result = ask_matrix(x, "norm", (), {"ord": ord, "axis": axis})
     if result is not NotImplemented:
         return result
     if isinstance(x, LinearOperator):

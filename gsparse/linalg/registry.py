@@ -89,6 +89,12 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 
+def ask_matrix(A: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a function for a matrix whose class defines ``__gsparse_call__``; else NotImplemented."""
+    override = getattr(A, "__gsparse_call__", None)
+    return NotImplemented if override is None else override(name, args, kwargs)
+
+
 def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attributes: Any) -> Callable[[F], F]:
     """Return a decorator that registers a function of `gsparse.linalg`.
 
@@ -109,8 +115,7 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
 
         @wraps(function)
         def call(A: Any, *args: Any, **kwargs: Any) -> Any:
-            override = getattr(A, "__gsparse_call__", None)
-            result = NotImplemented if override is None else override(function.__name__, args, kwargs)
+            result = ask_matrix(A, function.__name__, args, kwargs)
             if result is not NotImplemented:
                 return result
             if recording.recorder is None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,51 @@ def test_selections_stacks_and_reductions_match_scipy(
             assert gla.norm(A, order) == pytest.approx(spla.norm(S, order), rel=1e-13)
         for axis in (0, 1):
             np.testing.assert_allclose(gla.norm(A, axis=axis), spla.norm(S, axis=axis), rtol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore::gsparse.errors.ConvergenceWarning")
+def test_solve_chooses_a_method_for_the_matrix(client: Any, workers: list[str]) -> None:
+    S, rng = poisson(12, 7), np.random.default_rng(0)
+    flow = sp.csr_array(S + sp.diags_array([1.0, -0.4], offsets=[0, 1], shape=S.shape))
+    scale = sp.diags_array(10.0 ** rng.integers(-8, 9, S.shape[0]))  # The scaled matrix is Hermitian row by row only.
+    for matrix, method in (
+        (S, "cg with amg"),
+        (sp.csr_array(scale @ S @ scale), "cg with amg"),
+        (flow, "fgmres with amg"),
+        (sp.csr_array(scale @ flow), "fgmres with amg"),
+        (sp.csr_array(sp.random_array((300, 100), density=0.1, rng=rng)), "lsmr"),
+    ):
+        b = matrix @ rng.standard_normal(matrix.shape[1])
+        with distribute(matrix, client=client, workers=workers[:2]) as A:
+            result = gla.solve(A, b)
+            assert result.attempts[0].method == method
+            assert result.info or np.linalg.norm(matrix @ result.x - b) <= 1.01e-7 * np.linalg.norm(b)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        assert gla.solve(A, np.ones(S.shape[0])).method == "cg with amg"
+        with pytest.raises(TypeError, match="call lsmr"):
+            gla.solve(A, np.ones(S.shape[0]), damp=1.0)
+        with pytest.raises(TypeError, match=r"pass A\.tocsr\(\), or call solve"):
+            gla.spsolve(A, np.ones(S.shape[0]))
+
+
+def test_zeros_are_removed_and_too_large_matrices_refused(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = random_matrix(np.random.default_rng(1), 30, 30, 0.3, "float64")
+    S.data[::3] = 0
+    T, x = S.copy(), np.arange(30.0)
+    T.eliminate_zeros()
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        before = A @ x
+        A.eliminate_zeros()
+        assert A.nnz == T.nnz
+        np.testing.assert_allclose(A @ x, before, rtol=1e-14)
+        with A.with_data(np.arange(T.nnz) + 1.0) as B, A.copy() as copy:
+            np.testing.assert_array_equal(B.tocsr().data, np.arange(T.nnz) + 1.0)
+            check(copy, T)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+        with pytest.raises(MemoryError, match=r"take a part, A\[rows\]\.tocsr\(\)"):
+            A.toarray()
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -312,7 +358,8 @@ def test_operands_that_do_not_fit_are_refused(client: Any, workers: list[str]) -
         with pytest.raises(ValueError, match="scalar"):
             A @ 2
         for wrong, words in ((([1, 2], [3, 4]), r"A\[rows\]\[:, columns\]"), ([36], "out of range"), (0.5, "dimension"),
-                             (np.ones(3, bool), r"shape \(3,\)"), ([[1, 2], [3, 4]], "of one dimension")):  # fmt: skip
+                             (np.ones(3, bool), r"shape \(3,\)"), ([[1, 2], [3, 4]], "of one dimension"),
+                             ((0, 1, 2), "Too many indices"), ((None, 3), "of one dimension")):  # fmt: skip
             with pytest.raises(IndexError, match=words):
                 A[wrong]
         with pytest.raises(ValueError, match="axis"):

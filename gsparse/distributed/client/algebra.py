@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.products import VectorLayout, divided, is_dask
+from gsparse.distributed.client.products import VectorLayout, parts_of_ranks
 from gsparse.distributed.client.row_sources import ComputedRows
 from gsparse.distributed.ranks.elementwise import check_elementwise, keeps_zeros
 from gsparse.distributed.ranks.partition import RowPartition, check_same_rows
@@ -54,23 +54,16 @@ def _parts_of_array(A: Any, x: Any) -> list[tuple[Any]]:
         raise ShapeError(
             f"a matrix of shape {A.shape} takes rows {(n,)}, columns {(m, 1)}, or {A.shape}, got {x.shape}"
         )
-    partition, x = layout.columns if is_row else layout.rows, layout.in_block_order(x)
     if x.ndim == 2 and x.shape[1] > 1 and layout.permutation is not None:
         x = x[:, layout.permutation]
-    if not is_dask(x):
-        return [(x[partition.rows(rank)],) for rank in range(partition.world_size)]
-    group = A._rank_group
-    futures = [
-        group.client.compute(part, workers=[worker], allow_other_workers=True)
-        for part, worker in zip(divided(x, partition), group.workers, strict=True)
-    ]
-    return [(future,) for future in group.on_own_workers(futures, "the operand")]
+    partition = layout.columns if is_row else layout.rows
+    return [(part,) for part in parts_of_ranks(A._rank_group, layout, x, partition, "the operand")]
 
 
 def select_rows(A: Any, numbers: HostArray) -> Any:
     """Return some rows of a matrix as a matrix, in its order. Rows in rising order stay on their ranks."""
     layout = A._layout
-    owned = numbers if layout.permutation is None else layout.in_matrix_order(np.arange(A.shape[0]))[numbers]
+    owned = numbers if layout.permutation is None else A._numbers_in_blocks()[numbers]
     if np.all(owned[1:] > owned[:-1]):
         bounds = np.searchsorted(owned, layout.rows.row_bounds)
         rows = RowPartition((*bounds.tolist()[:-1], len(owned)))
@@ -89,7 +82,7 @@ def select_columns(A: Any, numbers: HostArray) -> Any:
 
 def stack(matrices: Sequence[Any], axis: int) -> Any:
     """Return matrices below each other (axis 0) or side by side (axis 1) as a matrix."""
-    matrices = [select_rows(A, np.arange(A.shape[0])) if A._layout.permutation is not None else A for A in matrices]
+    matrices = [A._in_matrix_order() for A in matrices]
     A, sizes = matrices[0], {B.shape[1 - axis] for B in matrices}
     if len(sizes) > 1:
         raise ShapeError(f"matrices of shapes {[B.shape for B in matrices]} cannot be stacked along axis {axis}")

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.distributed.worker import solve_tasks
 from gsparse.errors import ConvergenceWarning, FactorizationError
 from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for
-from gsparse.linalg.automatic.problem import MOST_ROWS, ROUNDING, STRONG, MatrixProperties
+from gsparse.linalg.automatic.problem import ROUNDING, STRONG, MatrixProperties
+from gsparse.linalg.automatic.solver import RTOL
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.matrix.arrays import frames_to_the_caller
 
-# The default of rtol in double and in single precision.
-_RTOL = {8: 1e-8, 4: 1e-5}
 # Iterations after which GMRES restarts.
 _CYCLE = 50
 
@@ -42,7 +42,7 @@ def solve_on_workers(
     began, attempts = time.perf_counter(), list[SolveAttempt]()
     result: SolveResult | None = None
     single = np.result_type(A.dtype, b.dtype if hasattr(b, "dtype") else np.asarray(b).dtype).char in "fF"
-    rtol = _RTOL[4 if single else 8] if rtol is None else rtol
+    rtol = RTOL[4 if single else 8] if rtol is None else rtol
     properties = _examined(A)
     given = {"rtol": rtol, "atol": atol, "progress": progress}
     for trial in _trials(properties):
@@ -105,27 +105,24 @@ def _examined(A: Any) -> MatrixProperties:
     base = MatrixProperties(A.shape[0], A.shape[1], A.nnz, A.dtype)
     if A.shape[0] != A.shape[1] or not A.shape[0]:
         return base
-    size, eps = A.shape[0], float(np.finfo(A.dtype).eps) if A.dtype.kind in "fc" else 0.0
-    diagonal = A.diagonal()
-    with abs(A) as magnitudes, A.real as real_parts, real_parts > 0 as positive_entries:
-        sums, positive = magnitudes.sum(axis=1), positive_entries.nnz
-    magnitude, totals = np.abs(diagonal), np.abs(A.sum(axis=1))
-    others = sums - magnitude
-    dominant = np.count_nonzero(magnitude >= others - ROUNDING * eps * sums)
-    zero = int(np.count_nonzero(diagonal == 0))
-    is_positive = bool(np.all(diagonal.real > 0))
-    off_diagonal = A.nnz - (size - zero)
-    negative = off_diagonal - (positive - np.count_nonzero(diagonal.real > 0))
-    with A.H.tomatrix() as adjoint, A - adjoint as difference, abs(difference) as differences:
-        largest = differences.max() if differences.nnz else 0.0
-    return replace(
-        base,
-        is_hermitian=bool(largest <= ROUNDING * eps * sums.max()),
-        has_positive_diagonal=is_positive,
-        num_zero_diagonal=zero,
-        is_dominant=bool(dominant >= MOST_ROWS * size),
-        is_strongly_dominant=bool(np.all(others <= STRONG * magnitude)) and not zero,
-        is_m_matrix=is_positive and bool(dominant >= MOST_ROWS * size and negative >= MOST_ROWS * off_diagonal),
-        has_constant_null_space=bool(np.all(totals <= ROUNDING * eps * sums)),
-        num_empty_rows=int(np.count_nonzero(sums == 0)),
+    eps = float(np.finfo(A.dtype).eps) if A.dtype.kind in "fc" else 0.0
+    diagonal, totals = A.diagonal(), np.abs(A.sum(axis=1))
+    with abs(A) as magnitudes, A.real as real, real > 0 as greater:
+        sums, positive_entries = magnitudes.sum(axis=1), greater.nnz
+    others, rounding = sums - np.abs(diagonal), ROUNDING * eps * sums
+    group = A._rank_group
+    with group.exclusive():
+        group.reconnect()
+        is_hermitian = group.call_together(solve_tasks.is_hermitian)
+    counts = (
+        np.abs(diagonal) >= others - rounding,
+        others <= STRONG * np.abs(diagonal),
+        totals <= rounding,
+        diagonal.real > 0,
+        diagonal == 0,
+        sums == 0,
     )
+    dominant, strong, zero_sums, positive, zero, empty = (int(np.count_nonzero(mask)) for mask in counts)
+    negative = A.nnz - positive_entries
+    found = base.with_counts(dominant, strong, zero_sums, negative, positive, zero, empty)
+    return replace(found, is_hermitian=all(is_hermitian))

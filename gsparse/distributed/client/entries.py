@@ -18,9 +18,9 @@ import scipy.sparse as sp
 
 from gsparse.device.select import get_device
 from gsparse.distributed.client.algebra import select_columns, select_rows
+from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.products import VectorLayout, check_numbers
 from gsparse.distributed.client.rank_group import RankGroup
-from gsparse.distributed.client.reductions import DistributedReductions
 from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
@@ -36,7 +36,7 @@ _COPIES = 2
 _CLEANUP_TIMEOUT = 5.0
 
 
-class DistributedEntries(DistributedReductions):
+class DistributedEntries(DistributedOperator):
     """The methods of a distributed matrix that read its entries, save them, or replace their values."""
 
     _rank_group: RankGroup
@@ -328,32 +328,23 @@ class ValueOrder:
 
 
 def _selected(key: Any, shape: tuple[int, int]) -> tuple[HostArray | None, HostArray | None]:
-    """Return the numbers of the rows and of the columns that a key selects; None for all, no dimension for one."""
-    key = key if isinstance(key, tuple) else (key,)
-    if Ellipsis in [each for each in key if each is Ellipsis] or len(key) > 2:
-        key = tuple(slice(None) if each is Ellipsis else each for each in key[:2])
-    parts = (*key, *[slice(None)] * (2 - len(key)))
-    rows, columns = (_numbers(part, size) for part, size in zip(parts, shape, strict=True))
-    if rows is not None and columns is not None and rows.ndim and columns.ndim:
-        is_mesh = rows.ndim == 2 and rows.shape[1] == 1 and columns.ndim == 2 and columns.shape[0] == 1
-        if not is_mesh and not any(isinstance(part, slice) for part in parts):
+    """Return the numbers of the rows and of the columns that a key selects: None for all, no dimension for one."""
+    host: Any = SimpleNamespace(shape=shape, ndim=2, device=get_device("cpu"))
+    axes: tuple[Any, ...] = parse_index(host, key).axes
+    rows: HostArray | None
+    columns: HostArray | None
+    rows, columns = (
+        None if isinstance(axis, range) and axis == range(size) else np.asarray(axis, np.int64)
+        for axis, size in zip(axes, shape, strict=True)
+    )
+    if not any(isinstance(axis, range | int) for axis in axes):
+        if not (axes[0].ndim == axes[1].ndim == 2 and axes[0].shape[1] == axes[1].shape[0] == 1):
             raise IndexError(
                 "pairs of rows and columns are not selected from a distributed matrix: use A[rows][:, columns] for all "
                 "pairs, or A[rows].tocsr() and then SciPy's index"
             )
-        rows, columns = rows.reshape(-1), columns.reshape(-1)
-    if any(numbers is not None and numbers.ndim > 1 for numbers in (rows, columns)):
+        rows, columns = axes[0].reshape(-1), axes[1].reshape(-1)
+    is_new_axis = any(part is None for part in (key if isinstance(key, tuple) else (key,)))
+    if is_new_axis or any(numbers is not None and numbers.ndim > 1 for numbers in (rows, columns)):
         raise IndexError("rows and columns are selected by integers, slices, masks, or arrays of one dimension")
     return rows, columns
-
-
-def _numbers(part: Any, size: int) -> HostArray | None:
-    """Return the numbers along one axis that an index selects, as `_selected` does."""
-    if isinstance(part, slice) and part.indices(size) == (0, size, 1):
-        return None
-    if isinstance(part, slice):
-        return np.arange(*part.indices(size))
-    host: Any = SimpleNamespace(shape=(size,), ndim=1, device=get_device("cpu"))
-    if np.ndim(part) == 2 and 1 in np.shape(part):  # of numpy.ix_
-        return np.asarray(parse_index(host, np.reshape(part, -1)).axes[0], np.int64).reshape(np.shape(part))
-    return np.asarray(parse_index(host, part).axes[0], np.int64)

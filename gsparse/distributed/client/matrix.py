@@ -14,9 +14,9 @@ import numpy.typing as npt
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.automatic import solve_on_workers
 from gsparse.distributed.client.cluster import chosen_workers, current_client, living_workers
-from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.products import VectorLayout, WorkerProducts
 from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.client.reductions import DistributedReductions
 from gsparse.distributed.client.row_sources import ComputedRows, Partition, RowSource
 from gsparse.distributed.client.solves import DistributedPreconditioner, eigenpairs_on_workers
 from gsparse.distributed.ranks.partition import parse_partition
@@ -35,7 +35,7 @@ _CHECKPOINT_EVERY = 50
 _DISTRIBUTED_OPTIONS = ("on_failure", "checkpoint_every")
 
 
-class DistributedMatrix(DistributedEntries):
+class DistributedMatrix(DistributedReductions):
     """A sparse matrix in blocks of rows, one block for each worker of a dask cluster.
 
     `distribute`, `from_loaders` and `from_dask_array` make it. It is a linear operator for `scipy.sparse.linalg`, whose

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import distributed
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
@@ -127,6 +128,26 @@ def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, .
     return da.concatenate(
         [da.from_delayed(part, (n, *width), dtype=dtype) for part, n in zip(parts, sizes, strict=True)]
     )
+
+
+def parts_of_ranks(
+    rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str
+) -> list[Any]:
+    """Return each rank's part of an array, in the order of the blocks: an array, or a future on the rank's worker.
+
+    The parts of a dask array are futures, which are computed when this function returns. Error messages call the array
+    `name`.
+    """
+    client, x = rank_group.client, x if is_dask(x) else np.asarray(x)
+    layout.check(x, partition, name)
+    if not is_dask(x):
+        return layout.split(x, partition)
+    chunks = divided(layout.in_block_order(x), partition)
+    if all(chunk.key in client.futures for chunk in chunks):  # they are computed already, or being computed
+        futures = [distributed.Future(chunk.key, client) for chunk in chunks]
+    else:
+        futures = client.compute(chunks)
+    return rank_group.on_own_workers(futures, name)
 
 
 class WorkerProducts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -9,30 +10,82 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.operators import DistributedOperator
-from gsparse.distributed.client.products import VectorLayout
-from gsparse.distributed.client.rank_group import RankGroup
+from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.worker import entry_tasks
 from gsparse.linalg.eigen.svds import svds
 
 HostArray = npt.NDArray[Any]
 
 
-class DistributedReductions(DistributedOperator):
+_EXTREME_DOC = """Return {}.
+
+        Parameters
+        ----------
+        axis : {{None, 0, 1, -1, -2}}, optional
+
+        Returns
+        -------
+        coo_array of shape (N,) or (M,), or scalar
+            Of the dtype of the matrix.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis, or no elements along it.
+        CommunicationError, WorkerLostError
+        """
+_PLACE_DOC = """Return the place of the first of {} elements, or of the first NaN.
+
+        Parameters
+        ----------
+        axis : {{None, 0, 1, -1, -2}}, optional
+
+        Returns
+        -------
+        ndarray of int64 of shape (N,) or (M,), or int
+            For None, ``row * N + column``.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis, or no elements along it.
+        CommunicationError, WorkerLostError
+        """
+
+
+def _extreme(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
+    """Return the method of an extreme; `join` returns the extreme of those of all ranks."""
+
+    def method(self: DistributedReductions, axis: int | None = None) -> Any:
+        parts = self._reduced(name, _parsed(axis))
+        return join(parts) if axis is None else sp.coo_array(parts)
+
+    method.__name__, method.__doc__ = name, _EXTREME_DOC.format(what)
+    return method
+
+
+def _place(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
+    """Return the method of the place of an extreme; `join` returns the first rank that has the extreme."""
+
+    def method(self: DistributedReductions, axis: int | None = None) -> Any:
+        matrix, axis = self._in_matrix_order(), _parsed(axis)
+        if axis is not None:
+            return matrix._reduced(name, axis)
+        extremes, places = (matrix._reduced(each, None) for each in (name.removeprefix("arg"), name))
+        first, bounds = int(join(extremes)), matrix._layout.rows.row_bounds
+        owner = np.flatnonzero(np.diff(bounds))[first]
+        return bounds[owner] * self.shape[1] + int(places[first])
+
+    method.__name__, method.__doc__ = name, _PLACE_DOC.format(what)
+    return method
+
+
+class DistributedReductions(DistributedEntries):
     """The reductions of a distributed matrix. Those of columns compute the transpose on the workers first.
 
     All results are on this host. `axis` is as in SciPy: None for all elements together, 0 for those of each column, 1
     for those of each row. Elements that are not stored count as zeros.
     """
-
-    _rank_group: RankGroup
-    _layout: VectorLayout
-
-    def _in_matrix_order(self) -> Any:
-        raise NotImplementedError
-
-    def diagonal(self, k: int = 0) -> HostArray:
-        raise NotImplementedError
 
     def sum(self, axis: int | None = None) -> Any:
         """Add up the elements.
@@ -121,101 +174,12 @@ class DistributedReductions(DistributedOperator):
         """
         return self.diagonal(offset).sum()
 
-    def max(self, axis: int | None = None) -> Any:
-        """Return the largest elements; NaN where one is NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        coo_array of shape (N,) or (M,), or scalar
-            Of the dtype of the matrix.
-
-        Raises
-        ------
-        ValueError
-            If the matrix has no such axis, or no elements along it.
-        CommunicationError, WorkerLostError
-        """
-        return self._extreme("max", axis, np.max)
-
-    def min(self, axis: int | None = None) -> Any:
-        """Return the smallest elements; NaN where one is NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        coo_array of shape (N,) or (M,), or scalar
-            See `max`, also for the errors.
-        """
-        return self._extreme("min", axis, np.min)
-
-    def nanmax(self, axis: int | None = None) -> Any:
-        """Return the largest elements that are not NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        coo_array of shape (N,) or (M,), or scalar
-            See `max`, also for the errors.
-        """
-        return self._extreme("nanmax", axis, np.nanmax)
-
-    def nanmin(self, axis: int | None = None) -> Any:
-        """Return the smallest elements that are not NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        coo_array of shape (N,) or (M,), or scalar
-            See `max`, also for the errors.
-        """
-        return self._extreme("nanmin", axis, np.nanmin)
-
-    def argmax(self, axis: int | None = None) -> Any:
-        """Return the place of the first of the largest elements, or of the first NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        ndarray of int64 of shape (N,) or (M,), or int
-            For None, ``row * N + column``.
-
-        Raises
-        ------
-        ValueError
-            If the matrix has no such axis, or no elements along it.
-        CommunicationError, WorkerLostError
-        """
-        return self._place("argmax", axis)
-
-    def argmin(self, axis: int | None = None) -> Any:
-        """Return the place of the first of the smallest elements, or of the first NaN.
-
-        Parameters
-        ----------
-        axis : {None, 0, 1, -1, -2}, optional
-
-        Returns
-        -------
-        ndarray of int64 of shape (N,) or (M,), or int
-            See `argmax`, also for the errors.
-        """
-        return self._place("argmin", axis)
+    max = _extreme("max", np.max, "the largest elements; NaN where one is NaN")
+    min = _extreme("min", np.min, "the smallest elements; NaN where one is NaN")
+    nanmax = _extreme("nanmax", np.nanmax, "the largest elements that are not NaN")
+    nanmin = _extreme("nanmin", np.nanmin, "the smallest elements that are not NaN")
+    argmax = _place("argmax", np.argmax, "the largest")
+    argmin = _place("argmin", np.argmin, "the smallest")
 
     def norm(self, ord: Any = None, axis: int | None = None) -> Any:
         """Return a norm of the matrix, or of each of its columns or rows, as `gsparse.linalg.norm` does.
@@ -254,19 +218,6 @@ class DistributedReductions(DistributedOperator):
                     return magnitudes.count_nonzero(axis) if ord == 0 else magnitudes.sum(axis)
                 return (magnitudes.max if ord > 0 else magnitudes.min)(axis).toarray()
         raise ValueError(f"there is no norm {ord!r} of {'a matrix' if axis is None else 'rows and columns'}")
-
-    def _extreme(self, name: str, axis: int | None, join: Any) -> Any:
-        parts = self._reduced(name, _parsed(axis))
-        return join(parts) if axis is None else sp.coo_array(parts)
-
-    def _place(self, name: str, axis: int | None) -> Any:
-        matrix, axis = self._in_matrix_order(), _parsed(axis)
-        if axis is not None:
-            return matrix._reduced(name, axis)
-        extremes, places = (matrix._reduced(each, None) for each in (name.removeprefix("arg"), name))
-        owners = np.flatnonzero(np.diff(matrix._layout.rows.row_bounds))
-        first = int(np.argmax(extremes) if name == "argmax" else np.argmin(extremes))
-        return matrix._layout.rows.row_bounds[owners[first]] * self.shape[1] + int(places[first])
 
     def _reduced(self, name: str, axis: int | None) -> HostArray:
         """Return what the ranks compute: for each row or column, or for each rank that has rows."""

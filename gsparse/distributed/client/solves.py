@@ -8,18 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import distributed
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.device.select import device_of
-from gsparse.distributed.client.products import VectorLayout, check_numbers, divided, is_dask, undivided
+from gsparse.distributed.client.products import VectorLayout, check_numbers, is_dask, parts_of_ranks, undivided
 from gsparse.distributed.client.rank_group import RankGroup, argument
 from gsparse.distributed.client.scheduler import new_call
-from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
 from gsparse.distributed.worker.solve_tasks import SolveSpec
 from gsparse.errors import ShapeError
@@ -207,8 +206,9 @@ def run(
     preconditioner : DistributedPreconditioner, optional
     """
     rank_group, layout = A._rank_group, A._layout
-    parts = {"b": [None] * len(rank_group.ranks) if b is None else _parts(A, b, layout.rows, "b")}
-    parts |= {name: _parts(A, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    parts_of = partial(parts_of_ranks, rank_group, layout)
+    parts = {"b": [None] * len(rank_group.ranks) if b is None else parts_of(b, layout.rows, "b")}
+    parts |= {name: parts_of(x, layout.columns, name) for name, x in vectors.items() if x is not None}
     name, solve, handler = new_call(solve.name), replace(solve, keeps_results=is_dask(b)), None
     with ExitStack() as stack:
         stack.enter_context(rank_group.exclusive())
@@ -231,20 +231,6 @@ def run(
         for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
     ]
     return solution.with_vectors([layout.in_matrix_order(vector) for vector in lazy])
-
-
-def _parts(A: Any, x: Any, partition: RowPartition, name: str) -> list[Any]:
-    """Return each rank's part of a vector: an array, or a future for a chunk of a dask array."""
-    layout, client, x = A._layout, A.client, x if is_dask(x) else np.asarray(x)
-    layout.check(x, partition, name)
-    if not is_dask(x):
-        return list(layout.split(x, partition))
-    chunks = divided(layout.in_block_order(x), partition)
-    if all(chunk.key in client.futures for chunk in chunks):  # they are computed already, or being computed
-        futures = [distributed.Future(chunk.key, client) for chunk in chunks]
-    else:
-        futures = client.compute(chunks)
-    return list(A._rank_group.on_own_workers(futures, name))
 
 
 class _MessageHandler:

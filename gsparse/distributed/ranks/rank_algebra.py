@@ -109,14 +109,15 @@ class RankAlgebra(ElementWise, RankOperator):
             raise ShapeError(f"inconsistent shapes: {self.whole_shape} and {other.whole_shape}")
         check_same_rows(self.rows, other.rows)
         if keeps_zeros(self.dtype, name, other.dtype.type(0)):
-            one = RankRows.of(self)
-            two = RankRows.of(other).with_columns(one.columns)
-            one, two = one.with_ghosts_of(two), two.with_ghosts_of(one)
-            operands = (self._local(rows.csr, of.dtype) for rows, of in ((one, self), (two, other)))
-            result = getattr(next(operands), name)(*operands)
-            csr = computed(canonical_entries(result), result.dtype)
-            rows = RankRows.make(one.context, csr, one.ghosts, one.rows, one.columns)
-            return self._made_of(rows, np.dtype(result.dtype))
+            one, dtypes = RankRows.of(self), list[np.dtype[Any]]()
+
+            def operation(a: Csr, b: Csr) -> Csr:
+                result = getattr(self._local(a, self.dtype), name)(self._local(b, other.dtype))
+                dtypes.append(np.dtype(result.dtype))
+                return computed(canonical_entries(result), result.dtype)
+
+            rows = one.combine(operation, RankRows.of(other).with_columns(one.columns))
+            return self._made_of(rows, *dtypes)
         result = getattr(self.whole_rows(), name)(other.whole_rows())
         return self._of_whole_rows(result, self.rows, self.columns)
 
@@ -127,9 +128,9 @@ class RankAlgebra(ElementWise, RankOperator):
         if values.ndim == 1:
             if values.shape != (own.stop - own.start,):
                 raise ShapeError(f"a row has {own.stop - own.start} elements on this rank, got {values.shape}")
-            rows, dtype = RankRows.of(self), np.result_type(values.dtype, np.int32)
-            whole = rows.with_ghosts(self.device.xp.asarray(values).astype(dtype)).astype(values.dtype)
-            return whole[: len(values)], whole[len(values) :]
+            sent = self.device.xp.asarray(values).astype(np.result_type(values.dtype, np.int32))
+            ghosts = RankContext(self.device, self.host_communicator).values_of_ghosts(self.halo, sent)
+            return values, ghosts.astype(values.dtype)
         if values.shape == (self.shape[0], 1):
             return values, values[self.boundary]
         if values.shape != (self.shape[0], self.whole_shape[1]):
@@ -223,11 +224,14 @@ class RankAlgebra(ElementWise, RankOperator):
             others = np.unique(wanted[~is_own])
             halo = Halo(others, self.rows, self.host_communicator)
             kernels = kernels_of(device).sparse_rows
-            sent = kernels.take_rows(device, mine.csr, device.upload(halo.sent))
-            received = mine.context.rows_of_ghosts(halo, mine.in_whole_columns(sent))
-            every = stacked(device, [mine.in_whole_columns(), received])
-            places = np.where(is_own, wanted - own.start, self.shape[0] + np.searchsorted(others, wanted))
-            csr = kernels.take_rows(device, every, device.upload(places))
+            sent, taken = (
+                mine.in_whole_columns(kernels.take_rows(device, mine.csr, device.upload(rows)))
+                for rows in (halo.sent, wanted[is_own] - own.start)
+            )
+            csr, received = taken, mine.context.rows_of_ghosts(halo, sent)
+            if len(others):
+                places = np.where(is_own, np.cumsum(is_own) - 1, taken.num_rows + np.searchsorted(others, wanted))
+                csr = kernels.take_rows(device, stacked(device, [taken, received]), device.upload(places))
             if order is not None:
                 csr = replace(csr, indices=device.upload(order)[csr.indices], is_canonical=False)
             return self._local(csr, self.dtype)

@@ -5,9 +5,8 @@
     _MIN_ROWS_PER_RANK                      distributed over fewer ranks; the others have no rows
     at most _MAX_REPLICATED_ROWS            replicated: every rank computes them alone, without waiting for others
 
-The finest level is distributed, except if there is no distributed coarser level: if `max_coarse` allows so many rows,
-if `max_levels` is 1, or if the coarser level would have no rows or more than the fraction `STALLED` of its rows. Then
-the finest level can be replicated.
+The finest level is distributed, but it may be replicated in three cases: it has at most `max_coarse` rows; `max_levels`
+is 1; or the next level would have no rows, or more than the fraction `STALLED` of the rows of the finest level.
 
 The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
 uses only the rank's own rows of the correction.

@@ -164,7 +164,7 @@ def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigr
         _check_block_size(A, block_size)
         options = replace(options, block_size=int(block_size))
         part = _finest_rows(A, options.block_size)
-        symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
+        symmetry = options.symmetry or ("hermitian" if is_hermitian(A, part) else "nonsymmetric")
         candidates = parse_candidates(
             device, part.csr.num_rows, part.csr.dtype, options, symmetry, arguments["B"], arguments["BH"]
         )
@@ -197,7 +197,7 @@ def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
     return part if block_size == 1 else part.with_ghosts_of_entries(block_size)
 
 
-def _is_hermitian(A: RankOperator, part: RankRows) -> bool:
+def is_hermitian(A: RankOperator, part: RankRows) -> bool:
     """Return whether the matrix was declared Hermitian; without a declaration, whether it is, up to rounding."""
     declared = A.diagonal._prepared()[0].options.symmetric
     if declared is None:

@@ -17,7 +17,9 @@ Only rows with ghosts need these steps. They are few, so most of the time is spe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -311,8 +313,8 @@ class RankRows:
         ghosts = whole_nodes(self.ghosts[used], block_size)
         return RankRows.make(self.context, self._with_other_ghosts(ghosts), ghosts, self.rows, self.columns)
 
-    def combine(self, operation: str, other: RankRows) -> RankRows:
-        """Apply an operation to the elements of two matrices (`gsparse.sparse.arithmetic.combine`). Synchronizes.
+    def combine(self, operation: Callable[[Csr, Csr], Csr], other: RankRows) -> RankRows:
+        """Apply ``operation(a, b)`` to the rows of two matrices, with the same ghosts. Synchronizes.
 
         Raises
         ------
@@ -328,15 +330,9 @@ class RankRows:
                 f"cannot combine shapes {self.shape} and {other.shape}, whose {axis} are distributed by {bounds}: "
                 "distribute them in the same way"
             )
-        device, ghosts = self.context.device, union(self.ghosts, other.ghosts)
-        parts = [self._with_other_ghosts(ghosts), other._with_other_ghosts(ghosts)]
-        csr = arithmetic.combine(device, operation, *parts)
-        return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
-
-    def with_ghosts_of(self, other: RankRows) -> RankRows:
-        """Return the same rows, with the ghosts of another matrix too. The halo is that of this matrix."""
         ghosts = union(self.ghosts, other.ghosts)
-        return replace(self, csr=self._with_other_ghosts(ghosts), ghosts=ghosts)
+        csr = operation(self._with_other_ghosts(ghosts), other._with_other_ghosts(ghosts))
+        return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
 
     def _with_other_ghosts(self, ghosts: HostArray) -> Csr:
         """Return the rows with the columns of other ghosts, which include all ghosts in which the rows have entries."""
@@ -367,7 +363,7 @@ class RankRows:
         rows = kernels.sparse_rows.take_rows(device, self.csr, boundary)
         rows = kernels.sparse_rows.keep_entries(device, rows, rows.indices >= self.num_own_columns)
         others = replace(self, csr=replace(placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
-        difference = others.combine("minus", others.adjoint())
+        difference = others.combine(partial(arithmetic.combine, device, "minus"), others.adjoint())
         csr = difference.csr
         if self.context.all_ranks(not csr.nnz):
             return True

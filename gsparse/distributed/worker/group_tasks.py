@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,30 +23,16 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
 
-
-def _element_wise(matrix: RankMatrix, *rest: Any) -> RankMatrix:
-    """Call `RankMatrix.elementwise`. The second matrix, if there is one, comes before the name and the options."""
-    others = [each for each in rest if isinstance(each, RankMatrix)]
-    name, options, *operands = rest[len(others) :]
-    return matrix.elementwise(name, *others, *operands, **options)  # type: ignore[no-any-return]
-
-
-def _stacked(matrix: RankMatrix, *rest: Any) -> RankMatrix:
-    """Call `RankMatrix.stacked_with`. The other matrices come before the arguments."""
-    others = [each for each in rest if isinstance(each, RankMatrix)]
-    return matrix.stacked_with(others, *rest[len(others) :])  # type: ignore[no-any-return]
-
-
-# The operations, by the name that the client sends.
+# The operations, by the name that the client sends. They take the matrices and the further arguments.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
-    "product": operator.matmul,
-    "element-wise": _element_wise,
-    "transpose": RankMatrix.transpose,
-    "adjoint": RankMatrix.adjoint,
-    "with data": RankMatrix.with_data,
-    "rows": RankMatrix.take_rows,
-    "columns": RankMatrix.take_columns,
-    "stack": _stacked,
+    "product": lambda of: of[0] @ of[1],
+    "element-wise": lambda of, name, options, *rest: of[0].elementwise(name, *of[1:], *rest, **options),
+    "transpose": lambda of: of[0].transpose(),
+    "adjoint": lambda of: of[0].adjoint(),
+    "with data": lambda of, data: of[0].with_data(data),
+    "rows": lambda of, *rest: of[0].take_rows(*rest),
+    "columns": lambda of, *rest: of[0].take_columns(*rest),
+    "stack": lambda of, *rest: of[0].stacked_with(of[1:], *rest),
 }
 
 
@@ -73,7 +58,7 @@ class Computation:
         ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
         operands = [operand.require_matrix().over(communicator) for operand in ranks]
         arguments = map(DaskResult.resolved, self.arguments)
-        return _OPERATIONS[self.operation](*operands, *arguments).with_columns(columns)
+        return _OPERATIONS[self.operation](operands, *arguments).with_columns(columns)
 
 
 Addresses = tuple[tuple[str, int], ...]

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from dask.base import tokenize
 from scipy.sparse.linalg import ArpackNoConvergence
 
+from gsparse.distributed.ranks import rank_multigrid
+from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.distributed.worker.group_tasks import DaskResult, aborting
 from gsparse.distributed.worker.rank import Call, Rank, find_rank, rank_key
 from gsparse.errors import CoarseningWarning, CommunicationError, SmootherWarning
@@ -317,6 +319,13 @@ def update(rank: Rank, spec: PreconditionerSpec, source: str) -> PreconditionerS
     """
     before = find_rank(rank_key(source, rank.number)).preconditioners
     return _made_together(rank, spec, lambda: before.pop(spec.key).update(rank.require_matrix()))
+
+
+def is_hermitian(rank: Rank) -> bool:
+    """Return whether a matrix is Hermitian, up to rounding. All ranks must run this at the same time."""
+    matrix = rank.require_matrix()
+    with matrix.device.active(), aborting(rank.communicator):
+        return rank_multigrid.is_hermitian(matrix, RankRows.of(matrix, np.result_type(matrix.dtype, np.float32)))
 
 
 def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]) -> PreconditionerSummary:

@@ -206,7 +206,8 @@ def order_wavefronts(graph: Csr, window: int) -> Levels:
     """Group the rows of a host matrix so that a sweep over the groups is nearly a sweep in natural order.
 
     The wavefront of a row comes after those of all earlier neighbours. Wavefronts w, w + window, w + 2·window, ... form
-    group w, because neighbours are seldom so many wavefronts apart; if they are, the row moves to a later wavefront.
+    group w. Two neighbours whose wavefronts differ by a multiple of `window` would be in one group, which is rare: then
+    the later row moves on to the next wavefront whose group has none of its neighbours.
     Within `window` wavefronts, the order is the natural one.
 
     Parameters

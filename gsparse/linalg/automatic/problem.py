@@ -80,6 +80,37 @@ class MatrixProperties:
     num_empty_rows: int = 0
     block_size: int = 1
 
+    def with_counts(
+        self, dominant: int, strong: int, zero_sums: int, negative: int, positive: int, zero: int, empty: int
+    ) -> MatrixProperties:
+        """Return the properties of a square matrix that follow from counts.
+
+        Parameters
+        ----------
+        dominant, strong : int
+            Rows with a dominant, and with a strongly dominant, diagonal.
+        zero_sums : int
+            Rows whose elements add up to 0.
+        negative : int
+            Entries with a negative real part, and stored zeros.
+        positive, zero : int
+            Rows with a positive diagonal, and with a diagonal of 0.
+        empty : int
+            Rows without a value other than zero.
+        """
+        size, is_positive = self.num_rows, positive == self.num_rows and not zero
+        is_dominant, off_diagonal = dominant >= MOST_ROWS * size, self.nnz - (size - zero)
+        return replace(
+            self,
+            has_positive_diagonal=is_positive,
+            num_zero_diagonal=zero,
+            is_dominant=is_dominant,
+            is_strongly_dominant=strong == size and not zero,
+            is_m_matrix=is_positive and is_dominant and negative >= MOST_ROWS * off_diagonal,
+            has_constant_null_space=zero_sums == size,
+            num_empty_rows=empty,
+        )
+
     @property
     def is_probably_definite(self) -> bool:
         """Whether the matrix is Hermitian with a positive diagonal, so that it may be positive (semi)definite."""
@@ -104,17 +135,9 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     negative = count_where((csr.data.real < 0) | (csr.data == 0), "not zero")
     positive = size - count_where(diagonal, "not positive")
     zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
-    is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
     return replace(
-        base,
+        base.with_counts(dominant, strong, zero_sums, negative, positive, zero, empty),
         is_hermitian=matrix.is_hermitian(),
-        has_positive_diagonal=is_positive,
-        num_zero_diagonal=zero,
-        is_dominant=dominant >= MOST_ROWS * size,
-        is_strongly_dominant=strong == size and not zero,
-        is_m_matrix=is_positive and dominant >= MOST_ROWS * size and negative >= MOST_ROWS * off_diagonal,
-        has_constant_null_space=zero_sums == size,
-        num_empty_rows=empty,
         block_size=_block_size(matrix),
     )
 

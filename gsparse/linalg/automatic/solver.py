@@ -19,14 +19,14 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.units import ONES
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
-from gsparse.linalg.registry import checked
+from gsparse.linalg.registry import ask_matrix, checked
 from gsparse.linalg.result import OUT_OF_RANGE, SolveAttempt, SolveResult, describe
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.assembly import vstack
 from gsparse.matrix.simple_matrices import eye_array
 
 # The default of rtol by the bytes of a real number, and the smallest rtol that single precision can reach.
-_RTOL = {8: 1e-8, 4: 1e-5}
+RTOL = {8: 1e-8, 4: 1e-5}
 _SINGLE_RTOL = 2e-6
 
 
@@ -135,12 +135,9 @@ def solve(
     >>> print(result.why)
     50 rows: a factorization takes milliseconds
     """
-    override = getattr(A, "__gsparse_call__", None)
-    if override is not None:
-        options = {"rtol": rtol, "atol": atol, "x0": x0, "maxiter": maxiter, "damp": damp, "progress": progress}
-        result = override("solve", (b,), options)
-        if result is NotImplemented:
-            raise TypeError(f"solve reads the entries of a matrix, got {type(A).__name__}: call cg, gmres or another")
+    options = {"rtol": rtol, "atol": atol, "x0": x0, "maxiter": maxiter, "damp": damp, "progress": progress}
+    result = ask_matrix(A, "solve", (b,), options)
+    if result is not NotImplemented:
         return cast(SolveResult, result)
     began = time.perf_counter()
     problem, properties = _make_problem(A, b, rtol, atol, x0, damp)
@@ -159,6 +156,8 @@ def _make_problem(
     A: Any, b: Any, rtol: float | None, atol: float, x0: Any, damp: float
 ) -> tuple[LinearProblem, MatrixProperties | None]:
     """Check the arguments and examine the matrix. Synchronizes."""
+    if hasattr(A, "__gsparse_call__"):
+        raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
     b_input = parse_right_hand_side(b)
     device = device_for(A, b_input.array)
     operator, matrix = _as_operator(A, device)
@@ -174,7 +173,7 @@ def _make_problem(
     least_squares = bool(damp) or num_equations != num_unknowns
     dtype = solve_dtype(operator, b_input)
     single = dtype.char in "fF"
-    rtol = _RTOL[4 if single else 8] if rtol is None else float(rtol)
+    rtol = RTOL[4 if single else 8] if rtol is None else float(rtol)
     if not 0 <= rtol < 1:
         raise ValueError(f"rtol must be at least 0 and less than 1, got {rtol}")
     if single and rtol < _SINGLE_RTOL:

@@ -28,8 +28,8 @@ from gsparse.plan.choice import Candidate, Plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns, seconds_per_columns
 from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.bsr import BSR, DenseBlocks
-from gsparse.products.csr import CSR_SCALAR
-from gsparse.products.planning import Planner
+from gsparse.products.csr import CSR_SCALAR, CsrRows
+from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
 from gsparse.products.row_pattern import ROW_PATTERN
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import SparsityPattern, Structure
@@ -147,6 +147,42 @@ def build_product(preparation: MatrixPreparation, format: str, launch: Launch, e
     bind = kernels_of(device).spmv.PRODUCTS[format] if own_kernel is None else own_kernel
     multiply = bind(device, stored, compute, launch)
     return Product(multiply, format, stored, one_and_zero(compute))
+
+
+class CountedProduct:
+    """A product of a new matrix that counts its calls, and lets the matrix choose a format after many of them.
+
+    A product with several columns counts as one call for each column.
+
+    Parameters
+    ----------
+    multiply : callable
+    count : int
+        Number of calls before `matrix.plan_for_many_products`, after which the matrix uses another product.
+    matrix : weakref.ref
+        The prepared matrix, which is freed as soon as nobody else refers to it.
+    """
+
+    def __init__(self, multiply: Callable[..., None], count: int, matrix: Callable[[], Any]) -> None:
+        self._multiply, self._remaining, self._matrix = multiply, count, matrix
+
+    def __call__(self, x: Array, *args: Any) -> None:
+        if self._remaining <= 0 and (matrix := self._matrix()) is not None:
+            matrix.plan_for_many_products()
+        self._remaining -= 1 if x.ndim == 1 else x.shape[1]
+        self._multiply(x, *args)
+
+
+def build_first(
+    structure: Structure, csr: Csr, compute: np.dtype[Any], threads_per_block: int, matrix: Callable[[], Any]
+) -> Product:
+    """Bind a product that reads CSR as it is, and counts its calls (`CountedProduct`)."""
+    device, rows = structure.sparsity.device, structure.part(CsrRows)
+    kernels, launch = kernels_of(device).spmv, Launch(threads_per_block, rows.threads_per_row)
+    stored = rows.as_they_are(csr, launch.threads_per_row)
+    multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](device, stored, compute, launch)
+    counted = CountedProduct(multiply, MIN_ANALYSIS_PRODUCTS, matrix)
+    return Product(counted, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
 
 
 def _build_candidate(preparation: MatrixPreparation, candidate: Candidate) -> Product:

@@ -24,32 +24,32 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, Array
 from gsparse.device.locks import made_once, make_lock
 from gsparse.errors import FormatError
 from gsparse.formats import Bsr, Csr, RowPattern
-from gsparse.formats.launch import Launch, Panel
+from gsparse.formats.launch import Panel
 from gsparse.formats.registry import choices, find_format, names_of
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 from gsparse.products.building import (
+    CountedProduct,
     FormatCache,
     Product,
     Types,
     blocks_for_columns,
     build_columns,
+    build_first,
     build_planned,
     can_multiply_columns,
     may_read_other_formats,
-    one_and_zero,
     plan_of_columns,
     values_as,
 )
 from gsparse.products.checks import with_values
-from gsparse.products.csr import CsrRows
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions, Planner
 from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import SparsityPattern, Structure
 from gsparse.products.transposing import MAX_BY_COLUMNS, ByColumns, find_symmetry, transpose_arrays
-from gsparse.products.tuning import FirstProducts, call_if_alive
+from gsparse.products.tuning import call_if_alive
 
 _Result = TypeVar("_Result")
 # A thread holds it while a new matrix gets its first product, and while a matrix stops being new.
@@ -239,15 +239,8 @@ class PreparedMatrix:
 
     def _build_first(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Bind a product that reads CSR as it is, and asks for a plan after some calls."""
-        kernels, rows = kernels_of(self.device).spmv, self.structure.part(CsrRows)
-        launch = Launch(self.options.threads_per_block, rows.threads_per_row)
-        stored = rows.as_they_are(values_as(self.csr, storage), launch.threads_per_row)
-        multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](self.device, stored, compute, launch)
-        return Product(self._counted(multiply), kernels.FIRST_FORMAT, stored, one_and_zero(compute))
-
-    def _counted(self, multiply: Callable[..., None]) -> FirstProducts:
-        """Return `multiply` with a counter, which asks for a plan after some calls."""
-        return FirstProducts(multiply, MIN_ANALYSIS_PRODUCTS, ref(self))
+        csr, threads_per_block = values_as(self.csr, storage), self.options.threads_per_block
+        return build_first(self.structure, csr, compute, threads_per_block, ref(self))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Store a plan that measured times have chosen, and its product if it is not None."""
@@ -291,7 +284,9 @@ class PreparedMatrix:
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         product = build_columns(self.structure.sparsity, self.columns_stored(storage, compute), compute, self.transpose)
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
-        return replace(product, multiply=self._counted(product.multiply)) if self.is_new else product
+        if not self.is_new:
+            return product
+        return replace(product, multiply=CountedProduct(product.multiply, MIN_ANALYSIS_PRODUCTS, ref(self)))
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return the arrays that products with several columns read. Synchronizes.

@@ -27,7 +27,6 @@ import numpy as np
 from gsparse._version import __version__
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
-from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
@@ -194,30 +193,6 @@ def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
     """Call a method, unless its object has been freed."""
     if (function := method()) is not None:
         function(*args)
-
-
-class FirstProducts:
-    """A product of a new matrix that counts its calls, and lets the matrix choose a format after many of them.
-
-    A product with several columns counts as one call for each column.
-
-    Parameters
-    ----------
-    multiply : callable
-    count : int
-        Number of calls before `matrix.plan_for_many_products`, after which the matrix uses another product.
-    matrix : weakref.ref
-        The prepared matrix, which is freed as soon as nobody else refers to it.
-    """
-
-    def __init__(self, multiply: Callable[..., None], count: int, matrix: Callable[[], Any]) -> None:
-        self._multiply, self._remaining, self._matrix = multiply, count, matrix
-
-    def __call__(self, x: Array, *args: Any) -> None:
-        if self._remaining <= 0 and (matrix := self._matrix()) is not None:
-            matrix.plan_for_many_products()
-        self._remaining -= 1 if x.ndim == 1 else x.shape[1]
-        self._multiply(x, *args)
 
 
 class LazyTuner:

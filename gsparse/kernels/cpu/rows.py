@@ -6,6 +6,7 @@ writes its element of `y`. The functions of this module are compiled into the ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,10 @@ from gsparse.kernels.cpu.lanes import add, load, load_first, multiply, splat, st
 from gsparse.kernels.cpu.vectors import LANES
 
 Int = int | np.signedinteger[Any]
+
+
+# A compiled loop over the rows of a matrix in some format, and its arguments between the part and the vectors.
+Loop = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Arguments(NamedTuple):

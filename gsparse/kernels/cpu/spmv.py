@@ -27,7 +27,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import run_parts
+from gsparse.device.threads import is_for_one_thread, run_parts
 from gsparse.formats import BlockedEllpack, Bsr, Columns, CsrEntries, Ellpack, LongRows, RowLanes
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import BindProduct, Multiply
@@ -47,7 +47,7 @@ from gsparse.kernels.cpu.entries import (
 )
 from gsparse.kernels.cpu.lanes import add, load, multiply, splat
 from gsparse.kernels.cpu.layout import CHUNK_SIZE
-from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write, write_first, write_run
+from gsparse.kernels.cpu.rows import Arguments, Loop, first_row, store_run, write, write_first, write_run
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.vectors import LANES
 
@@ -67,16 +67,14 @@ _FEW_ROWS = 2
 _NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
 
 
-def csr_scalar(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def csr_scalar(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """CSR: sum the entries of each row one after the other, as SciPy does, with the same bits."""
-    entries = entries_of(matrix.columns, matrix.values, conjugate)
-    run_parts(_csr_scalar, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
+    return _csr_scalar, (matrix.indptr, entries_of(matrix.columns, matrix.values, conjugate))
 
 
-def csr_vector(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def csr_vector(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """CSR: sum each row in eight partial sums, so that additions of a long row need not wait for each other."""
-    entries = entries_of(matrix.columns, matrix.values, conjugate)
-    run_parts(_csr_vector, matrix.nnz + y.size, matrix.indptr, entries, (x, y, alpha, beta))
+    return _csr_vector, (matrix.indptr, entries_of(matrix.columns, matrix.values, conjugate))
 
 
 @compiled
@@ -115,20 +113,15 @@ def _csr_vector(part: int, num_parts: int, indptr: Array, entries: Entries, argu
         position = end
 
 
-def ellpack(matrix: Ellpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def ellpack(matrix: Ellpack, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """ELLPACK: sum the rows of a run in vector registers."""
-    entries = entries_of(matrix.columns, matrix.values, conjugate)
-    cost = matrix.num_stored + y.size
-    run_parts(_ellpack, cost, matrix.width, matrix.pitch, entries, (x, y, alpha, beta))
+    return _ellpack, (matrix.width, matrix.pitch, entries_of(matrix.columns, matrix.values, conjugate))
 
 
-def blocked_ellpack(matrix: BlockedEllpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def blocked_ellpack(matrix: BlockedEllpack, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """Blocked ELLPACK: sum one slice after the other in the stored order, and long rows in chunks."""
     slices, entries = matrix.slices, entries_of(matrix.columns, matrix.values, conjugate)
-    cost = matrix.num_stored + y.size
-    chunks = chunks_of(slices.long_rows, y.dtype)
-    run_parts(_blocked_ellpack, cost, slices.slice_offsets, slices.rows, chunks, entries, (x, y, alpha, beta))
-    write_long_rows(slices.long_rows, chunks[-1], y, alpha, beta)
+    return _blocked_ellpack, (slices.slice_offsets, slices.rows, entries, _chunks_of(None, np.empty(0, dtype)))
 
 
 @inlined
@@ -167,8 +160,8 @@ def _blocked_ellpack(
     num_parts: int,
     offsets: Array,
     rows: Array | None,
-    chunks: Chunks,
     entries: Entries,
+    chunks: Chunks,
     arguments: Arguments,
 ) -> None:
     """Multiply slices. Slice s has rows ``rows[s * RUN : (s + 1) * RUN]``; ``rows[i]`` is i if `rows` is None."""
@@ -191,13 +184,11 @@ def _blocked_ellpack(
                     write(y, row, sums[np.uint64(place)], alpha, beta)
 
 
-def bsr(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def bsr(matrix: Bsr, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """BSR: sum block rows in vector registers, one block after the other."""
-    entries = entries_of(matrix.columns, matrix.values, conjugate)
     rows, columns = matrix.blocksize
-    cost, offsets = matrix.num_stored + y.size, matrix.slices.slice_offsets
-    kernel = _bsr_of_few_rows if rows <= _FEW_ROWS else _bsr
-    run_parts(kernel, cost, rows, columns, offsets, entries, (x, y, alpha, beta))
+    entries = entries_of(matrix.columns, matrix.values, conjugate)
+    return _bsr_of_few_rows if rows <= _FEW_ROWS else _bsr, (rows, columns, matrix.slices.slice_offsets, entries)
 
 
 @compiled
@@ -258,15 +249,12 @@ class Chunks(NamedTuple):
     sums: Array
 
 
-def chunks_of(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
-    """Return the fields of `Chunks` as a plain tuple, of the same types even if there are no long rows.
-
-    The array for sums is new for each product, because two threads may multiply the same matrix at once.
-    """
+def _chunks_of(long_rows: LongRows | None, sums: Array) -> tuple[Any, ...]:
+    """Return the fields of `Chunks` as a plain tuple, of the same types even if there are no long rows."""
     if long_rows is None:
-        return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, np.empty(0, dtype)
+        return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, sums
     arrays = (long_rows.begins, long_rows.ends, long_rows.first_chunk, long_rows.chunk_rows)
-    return *arrays, long_rows.chunk_size, np.empty(long_rows.num_chunks, dtype)
+    return *arrays, long_rows.chunk_size, sums
 
 
 @inlined
@@ -280,11 +268,14 @@ def sum_chunks(part: int, num_parts: int, chunks: Chunks, entries: Entries, x: A
         chunks.sums[np.uint64(chunk)] = sum_lanes(begin, end, entries, x, zero)
 
 
-def write_long_rows(long_rows: LongRows | None, chunk_sums: Array, y: Array, alpha: Any, beta: Any) -> None:
-    """Add the sums of the chunks of each long row, and write the rows."""
-    if long_rows is not None:
-        chunks = (long_rows.rows, long_rows.first_chunk, chunk_sums)
-        run_parts(_write_long_rows, chunk_sums.size, chunks, y, alpha, beta)
+def _multiply_with_long_rows(
+    loop: Callable[..., None], cost: int, fixed: tuple[Any, ...], long_rows: LongRows, arguments: tuple[Any, ...]
+) -> None:
+    """Multiply slices and chunks, then add the sums of the chunks of each long row, and write the rows."""
+    _, y, alpha, beta = arguments
+    sums = np.empty(long_rows.num_chunks, y.dtype)  # of this product alone, because two threads may multiply at once
+    run_parts(loop, cost, *fixed[:-1], _chunks_of(long_rows, sums), arguments)
+    run_parts(_write_long_rows, sums.size, (long_rows.rows, long_rows.first_chunk, sums), y, alpha, beta)
 
 
 @compiled
@@ -299,31 +290,41 @@ def _write_long_rows(
         write(y, rows[np.uint64(i)], total, alpha, beta)
 
 
-def row_lanes(matrix: RowLanes, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def row_lanes(matrix: RowLanes, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """Row lanes: sum one slice after the other. On a CPU they are the slices of blocked ELLPACK, without long rows."""
     slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
-    cost, layout = matrix.num_stored + y.size, (slices.rare_offsets, slices.rows, chunks_of(None, y.dtype))
-    run_parts(_blocked_ellpack, cost, *layout, entries, (x, y, alpha, beta))
+    return _blocked_ellpack, (slices.rare_offsets, slices.rows, entries, _chunks_of(None, np.empty(0, dtype)))
 
 
-def _bound(kernel: Callable[..., None]) -> BindProduct:
-    """Return a `BindProduct` for ``kernel(matrix, x, y, alpha, beta, conjugate)``. The CPU ignores the launch."""
+def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
+    """Return a `BindProduct` for the loop of a format. The CPU ignores the launch."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+        (loop, plain), (_, conjugated) = (loop_of(matrix, dtype, conjugate) for conjugate in (False, True))
+        long_rows = matrix.slices.long_rows if isinstance(matrix, BlockedEllpack) else None
+        cost = max(matrix.nnz, matrix.num_stored) + matrix.num_rows
+        is_alone = is_for_one_thread(loop, cost)
+
         def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-            kernel(matrix, x, y, alpha, beta, conjugate)
+            fixed, arguments = conjugated if conjugate else plain, (x, y, alpha, beta)
+            if long_rows is not None:
+                _multiply_with_long_rows(loop, cost, fixed, long_rows, arguments)
+            elif is_alone:
+                loop(0, 1, *fixed, arguments)
+            else:
+                run_parts(loop, cost, *fixed, arguments)
 
         product: Any = multiply
         product.num_dots = 0
         return cast(Multiply, product)
 
-    bind.__name__, bind.__doc__ = kernel.__name__, kernel.__doc__
+    bind.__name__, bind.__doc__ = loop_of.__name__, loop_of.__doc__
     return bind
 
 
 # From the name of each format to its product. For all CSR formats, threads get about the same number of entries.
 PRODUCTS = {
-    kernel.__name__: _bound(kernel)
-    for kernel in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)
+    loop_of.__name__: _bound(loop_of)
+    for loop_of in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)
 }
 FIRST_FORMAT = "csr_scalar"

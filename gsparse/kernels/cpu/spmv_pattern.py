@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import run_parts
 from gsparse.formats import RowPattern
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, lanes_first_value, lanes_value, no_sums
 from gsparse.kernels.cpu.lanes import add, conjugate_lanes, load, load_first, multiply, same_as_first, splat
-from gsparse.kernels.cpu.rows import Arguments, write_first, write_run
+from gsparse.kernels.cpu.rows import Arguments, Loop, write_first, write_run
 from gsparse.kernels.cpu.vectors import LANES
 
 
@@ -40,16 +39,14 @@ class StoredValues(NamedTuple):
     conjugate: bool | None
 
 
-def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def row_pattern(matrix: RowPattern, dtype: np.dtype[Any], conjugate: bool) -> Loop:
     """Row patterns: sum consecutive rows of one pattern together."""
     conjugates = True if conjugate and matrix.dtype.kind == "c" else None
-    cost = matrix.nnz + y.size
-    patterns, arguments = (matrix.codes, matrix.pattern_indptr, matrix.offsets), (x, y, alpha, beta)
+    patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
     if matrix.slices is None or matrix.values is None:
-        run_parts(_constant_rows, cost, patterns, matrix.pattern_values, conjugates, arguments)
-    else:
-        values = (matrix.values.codes, matrix.values.table, conjugates)
-        run_parts(_varying_rows, cost, patterns, matrix.slices.slice_offsets, values, arguments)
+        return _constant_rows, (patterns, matrix.pattern_values, conjugates)
+    values = (matrix.values.codes, matrix.values.table, conjugates)
+    return _varying_rows, (patterns, matrix.slices.slice_offsets, values)
 
 
 @inlined

@@ -312,6 +312,8 @@ class Products(MatrixLike):
 
     def __matmul__(self, other: Any) -> Any:
         """Return A @ other."""
+        if isinstance(other, MatrixLike):
+            return multiply_sparse(self, other)
         arrays = self._arrays
         prepared = None if self._by_columns else arrays.up_to_date(self._shape)
         if prepared is not None:

@@ -17,8 +17,7 @@ from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.products.bsr import DenseBlocks
 from gsparse.products.structure import SparsityPattern, Structure
-from gsparse.sparse.arithmetic import combine, multiply_broadcast, product, product_of_blocks
-from gsparse.sparse.block_products import may_pay
+from gsparse.sparse.arithmetic import combine, may_have_blocks, multiply_broadcast, product, product_of_blocks
 from gsparse.sparse.reshaping import dense_of, reshaped
 
 
@@ -76,7 +75,7 @@ def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]
 
     None if the matrices are small, or if one of them has no blocks. The device must be active.
     """
-    if not may_pay(a.csr, b.csr):
+    if not may_have_blocks(a.csr, b.csr):
         return None
     one, other = a.structure.part(DenseBlocks), b.structure.part(DenseBlocks)
     if one.blocksize == (1, 1) or other.blocksize == (1, 1):  # synchronizes

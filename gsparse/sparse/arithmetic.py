@@ -52,6 +52,9 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     return products if products.dtype == dtype else products.astype(dtype)
 
 
+# Smallest number of entries of both matrices together for which searching for blocks pays.
+_WORTH_A_LOOK = 100_000
+
 # Number of parts into which the rows of a product are divided if memory does not suffice for the whole.
 _PARTS = 8
 
@@ -92,6 +95,11 @@ def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -
         c = None
     # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
     return _without_zeros(device, product_in_parts(device, a, b) if c is None else c, result)
+
+
+def may_have_blocks(a: Csr, b: Csr) -> bool:
+    """Return whether matrices are large enough that their product may be faster by blocks."""
+    return min(a.nnz, b.nnz) > 0 and a.nnz + b.nnz >= _WORTH_A_LOOK
 
 
 def product_of_blocks(

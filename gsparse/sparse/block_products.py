@@ -27,13 +27,6 @@ Size = tuple[int, int]
 # must have at least _FEWEST_ELEMENTS elements. Finding the pattern of the blocks pays if a pair of blocks has at least
 # _FEWEST_PRODUCTS products of elements.
 _FEWEST_ELEMENTS, _FEWEST_PRODUCTS = 2, 8
-# Smallest number of entries of both matrices together for which searching for blocks pays.
-_WORTH_A_LOOK = 100_000
-
-
-def may_pay(a: Csr, b: Csr) -> bool:
-    """Return whether matrices are large enough that a product by blocks may be faster."""
-    return min(a.nnz, b.nnz) > 0 and a.nnz + b.nnz >= _WORTH_A_LOOK
 
 
 def are_worth(rows: int, inner: int, columns: int) -> bool:

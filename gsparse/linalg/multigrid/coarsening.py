@@ -23,8 +23,8 @@ from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePat
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import BlockPattern
 from gsparse.linalg.multigrid.options import Phases, Strength
-from gsparse.sparse.arithmetic import CsrProduct, combine
-from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
+from gsparse.sparse.arithmetic import CsrProduct, combine, may_have_blocks
+from gsparse.sparse.block_products import are_worth, block_pattern
 from gsparse.sparse.reshaping import CsrTranspose
 
 _Matrix = TypeVar("_Matrix")
@@ -274,7 +274,7 @@ class Coarsening:
         """Return a product, and the `CsrProduct` that knows its structure."""
         known = self._products.get(name)
         if known is None:
-            known = CsrProduct(self._device, a, b, find_blocks() if may_pay(a, b) else None)
+            known = CsrProduct(self._device, a, b, find_blocks() if may_have_blocks(a, b) else None)
             result = known.result
         else:
             result = known.update(a, b)

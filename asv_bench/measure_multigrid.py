@@ -57,7 +57,7 @@ from gsparse.device.select import get_device
 from gsparse.errors import CoarseningWarning, DeviceError
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.linalg import amg, cg, gmres, rigid_body_modes
-from gsparse.sparse import block_products
+from gsparse.sparse import arithmetic
 
 STATIC = Path(__file__).resolve().parent.parent / "docs" / "_static"
 REPEATS = 5
@@ -274,7 +274,7 @@ def measure_tetrahedra(device: Device, cells: int) -> None:
     unregister("bsr")
     try:
         without_format = milliseconds(device, solve, 3)
-        with patch.object(block_products, "_WORTH_A_LOOK", math.inf):  # products by entries
+        with patch.object(arithmetic, "_WORTH_A_LOOK", math.inf):  # products by entries
             without_blocks, described_without = milliseconds(device, solve, 3), f"{phases()}\n{update()}"
     finally:
         register(blocks)

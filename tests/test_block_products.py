@@ -16,7 +16,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse import block_products
+from gsparse.sparse import arithmetic
 from gsparse.sparse.arithmetic import CsrProduct, product, product_of_blocks
 from gsparse.sparse.block_products import block_pattern, block_patterns
 from tests.proof.emulated_device import EmulatedDevice
@@ -217,7 +217,7 @@ def test_a_long_block_row_among_short_ones_is_multiplied_by_entries_on_a_gpu(
 @pytest.fixture
 def looks_at_small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for blocks in matrices that are too small to gain from it."""
-    monkeypatch.setattr(block_products, "_WORTH_A_LOOK", 0)
+    monkeypatch.setattr(arithmetic, "_WORTH_A_LOOK", 0)
 
 
 @pytest.fixture

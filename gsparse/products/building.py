@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -330,6 +330,7 @@ def _panel_options(device: Device, stored: Csr | RowPattern | Bsr, compute: np.d
     }
 
 
+@cache
 def one_and_zero(compute: np.dtype[Any]) -> tuple[Array, Array]:
     """Return 1 and 0 in the compute dtype: alpha and beta of ``A @ x``."""
     return compute.type(1), compute.type(0)

@@ -60,7 +60,8 @@ class CsrRows(Part):
 
         A small new matrix is not examined for long rows, because one warp multiplies even its longest row fast enough.
         """
-        long_rows = None if self._is_small_and_new else self.long_rows(self._limit(threads_per_row))
+        limit = self._limit(threads_per_row)
+        long_rows = None if limit == NO_LIMIT or self._is_small_and_new else self.long_rows(limit)
         return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
 
     @property
@@ -69,7 +70,7 @@ class CsrRows(Part):
         sparsity, csr = self.sparsity, self.sparsity.csr
         return not sparsity.known_survey and csr.longest is None and max(csr.num_rows, csr.nnz) <= _FEW
 
-    @property
+    @cached_property
     def scalar_length(self) -> int:
         """The number of entries above which a row is a long row of `csr_scalar`."""
         return int(kernels_of(self.sparsity.device).layout.SCALAR_LENGTH)

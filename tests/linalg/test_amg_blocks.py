@@ -13,7 +13,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import amg, rigid_body_modes
-from gsparse.sparse import block_products
+from gsparse.sparse import arithmetic
 from tests.support import host
 
 
@@ -76,7 +76,7 @@ def test_the_hierarchy_made_by_blocks_is_the_one_made_by_entries(
     options: Any = {"B": B, "block_size": 3, "max_coarse": 1, "max_levels": 3, "symmetry": symmetry}
     expected = amg(A, **options).update(A)  # The update finds the structures that a set-up does not keep.
     assert not multiplied.sizes
-    monkeypatch.setattr(block_products, "_WORTH_A_LOOK", 0)
+    monkeypatch.setattr(arithmetic, "_WORTH_A_LOOK", 0)
     M = amg(A, **options)
     k = 3 if B is None else 6
     of_levels = [(3, 3, k), (k, 3, k), (k, k, k), (k, k, k)]
@@ -99,7 +99,7 @@ def test_several_candidates_of_scalar_problems_are_blocks(
     B = np.random.default_rng(0).standard_normal((A.shape[0], 3))
     expected = amg(A, B=B, max_coarse=1, max_levels=2)
     monkeypatch.setattr("gsparse.kernels.cpu.blocks._FEWEST_PRODUCTS", 0)
-    monkeypatch.setattr(block_products, "_WORTH_A_LOOK", 0)
+    monkeypatch.setattr(arithmetic, "_WORTH_A_LOOK", 0)
     M = amg(A, B=B, max_coarse=1, max_levels=2)
     assert multiplied.sizes == [(3, 1, 3)]
     for S, T in zip(matrices_of(M), matrices_of(expected), strict=True):

@@ -121,7 +121,9 @@ class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
         check_operand(self.shape, x)
         if np.isscalar(x):
             return self.multiply(x)
-        return self._worker_products.multiply_lazily(x, self._operation) if is_dask(x) else super().dot(x)
+        if is_dask(x):
+            return self._worker_products.multiply_lazily(x, self._operation)
+        return self._worker_products.multiply(x, self._operation) if type(x) is np.ndarray else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
         if np.isscalar(x):

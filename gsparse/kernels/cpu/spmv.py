@@ -300,7 +300,8 @@ def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
     """Return a `BindProduct` for the loop of a format. The CPU ignores the launch."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-        (loop, plain), (_, conjugated) = (loop_of(matrix, dtype, conjugate) for conjugate in (False, True))
+        loop, plain = loop_of(matrix, dtype, False)
+        conjugated = loop_of(matrix, dtype, True)[1] if dtype.kind == "c" else plain
         long_rows = matrix.slices.long_rows if isinstance(matrix, BlockedEllpack) else None
         cost = max(matrix.nnz, matrix.num_stored) + matrix.num_rows
         is_alone = is_for_one_thread(loop, cost)

@@ -22,7 +22,7 @@ from numba.extending import overload
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import get_num_threads, run_parts
+from gsparse.device.threads import get_num_threads, is_for_one_thread, run_parts
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
@@ -117,19 +117,27 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     """Merge the rows into arrays that are certainly long enough, then move the entries together."""
     a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
-    offsets, cost = np.add(a.indptr, b.indptr, dtype=np.int64), most + a.num_rows
+    merge_rows, cost = _merge_rows(_OPERATIONS[operation]), most + a.num_rows
     num_shares = num_threads if num_threads <= _THREADS_THAT_MOVE else most // _ENTRIES_PER_SHARE
-    firsts = np.searchsorted(offsets, np.linspace(0, most, max(num_shares, 1) + 1).astype(np.int64))
-    firsts[-1] = a.num_rows
-    sources, counts = offsets[firsts[:-1]], np.zeros(firsts.size, np.int64)
-    ends, indices = np.zeros(a.num_rows + 1, np.int64), np.empty(most, a.indices.dtype)
-    data = np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype)
-    run_parts(_merge_rows(_OPERATIONS[operation]), cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
-    np.cumsum(counts, out=counts)
+    firsts, sources = np.array([0, a.num_rows]), np.zeros(1, np.int64)
+    if num_shares > 1 and not is_for_one_thread(merge_rows, cost):
+        offsets = np.add(a.indptr, b.indptr, dtype=np.int64)
+        firsts = np.searchsorted(offsets, np.linspace(0, most, num_shares + 1).astype(np.int64))
+        firsts[-1] = a.num_rows
+        sources = offsets[firsts[:-1]]
+    counts, ends = np.zeros(firsts.size, np.int64), np.zeros(a.num_rows + 1, np.int64)
+    indices, data = (
+        np.empty(most, a.indices.dtype),
+        np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype),
+    )
+    run_parts(merge_rows, cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
+    if sources.size > 1:
+        np.cumsum(counts, out=counts)
+        run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
     nnz = int(counts[-1])
-    run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
-    if num_threads <= _THREADS_THAT_MOVE:
-        run_parts(_move, cost, sources, counts, indices, data)
+    if num_threads <= _THREADS_THAT_MOVE or sources.size == 1:
+        if sources.size > 1:
+            run_parts(_move, cost, sources, counts, indices, data)
         # The arrays have no other references yet. Return the memory after the last entry without a copy.
         indices.resize(nnz, refcheck=False)
         data.resize(nnz, refcheck=False)
@@ -148,7 +156,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
 def _combine_alike(operation: str, a: Csr, b: Csr, unsigned: bool) -> tuple[Array, int] | None:
     """Return the combined values, and the number of those that are not 0; None if the structures differ."""
     for one, other in ((a.indptr, b.indptr), (a.indices, b.indices)):
-        if one is not other and not np.array_equal(one, other):
+        if one is not other and (one != other).any():
             return None
     (*_, a_data), (*_, b_data) = _rows(a, unsigned), _rows(b, unsigned)
     results = np.empty(a.nnz, np.bool_ if operation in COMPARISONS else a_data.dtype)

@@ -126,11 +126,11 @@ def file_of(source: str) -> str:
     return source if source.endswith(".cu") else source.partition("\n")[0].removeprefix("// ")
 
 
-# Bytes per thread (of AMD's compiler, spilled registers). ptxas spills one or two words if another block can then run
-# on the same multiprocessor. Launch bounds of one block for each multiprocessor prevent all spills, with 56 to 64
-# registers instead of 32 to 40, but made 7-point products 15 to 60 % slower on an H200. An array in local memory would
-# take hundreds of bytes.
-MAX_SPILLED, MAX_LOCAL = 64, 32
+# Bytes per thread, stored and loaded (of AMD's compiler, spilled registers). ptxas spills a few words if another block
+# can then run on the same multiprocessor; NVRTC 13.5 spills up to eight. Launch bounds of one block for each
+# multiprocessor prevent all spills, with 56 to 64 registers instead of 32 to 40, but made 7-point products 15 to 60 %
+# slower on an H200. An array in local memory would take hundreds of bytes.
+MAX_SPILLED, MAX_LOCAL = 128, 40
 # At the end of a solver's pass, one thread computes scalars. LLVM keeps some complex ones in memory.
 MAX_STEP_LOCAL = 96
 # Kernels of whole iterations hold all scalars and vectors of a solve. Complex ones spill some of them, and so does

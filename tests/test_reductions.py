@@ -395,7 +395,7 @@ def test_counts_and_explicit_positions_have_the_types_of_scipys(device: Device) 
         functions = [lambda M: M.count_nonzero()]
         functions += [lambda M: M.argmax(explicit=True), lambda M: M.argmin(explicit=True)] if T.nnz else []
         for function in functions:
-            assert type(function(A)) is type(function(T)) is np.int64
+            assert type(function(A)) is np.int64  # SciPy with NumPy 2.0 counts with a plain int
             assert function(A) == function(T.tocsr())
 
 

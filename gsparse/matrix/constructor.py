@@ -79,7 +79,7 @@ def construct(
     elif other is None and home is not None and home is target:
         shape, arrays = _of_device_source(target, matrix_options, source, shape, dtype, copy)
         own(new, arrays, shape, came_from_spmatrix, maxprint)
-        new._prepared()
+        arrays.current(new._stored_shape)
     else:
         host = downloaded(source) if other is None and home is not None else source
         attributes, arrays = _of_host_source(new._scipy_base, target, matrix_options, host, shape, dtype, copy)
@@ -87,7 +87,7 @@ def construct(
         own(new, arrays, attributes["_shape"], came_from_spmatrix, maxprint)
         if new.dtype.char not in HOST_ONLY:
             arrays.make_device_current()
-            new._prepared()
+            arrays.current(new._stored_shape)
     if new.ndim != 2 and isinstance(new, sp.spmatrix):
         raise ShapeError(f"a sparse matrix has two dimensions, got shape {new.shape}: use A.reshape(1, -1)")
     if matrix_options.symmetric and (new.ndim != 2 or new.shape[0] != new.shape[1]):

@@ -195,8 +195,7 @@ def multiply_quickly(
 ) -> Array | None:
     """Compute A·x without checks and conversions, or return None if they are necessary.
 
-    They are not for a contiguous vector on the matrix's device and in its dtype, from the second product of a matrix
-    on. For a new matrix (`PreparedMatrix.is_new`) they are not for the first product either.
+    They are not for a contiguous vector on the matrix's device and in its dtype.
 
     Parameters
     ----------
@@ -215,14 +214,11 @@ def multiply_quickly(
     array or None
         The result, which is `out` if it was passed. None if the caller has to use `multiply`; `out` is then unchanged.
     """
-    product = prepared.plain_product
-    if product is None and not prepared.is_new:
-        return None
     device, csr = prepared.device, prepared.csr
     shape, dtype = csr.shape, csr.data.dtype
     if not device.can_read_vectors(x, out, shape, dtype):
         return None
-    product = product or prepared.own_product()
+    product = prepared.plain_product or prepared.own_product()
     if product is None:
         return None
     if out is None:

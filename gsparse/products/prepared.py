@@ -214,9 +214,13 @@ class PreparedMatrix:
         return product
 
     def own_product(self) -> Product | None:
-        """Return the product with vectors of the matrix's dtype, or None if it is not built and needs a set-up."""
+        """Return the product with vectors of the matrix's dtype, or None if no kernel computes in this dtype."""
         dtype = self.csr.dtype
-        if self.plain_product is None and self.is_new and dtype in COMPUTE_DTYPES:
+        if dtype not in COMPUTE_DTYPES:
+            return None
+        if not self.is_new:
+            return self.product(dtype, dtype)
+        if self.plain_product is None:
             with self.device.memory_guard():
                 product = self._build_first(dtype, dtype)
             with _first:

@@ -13,7 +13,6 @@ solves, the calls are recorded in a CUDA graph, or made one after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from gsparse.device.counters import recorded_products
@@ -21,32 +20,12 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.operators import MatrixOperator, Operator
+from gsparse.linalg.krylov.solve_state import IterationPart
+from gsparse.linalg.operators import MatrixOperator
 from gsparse.profiling import recording
 
 # The name, in the kernel, of the vector that holds a diagonal preconditioner.
 _SCALING = "scaling"
-
-
-@dataclass(frozen=True, eq=False)
-class IterationPart:
-    """A call of an iteration, and what it computes.
-
-    Attributes
-    ----------
-    call : callable
-    operations : tuple of Step and Multiplication
-        The operations that the call performs. Empty if it only completes an earlier call.
-    operator : Operator, optional
-        The operator of the multiplications.
-    """
-
-    call: Call
-    operations: tuple[Step | Multiplication, ...]
-    operator: Operator | None = None
-
-    def __call__(self) -> None:
-        self.call()
 
 
 def bind_one_kernel(

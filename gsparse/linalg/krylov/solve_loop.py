@@ -23,9 +23,9 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import SYSTEM_CELLS, Call, Multiplication, Program, queue
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.one_kernel import IterationPart, bind_one_kernel
+from gsparse.linalg.krylov.one_kernel import bind_one_kernel
 from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
-from gsparse.linalg.krylov.solve_state import HISTORY_LENGTH, Snapshot, SolveState
+from gsparse.linalg.krylov.solve_state import HISTORY_LENGTH, IterationPart, Snapshot, SolveState
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.result import (
     BREAKDOWN,

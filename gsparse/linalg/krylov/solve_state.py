@@ -1,4 +1,4 @@
-"""The scalars of a solve and its recent residuals: on the device, and as the host reads them."""
+"""The calls of an iteration, and the scalars and recent residuals of a solve on the device and on the host."""
 
 from __future__ import annotations
 
@@ -12,13 +12,34 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.steps import Call, Program
-from gsparse.linalg.operators import RankGroup
+from gsparse.kernels.steps import Call, Multiplication, Program, Step
+from gsparse.linalg.operators import Operator, RankGroup
 from gsparse.profiling import recording
 
 # Number of residuals of a right-hand side that the device stores until the host reads them. A single kernel runs at
 # most as many iterations.
 HISTORY_LENGTH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class IterationPart:
+    """A call of an iteration, and what it computes.
+
+    Attributes
+    ----------
+    call : callable
+    operations : tuple of Step and Multiplication
+        The operations that the call performs. Empty if it only completes an earlier call.
+    operator : Operator, optional
+        The operator of the multiplications.
+    """
+
+    call: Call
+    operations: tuple[Step | Multiplication, ...]
+    operator: Operator | None = None
+
+    def __call__(self) -> None:
+        self.call()
 
 
 @dataclass(eq=False)

@@ -243,8 +243,7 @@ def _power_above(count: int) -> int:
 
 
 def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int, from_table: bool) -> int:
-    """Return the number of lanes that share a row's entries. It grows with the row length, and if few rows leave lanes
-    idle."""
+    """Return the number of lanes that share a row's entries: more for longer rows, and if few rows leave lanes idle."""
     length = stats.typical_length
     filling = min(length, _DEVICE_THREADS / max(stats.num_rows * column_lanes * tiles, 1))
     by_length = 0.0 if from_table else length / _ENTRIES_PER_LANE / column_lanes

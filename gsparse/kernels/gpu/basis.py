@@ -56,8 +56,7 @@ class BasisLaunch:
         return int(_BLOCKS * self.multiprocessors - 1)
 
     def teams(self, j: int) -> int:
-        """Return the number of teams: as many as hold j vectors, or more if there are still enough blocks for all
-        tiles."""
+        """Return the number of teams: enough to hold j vectors, or more if all tiles still have a block."""
         teams, max_teams = 1, min(_TEAMS, 1 << (max(j, 1) - 1).bit_length())
         while teams < max_teams and (j > teams * _TEAM_VECTORS or self._tiles(2 * teams) <= self.max_blocks):
             teams *= 2
@@ -68,14 +67,12 @@ class BasisLaunch:
         return int(-(-self.size // (THREADS // teams * in_flight)))
 
     def blocks(self, j: int) -> int:
-        """Return the number of blocks that process tiles. The launch has one more, which finishes the previous
-        iteration."""
+        """Return the number of blocks that process tiles. One more block finishes the previous iteration."""
         return max(1, min(self._tiles(self.teams(j)), self.max_blocks))
 
     @staticmethod
     def is_held(j: int) -> bool:
-        """Return whether j vectors fit into the registers of the largest number of teams. A pass then reads each vector
-        once."""
+        """Return whether the largest number of teams can hold j vectors in registers, so a pass reads each once."""
         return j <= _TEAMS * _TEAM_VECTORS
 
 
@@ -167,8 +164,7 @@ def _name(name: str, *types: Any) -> str:
 
 
 class Decomposition(basis.Decomposition):
-    """Krylov decompositions with two kernels per step. For a Hermitian operator, the first kernel has a single
-    block."""
+    """Krylov decompositions with two kernels per step. For a Hermitian operator, the first runs in one block."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -218,8 +214,7 @@ class Decomposition(basis.Decomposition):
         return call if self.reduce is None else partial(queue, [call, partial(self.reduce, row)])
 
     def _before(self, j: int, first: int) -> tuple[Array, Any]:
-        """Return the partial sums of s for step j, and the number of partial sums per element of s; 0 in the first
-        step."""
+        """Return the partial sums of s for step j, and how many there are per element of s; 0 in the first step."""
         blocks = 0 if j == first else self._launch.blocks(j if self.measures else j - 1)
         return self._of_w, np.int32(blocks)
 

@@ -102,8 +102,7 @@ def _as_numbers(data: Array) -> Array:
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
-    """Return the elements of `dense` at the entries of A, read by one thread per entry. `dense` may have any
-    strides."""
+    """Return the elements of `dense` at A's entries, read by one thread each. `dense` may have any strides."""
     rows, elements = row_numbers(device, csr.indptr, csr.nnz), device.empty(csr.nnz, dense.dtype)
     strides = (np.int64(stride // dense.dtype.itemsize) for stride in dense.strides)
     items = as_items(elements)
@@ -130,8 +129,7 @@ def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Ar
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Return both gradients. A group of lanes computes a row of the transpose; a warp does, if X has several
-    columns."""
+    """Return both gradients. A few lanes, or a warp if X has several columns, compute a row of the transpose."""
     width, num_rows, index = x.shape[1], transposed.num_rows, transposed.indptr.dtype
     of_x, of_values = device.empty(x.shape, x.dtype), device.empty(values.size, x.dtype)
     matrix = (transposed.indptr, transposed.indices, transposed.data, values)

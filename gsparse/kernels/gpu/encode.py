@@ -82,8 +82,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 
 def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any]]:
-    """Return the number of words per value, the values as words, and the dtype of words; without `values`, 0 and
-    None."""
+    """Return the number of words per value, the values as words, and their dtype; 0 and None without `values`."""
     size = csr.data.dtype.itemsize
     word = np.dtype(np.int32) if size == 4 else np.dtype(np.int64)
     if not values:
@@ -103,8 +102,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with its representative. Return the lengths of the representatives; None if rows differ.
-    Synchronizes."""
+    """Compare rows with their representatives; return the representatives' lengths or None. Synchronizes."""
     result = device.xp.zeros(1 + representatives.size, np.int32)
     words, data, word = _words(csr, values)
     rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)

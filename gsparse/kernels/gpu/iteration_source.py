@@ -1,5 +1,4 @@
-"""Generate CUDA C++ for whole iterations of a solver, as one kernel whose blocks run at the same time (cooperative
-launch).
+"""Generate CUDA C++ for whole iterations of a solver: one kernel whose blocks run at the same time (cooperative).
 
 The generator uses the same description of the solver as `gsparse.kernels.gpu.step_source`. The kernel computes the same
 as the separate kernels of steps and of products. Separate kernels read and write the vectors in each pass, and between
@@ -199,8 +198,7 @@ class IterationWriter:
     # ---------------------------------------------------------------- the loop
 
     def _write_loop(self) -> str:
-        """Return the text of one iteration. Also find the vectors to copy, and the state at the end of the
-        iteration."""
+        """Return the text of one iteration. Also find the vectors to copy, and the state after the iteration."""
         start: dict[str, Remote | None] = {name: Remote.copy(name, 0) for name in self.vectors}
         remotes = [start] if self._end is None else [start, dict(self._end)]
         progress = _Progress([], remotes, set(self._assigned))

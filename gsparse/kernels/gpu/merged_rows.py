@@ -71,8 +71,7 @@ class MergePlan:
 
     @property
     def pitch(self) -> int:
-        """Number of bytes for the slots of a row: an odd number of words, so that rows begin in different memory
-        banks."""
+        """Bytes for the slots of a row: an odd number of words, so that rows begin in different memory banks."""
         return 4 * (-(-self.most // 4) | 1)
 
     @property

@@ -76,8 +76,7 @@ def bind_with_dots(
 
 
 def with_num_dots(multiply: Callable[..., None], num_dots: int) -> Multiply:
-    """Set the attribute `num_dots`, the number of partial sums of conj(x)·y that a product writes, and return the
-    product."""
+    """Return the product with its attribute `num_dots` set: how many partial sums of conj(x)·y it writes."""
     product: Any = multiply
     product.num_dots = num_dots
     return cast(Multiply, product)

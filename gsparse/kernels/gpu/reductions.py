@@ -106,8 +106,7 @@ def extreme_entries(
     full: int = 0,
     unsigned: bool = False,
 ) -> Array:
-    """Return the extremes, level by level. The last level takes zeros into account. Synchronizes if there are long
-    runs."""
+    """Return the extremes, level by level; only the last level considers zeros. May synchronize."""
     levels = _levels(device, bounds, int(data.size), longest)
     for level in levels:
         extremes = device.empty(level.size - 1, data.dtype)
@@ -144,8 +143,7 @@ def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, un
 
 
 def _launch(device: Device, name: str, bounds: Array, data: Array, before: Any, after: Any, *types: Any) -> None:
-    """Launch a kernel with a group of lanes per run. Their number is a power of two close to the mean length of
-    runs."""
+    """Launch a kernel with a group of lanes per run: a power of two, close to the mean length of runs."""
     num_runs = int(bounds.size) - 1
     width = _lanes_per_run(device, num_runs, int(data.size))
     args = (*before, np.int32(width), np.int64(num_runs), np.int64(data.size), bounds, data, *after)
@@ -157,8 +155,7 @@ def _lanes_per_run(device: Device, num_runs: int, size: int) -> int:
 
 
 def _search(extreme: str, unsigned: bool) -> tuple[np.int32, np.int64]:
-    """Return an extreme's number in kernels, and the bit that is flipped so that int64 comparisons order uint64
-    values."""
+    """Return an extreme's number in kernels, and the bit to flip so that int64 order is uint64 order."""
     return np.int32(EXTREMES[extreme]), np.int64(-(2**63)) if unsigned else np.int64(0)
 
 

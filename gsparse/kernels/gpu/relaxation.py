@@ -55,8 +55,7 @@ def color_rows(device: Device, graph: Csr) -> Array:
 
 
 def _choose_lanes(device: Device, rows: Csr, size: int) -> int:
-    """Return the number of lanes per row. A thread block must have room for all `size` rows of a block of the
-    matrix."""
+    """Return the number of lanes per row, such that a thread block has room for `size` rows."""
     mean, widths = rows.nnz / max(rows.num_rows, 1), (*_LANES, device.lanes)
     best = sum(mean > limit for limit in _LENGTHS)
     lanes = next((width for width in widths[best::-1] if size * width <= _THREADS), 0)
@@ -97,8 +96,7 @@ class _Groups:
         ]
 
     def _ranges(self, skip: int) -> list[tuple[tuple[int, int], tuple[np.int32, np.int32, np.int32]]]:
-        """Return for each launch its grid and a tuple: the first group, the end of the groups, and the step between
-        them."""
+        """Return for each launch its grid and a tuple: its first group, the end of its groups, and the step."""
         num_groups = int(self.bounds.size) - 1
         numbers = np.arange(num_groups)[:: -1 if self.backward else 1][skip:]
         if not numbers.size:

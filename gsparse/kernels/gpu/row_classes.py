@@ -114,8 +114,7 @@ def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
 
 
 def find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
-    """Write the length of the longest row to element `place` of ``device.counts``. `sizes` says if `values` are
-    lengths."""
+    """Write the largest row length to element `place` of ``device.counts``. If `sizes`, `values` are lengths."""
     args = (np.int64(num_rows), values, *tally(device, num_tiles(num_rows), place))
     _SOURCE.launch_tiles(device, "longest_row", (values.dtype, sizes), num_rows, args)
 

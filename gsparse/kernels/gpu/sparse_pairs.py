@@ -83,8 +83,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> Array:
-    """Queue the comparison of two structures, and a combination of values that is correct if the structures are the
-    same."""
+    """Queue the comparison of two structures, and combine the values as if the structures were the same."""
     size, num_pointers = a.nnz, a.num_rows + 1
     out = _BOOLEAN if operation in COMPARISONS else a.dtype
     pairs = [

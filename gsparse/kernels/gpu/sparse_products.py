@@ -131,8 +131,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
 def _allocated(
     device: Device, a: Csr, b: Csr, indptr: Array, nnz: int, longest: int | None = None
 ) -> tuple[Csr, Csr, Csr]:
-    """Return A and B in the index dtype of the product, and the product, whose columns and values are not written
-    yet."""
+    """Return A, B and their product, all in the index dtype of `indptr`. The product is not filled in yet."""
     index = indptr.dtype
     indices, data = device.empty(nnz, index), device.empty(nnz, a.dtype)
     c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True, longest=longest)

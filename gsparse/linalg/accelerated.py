@@ -191,9 +191,9 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
             return device.download_vector(x).reshape(b.shape)
 
     def _try_methods(self, right: Array, adjoint: bool) -> SolveResult:
-        """Solve for a right-hand side on the device, by the methods in turn until one converges.
+        """Solve for a right-hand side on the device. Try one method after the other until one converges.
 
-        Later solves use only that method, or the one that has reached the smallest residual.
+        Later solves use only the method that converged; if none did, the method that reached the smallest residual.
         """
         A = self.matrix.H if adjoint else self.matrix
         M = self.M if self.M is None or not adjoint else AdjointOperator(as_operator(self.M, self.matrix.device, "M"))

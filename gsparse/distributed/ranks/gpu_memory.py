@@ -149,7 +149,7 @@ _HANDLE_SIZE = 64
 
 
 class SharedGpuCommunicator(MemoryCommunicator):
-    """The communicator of ranks some of which use the same GPU.
+    """The communicator for groups in which several ranks use the same GPU.
 
     Without CUDA's Multi-Process Service, a GPU runs the kernels of one process at a time, in time slices of about 2 ms.
     A kernel that waited for another process on the same GPU would waste the rest of its time slice. So ranks tell each

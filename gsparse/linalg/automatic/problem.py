@@ -262,9 +262,9 @@ class LinearProblem:
 
     @property
     def relative_residuals(self) -> npt.NDArray[np.float64]:
-        """The norms of the true residuals divided by those of B; where B is zero, the norm of the residual itself.
+        """The norms of the true residuals, divided by the norms of B's columns unless these are 0.
 
-        They are residuals of the caller's equations. With damping, they are computed in each call, which synchronizes.
+        The residuals are those of the caller's equations. With damping, each call computes them, and synchronizes.
         """
         norms = self.residuals
         if self.is_damped:

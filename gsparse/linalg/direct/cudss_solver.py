@@ -276,7 +276,8 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors; with a matching, that of the scaled matrix. Synchronizes."""
+        """Return the diagonal of the factors; if there is a matching, of the factors of the scaled matrix.
+        Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
 
     def scales(self) -> npt.NDArray[Any]:

@@ -41,9 +41,9 @@ Host = npt.NDArray[Any]
 # components, which grow from step to step. If a vector has become this many times as long as the first one, the process
 # ends (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
-# A run with solves finds eigenvalues down to this size relative to the largest one. Rounding errors of the projected
-# problem hide smaller ones. The next run, in which the largest are locked, finds them. (A shift may be very close to an
-# eigenvalue, and a matrix almost singular.)
+# If the operator is a solve (shift-invert), a run accepts only eigenvalues of at least this size, relative to the
+# largest one. Rounding errors hide smaller ones, for example if the shift is very close to an eigenvalue or the matrix
+# is almost singular. A further run finds these, because the largest are locked then.
 _TRUSTED = 1e-4
 # No filter is used if all residuals are at most this many times the tolerance after the first cycle.
 _ALMOST_CONVERGED = 100.0
@@ -205,7 +205,7 @@ class Lanczos(Runs):
             raise SemidefiniteMassError
 
     def _filter_first_run(self, projection: Projection, ritz: _LanczosRitz, count: int) -> bool:
-        """Continue the first run with a filter, if that saves time. Return whether it does.
+        """Continue the first run with a filter if that saves time. Return whether the run continues.
 
         The start vector is the sum of the best Ritz vectors.
         """

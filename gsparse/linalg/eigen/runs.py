@@ -25,9 +25,9 @@ Places = npt.NDArray[np.intp]
 
 # A run after the first one has room for at least this many vectors in addition to the locked ones.
 _FEWEST_NEW_VECTORS = 16
-# A restart keeps the wanted vectors, and this share of the other vectors that it could keep.
+# A restart keeps all wanted vectors. Of the other vectors for which it has room, it keeps this fraction.
 _KEPT_SHARE = 1 / 3
-# With solves, convergence is tested after every this many steps.
+# If the operator is a solve, convergence is tested once in this number of steps.
 _STEPS_BETWEEN_CHECKS = 3
 
 

@@ -300,7 +300,7 @@ def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: Conv
     # With a preconditioner, the recurrence estimates the norm of the preconditioned matrix, not of A.
     norms_of_A = loop.last["anorm"].real if system.M is None else system.estimated_norms_of_A()
     exceeds = refute_by_backward_errors(loop, rtol, rtol, norms_of_A, _REASONS, adjoint=False)
-    # The scalars are those of the recurrence, and A @ r is A.H @ r, only if A is Hermitian.
+    # Unless A is Hermitian, the scalars of the recurrence are wrong, and A @ r is not A.H @ r.
     if (exceeds & ~loop.is_refuted).any() and not_hermitian(system):
         loop.is_refuted |= exceeds
     advice = {MAXITER: hermitian_maxiter_advice(system), REFUTED: _REFUTED_ADVICE}

@@ -24,8 +24,8 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.sparse.reductions import sums_of_squares
 
-# A solution is accepted if b - A·x exceeds the tolerance by at most this factor. The methods test a residual from a
-# recurrence, whose rounding errors differ from those of b - A·x.
+# A solution is accepted if the norm of b - A·x is at most the tolerance times this factor. During the iterations,
+# methods test a residual from a recurrence, which has other rounding errors than b - A·x.
 _SLACK = 10
 
 

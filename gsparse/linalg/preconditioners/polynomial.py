@@ -216,8 +216,7 @@ def _largest(alphas: npt.NDArray[np.float64], squares: npt.NDArray[np.float64]) 
     return float(values[-1]), float(betas[-1] * abs(vectors[-1, -1]))
 
 
-# Default of the smallest eigenvalue that is damped, divided by the largest: the same as in smoothers of PyAMG and
-# hypre.
+# Default of the smallest eigenvalue that is damped, divided by the largest eigenvalue; PyAMG and hypre use the same.
 _DEFAULT_RATIO = 1 / 30
 
 

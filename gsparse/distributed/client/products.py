@@ -133,10 +133,10 @@ def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, .
 def parts_of_ranks(
     rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str
 ) -> list[Any]:
-    """Return each rank's part of an array, in the order of the blocks: an array, or a future on the rank's worker.
+    """Return a list with each rank's part of x, in the order of the blocks.
 
-    The parts of a dask array are futures, which are computed when this function returns. Error messages call the array
-    `name`.
+    Parts of a NumPy array are arrays. Parts of a dask array are futures on the ranks' workers; this function waits
+    until they are computed. Error messages call x `name`.
     """
     client, x = rank_group.client, x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)

@@ -192,8 +192,7 @@ class RankRows:
         return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
 
     def with_ghosts(self, values: Array) -> Array:
-        """Return the values of the own columns, followed by the values of the ghosts. All ranks must call this.
-        Synchronizes.
+        """Return the values of the own columns, then of the ghosts. All ranks must call this. Synchronizes.
 
         Parameters
         ----------

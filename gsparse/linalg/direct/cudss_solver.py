@@ -276,8 +276,7 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors; if there is a matching, of the factors of the scaled matrix.
-        Synchronizes."""
+        """Return the diagonal of the factors, which with a matching are of the scaled matrix. Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
 
     def scales(self) -> npt.NDArray[Any]:

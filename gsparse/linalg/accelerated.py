@@ -32,12 +32,12 @@ class AdjointOperator(DerivedOperator):
         return self._operator.bind(device, dtype, columns, adjoint=not adjoint)
 
 
-# Default rtol, by the size in bytes of a real number of the dtype. It is tight enough that SciPy's solver reaches its
-# own tolerance in one to three iterations, and loose enough to be reached for ill-conditioned matrices.
+# Default rtol. The key is the size in bytes of a real number of the dtype. After a solve with this rtol, SciPy's solver
+# needs one to three iterations to reach its own tolerance. The value is large enough for ill-conditioned matrices.
 _RTOL = {4: 1e-5, 8: 1e-10}
 
-# Methods that "auto" tries, in this order, until one converges. Each has a limit of iterations: a solve that has not
-# converged by then is unlikely to converge at all.
+# Methods that "auto" tries in this order, until a method converges. Each has a limit of iterations, because a solve
+# that needs more is unlikely to converge at all.
 _MAXITER = {"maxiter": 20_000}
 _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))

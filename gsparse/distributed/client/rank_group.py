@@ -299,8 +299,8 @@ class RankGroup:
         """Return a future for each part of a vector that the ranks keep, without waiting. `names` are by rank."""
         futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
         for future in futures:
-            # Dask drops a task that has not run if nothing refers to its future any more; then the vector would stay on
-            # the worker. With a callback, dask keeps the future until the task has run.
+            # If nothing refers to a future any more, dask drops its task, even if it has not run yet; then the vector
+            # would stay on the worker. A callback keeps the future until the task has run.
             future.add_done_callback(_keep_until_done)
         return futures
 

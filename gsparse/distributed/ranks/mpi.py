@@ -44,7 +44,7 @@ _MAX_REASON_BYTES = 1024
 _END_TIMEOUT = 1.0
 
 # Requests that could not be completed, and the duplicated communicators. They are kept alive, because MPI may still
-# write to their memory.
+# write to the memory of these requests.
 _unfinished: list[Any] = []
 
 

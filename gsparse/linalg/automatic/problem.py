@@ -17,23 +17,23 @@ from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Numbers of unknowns per node that are looked for, the largest first: six are displacements and rotations of a shell,
-# three are displacements of a solid, two of a plane.
+# Possible numbers of unknowns per node, in the order of the search: six are displacements and rotations of a shell,
+# three are displacements of a solid, and two are displacements of a plane.
 _BLOCK_SIZES = (6, 4, 3, 2)
-# If zeros were dropped from a matrix, its blocks are not full. Such blocks are looked for in samples of consecutive
-# nodes.
+# If zeros were dropped from a matrix, its blocks are not full. To find such blocks, samples of consecutive nodes are
+# examined.
 _NUM_SAMPLES, _SAMPLE_NODES = 16, 32
-# Blocks of a node must be filled to at least the fraction _FILLED. Two unknowns of a plane on a regular grid fill 0.72,
-# and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must be filled less, to at
-# most _SHIFTED times that fraction: otherwise neighbouring rows are similar because of a band, and not because of
-# nodes.
+# At least the fraction _FILLED of the elements of nodes' blocks must be entries. (This fraction is 0.72 for two
+# unknowns per node on a regular grid in the plane, and 0.5 for pairs of neighbouring rows of a scalar problem.) Blocks
+# that begin one row later must have at most _SHIFTED times that fraction. Otherwise, neighbouring rows are similar only
+# because the matrix is a band matrix.
 _FILLED, _SHIFTED = 0.65, 0.85
 # Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
 MOST_ROWS = 0.95
 # Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
 ROUNDING = 64
-# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
-# most this part of the diagonal, so that the condition number is at most 3.
+# Jacobi's preconditioner is good enough if, in each row, the magnitudes of the off-diagonal entries add up to at most
+# this fraction of the diagonal. The condition number is then at most 3.
 STRONG = 0.5
 
 

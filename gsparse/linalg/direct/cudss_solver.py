@@ -44,8 +44,8 @@ _REAL_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 1}
 _NUM_ESTIMATES, _PEAK = 16, 1
 # Number of the library property that holds the major version.
 _MAJOR_VERSION = 0
-# cuDSS analyses a matrix with several host threads if it finds a threading library, which is installed with it. This
-# environment variable, which nvmath-python reads too, names its file.
+# cuDSS analyses a matrix with several host threads if it finds a threading library, which is part of its package. The
+# environment variable contains the path of this library; nvmath-python reads it, too.
 _LAYER_VARIABLE, _LAYER_FILES = "CUDSS_THREADING_LIB", "*/lib/libcudss_mtlayer_gomp.so*"
 
 

@@ -17,7 +17,7 @@ from gsparse.errors import DeviceError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Largest difference between an entry and its mirror image that counts as rounding error in the assembly of a matrix, in
+# Largest difference between entries (i, j) and (j, i) that counts as rounding error in the assembly of a matrix, in
 # units of eps times the largest magnitude in a row.
 _ROUNDING = 32
 

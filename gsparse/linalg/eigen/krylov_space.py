@@ -59,8 +59,8 @@ PROGRAM = Program(
 
 # If the remainder is at most this factor times the rounding error of a step, the vectors span an invariant subspace.
 _NOISE = 50
-# A cycle is captured in a CUDA graph at this run. Capturing takes as long as queueing the cycle, so it would not pay
-# for cycles that are run once or twice.
+# The first run of a cycle that is captured in a CUDA graph. Capturing takes as long as queueing the cycle, so it would
+# not pay for cycles that run once or twice.
 _CAPTURED_RUN = 3
 # Number of elements of the buffer in which a restart combines vectors.
 _BUFFER_SIZE = 2**27

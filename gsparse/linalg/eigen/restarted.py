@@ -92,8 +92,8 @@ class Lanczos(Runs):
 
     def _start(self, start: Array) -> bool:
         has_mass = self.space.multiply_mass is not None
-        # If M is singular, the range of (A - σM)⁻¹·M is not the whole space. Its eigenvectors lie in the range, so the
-        # start vector must too. Not for M⁻¹·A, where vectors that it maps to zero are wanted too.
+        # If M is singular, (A - σM)⁻¹·M maps to a smaller space, which contains its eigenvectors, so the start vector
+        # must be in that space. This is not required for M⁻¹·A, because vectors that it maps to zero are wanted, too.
         needs_range = has_mass and isinstance(self.transform, Solve) and self.transform.kind != "mass"
         has_started = self.krylov.start(start, self.operator if needs_range else None)
         if has_started and has_mass and self._first_length is None:

@@ -40,8 +40,8 @@ from gsparse.matrix.arrays import frames_to_the_caller
 
 Host = npt.NDArray[Any]
 
-# The scalars after a term: whether it is the last one needed, and the factor of the next term. If squares may over- or
-# underflow, all m terms are computed.
+# Scalars that are computed after each term of the series: whether this term is the last that is needed, and the factor
+# of the following term. If squares may over- or underflow, all m terms are computed.
 _NEXT = """
     size = sqrt(bb)
     order += 1

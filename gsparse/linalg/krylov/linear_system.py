@@ -35,8 +35,8 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.reductions import sums_along
 from gsparse.sparse.reductions import sums_of_squares
 
-# x overflows or underflows if rounding it to its dtype in the user's units changes it by more than this factor times
-# eps.
+# x overflows or underflows if its rounding to the dtype of x, in the user's units, changes it by more than this number
+# times eps.
 _ROUNDING = 16
 
 

@@ -43,9 +43,9 @@ from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, C
 # Stop codes in addition to the common ones. All except _INDEFINITE mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 
-# The new beta, the new rotation, and the scalars that it changes. The first beta is the norm of the first residual,
-# which contains no information on A. SciPy compares it with the next beta, includes it in tnorm2, and compares gamma
-# with eps. So SciPy stops too early if norm(b) is much larger than norm(A), or if norm(A) is small.
+# Compute the new beta, the new rotation, and the scalars that it changes. The first beta is the norm of the first
+# residual, so it says nothing about A. SciPy compares this beta with the second one, includes it in tnorm2, and
+# compares gamma with eps. So SciPy stops too early if norm(b) is much larger than norm(A), or if norm(A) is small.
 _ROTATE = """
     beta_old = beta
     beta = sqrt(bb)

@@ -156,8 +156,8 @@ _NO_SOLUTION = "stopped: no x reaches the tolerance"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
-# The test takes three to five products with A, and three with M. That is at most a sixth of the time of a solve with
-# this many iterations.
+# The test needs three to five products with A, and three with M. It is made only after at least this many iterations,
+# so that it takes at most a sixth of the time of the solve.
 _MIN_ITERATIONS = 30
 
 

@@ -45,18 +45,19 @@ from gsparse.profiling.recording import Span
 # The largest number of iterations: one for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
 
-# (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
-# longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
+# Pairs: an upper limit of the seconds of an iteration, measured without a graph; and the number of iterations in a CUDA
+# graph. A graph should take longer than the host needs to read the scalars of the graph before. Above the last limit, a
+# graph has one iteration.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# The first iteration is also the timed one if it took longer than _LONG_ITERATION seconds and the system has at least
-# _MANY_UNKNOWNS unknowns. Otherwise a second iteration is timed, because allocations or launches by the host may have
-# taken most of the first one's time.
+# If the first iteration took longer than _LONG_ITERATION seconds and there are at least _MANY_UNKNOWNS unknowns, its
+# time counts. Otherwise a second iteration is timed, because allocations or launches by the host may have taken most of
+# the time of the first.
 _LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
-# If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
-# only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
+# If a graph takes at most this many seconds, the following graph is queued while the host waits for this one. Otherwise
+# the host first checks that the solve goes on, because a graph that begins after convergence wastes its time.
 _MAX_SECONDS_AHEAD = 4e-3
-# After this many iterations, a few products test whether the solve can converge at all. With 100 in place of 1000, CG
-# on the 7-point matrix 100**3, which takes 290 iterations and 12.5 ms on an H200, took 5 % longer.
+# After this many iterations, a few products test whether the solve can converge at all. (With 100 in place of 1000, a
+# solve of 290 iterations took 5 % longer.)
 _MANY_ITERATIONS = 1000
 
 

@@ -16,8 +16,8 @@ from gsparse.kernels.steps import Call, Program
 from gsparse.linalg.operators import RankGroup
 from gsparse.profiling import recording
 
-# Number of residuals of a right-hand side that the device stores until the host reads them. A single kernel runs at
-# most as many iterations.
+# Number of residuals per right-hand side that the device stores until the host reads them. If one kernel runs many
+# iterations, this is also the largest number of iterations per launch.
 HISTORY_LENGTH = 64
 
 

@@ -24,13 +24,12 @@ from gsparse.sparse.reductions import sums_of_squares
 
 HostArray = npt.NDArray[Any]
 
-# The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
-# so that the scalars computed from them depend on how a CPU rounds.
+# Programs add up squares in double precision. Sums below this number are subnormal, so they have lost digits, and
+# scalars that are computed from them depend on how a CPU rounds.
 SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
-# Scaling is needed if a norm is outside 2^-n to 2^n. The keys are the bytes of a real number, the values are n, for A
+# A and b are scaled if a norm is outside 2^-n to 2^n. The keys are the bytes of a real number; the values are n, for A
 # and for b. Solvers multiply vectors twice by A, divide b by A, and add up squares in double precision. Eigensolvers
-# add up squares of residuals, which are rounding errors of products, and in double precision squares of products with
-# Aᴴ·A.
+# also add up squares of residuals, which are rounding errors, and, in double precision, squares of products with Aᴴ·A.
 _RANGE_OF_A, _RANGE = {4: 50, 8: 200}, {4: 30, 8: 200}
 # Largest exponent of a factor, for which the factor and its inverse are normal numbers. The keys are bytes as above.
 _LARGEST = {4: 125, 8: 1021}

@@ -22,8 +22,8 @@ from gsparse.linalg.preconditioners.square_matrix import (
 from gsparse.linalg.registry import register
 from gsparse.sparse.construction import on_host
 
-# Maximum number of entries in a row of the inverse, which is also the size of its system. Only the largest entries of
-# longer rows are kept.
+# Maximum number of entries in a row of the inverse, which is also the size of the system that determines the row. Of a
+# longer row, only the largest entries are kept.
 _MAX_LENGTH = 128
 # Systems are padded to one of these sizes, so that rows of similar length are solved in one batch.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, _MAX_LENGTH)

@@ -11,7 +11,7 @@ enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES 
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
 
-// The number of products that make up each row of C, at most 2^31 - 1. A group of GROUP lanes owns a row.
+// The number of products for each row of C, at most 2^31 - 1. A group of GROUP lanes owns a row.
 template <class Index, int GROUP>
 GS_KERNEL_OF(GS_COUNT_THREADS) spgemm_products(long long num_rows, const Index *__restrict__ a_indptr,
                                                const Index *__restrict__ a_indices,

@@ -65,7 +65,7 @@ _worker_environment = _WorkerEnvironment()
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """Dask's nanny, except that it restores its process's environment and waits longer for its worker to end."""
+    """A nanny of dask that restores its own environment, and waits longer for its worker to end."""
 
     async def instantiate(self) -> Any:
         with _worker_environment.restored(self.pre_spawn_env):

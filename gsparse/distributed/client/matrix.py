@@ -170,7 +170,7 @@ class DistributedMatrix(DistributedReductions):
     # ------------------------------------------------------------------ opening, saving and closing
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
-        """Connect the ranks on these workers, and let each make its rows."""
+        """Connect the ranks on these workers. Each rank then makes its own rows."""
         rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
             rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
@@ -247,7 +247,7 @@ class DistributedMatrix(DistributedReductions):
         return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
     def close(self) -> None:
-        """Release the matrix. Afterwards, only `repartition` may be called, if its source can be read again."""
+        """Release the matrix. Afterwards, only `repartition` may be called, if the rows can be read again."""
         if self._rank_group.is_open:
             self._rank_group.close()
 

@@ -250,7 +250,7 @@ class WorkerProducts:
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return the ghosts of a rank, in one piece per owner, whose worker takes it from its own chunk."""
+        """Return a rank's ghosts in one piece per owner, which the owner's worker takes from its chunk."""
         import dask
 
         columns = self._layout.columns

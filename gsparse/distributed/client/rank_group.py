@@ -51,7 +51,7 @@ _Asked = dict[int, tuple[Future[Any], float]]
 class _Connections:
     """The connections between ranks, which a matrix shares with matrices that were computed from it.
 
-    `epoch` counts how often the ranks have begun to connect.
+    `epoch` is the number of times that the ranks have begun to connect.
     """
 
     epoch: int = 0
@@ -386,4 +386,4 @@ def _drop(client: distributed.Client, references: list[distributed.Future]) -> N
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Do nothing. As a callback of a future, this function keeps it alive until it is done."""
+    """Do nothing. A future that has this function as a callback stays alive until it is done."""

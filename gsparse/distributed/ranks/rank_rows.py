@@ -162,7 +162,7 @@ class RankRows:
 
     @property
     def nnz(self) -> int:
-        """Number of entries on all ranks. All ranks must read it together."""
+        """Number of entries on all ranks. All ranks must read this property together."""
         return int(self.context.communicator.table([self.csr.nnz]).sum())
 
     def whole_columns(self) -> Array:
@@ -297,7 +297,7 @@ class RankRows:
         return result.with_ghosts_of_entries(block_size)
 
     def _rows_for(self, halo: Halo) -> Csr:
-        """Send other ranks the rows that they need by their halo, and return the rows that this rank needs.
+        """Send other ranks the rows that their halos need, and return the rows that this rank's halo needs.
 
         Synchronizes.
         """

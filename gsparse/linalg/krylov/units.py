@@ -111,7 +111,7 @@ def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -
 
 
 def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: int, ranks: RankGroup | None) -> int:
-    """Return the even m for which M·2^m changes the magnitude of b the least. It takes one product. Synchronizes."""
+    """Return the even m for which M·2^m changes the magnitude of b the least. Needs one product. Synchronizes."""
     product = device.xp.zeros_like(b)
     M.bind(device, b.dtype, columns)(b, product)
     sums = add_over_ranks(device, ranks, np.sqrt([largest_magnitude(device, b), largest_magnitude(device, product)]))
@@ -151,7 +151,7 @@ def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]
 
 
 def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> Operator:
-    """Return an operator times 2^exponent, for vectors of `dtype`. If its entries were readable, they still are."""
+    """Return an operator times 2^exponent, for vectors of `dtype`. Readable entries remain readable."""
     if not exponent:
         return operator
     factor = float(np.ldexp(1.0, exponent))
@@ -218,7 +218,7 @@ def _bytes_of_real(dtype: np.dtype[Any]) -> int:
 
 
 def _sum_of_entries(device: Device, A: Operator) -> float:
-    """Return the sum of the squares of A's entries, 0 if they cannot be read. Synchronizes if it is not known yet."""
+    """Return the sum of the squares of A's entries, 0 if they cannot be read. The first call synchronizes."""
     if isinstance(A, DenseOperator):
         return float(np.square(np.abs(A.array), dtype=np.float64).sum())
     return sum(_sum_of_matrix(device, matrix) for matrix in A.matrices)

@@ -242,7 +242,7 @@ def _smoothers_of_one(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, 
 
 
 def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
-    """Return smoothers for several unknowns per node; the matrices of such problems have a wider spectrum."""
+    """Return smoothers for several unknowns per node, where matrices have a wider spectrum."""
     if not (hermitian and matrix.has_positive_diagonal()):
         return _smoothers_of_one(matrix, hermitian)
     smoother = chebyshev_smoother(matrix, _SYSTEM_DEGREE, _SYSTEM_RATIO)

@@ -271,7 +271,7 @@ class Coarsening:
         return coarse
 
     def _multiply(self, name: str, a: Csr, b: Csr, find_blocks: FindBlocks) -> tuple[Csr, CsrProduct]:
-        """Return a product, and the `CsrProduct` that knows its structure."""
+        """Return a product, and the `CsrProduct` with which a product of the same structure is faster."""
         known = self._products.get(name)
         if known is None:
             known = CsrProduct(self._device, a, b, find_blocks() if may_have_blocks(a, b) else None)
@@ -315,7 +315,7 @@ class Coarsening:
         return block_pattern(device, R, (k, inner)), pattern or block_pattern(device, AP, (1, k))
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
-        """Put a 1 on the diagonal of empty rows, whose candidate depends linearly on the ones before it."""
+        """Put 1 on the diagonal of empty rows. Their candidate depends linearly on the candidates before it."""
         xp, k = self._device.xp, candidates.shape[1]
         if k == 1:
             own_values = candidates.reshape(-1)

@@ -172,7 +172,7 @@ class Setup(ABC):
 
     @abstractmethod
     def _coarse_matrix(self, matrix: Any, depth: int, transfers: Transfers[Any]) -> Any:
-        """Return the matrix of the next level, whose number is `depth`."""
+        """Return the matrix of level number `depth`, the following one."""
 
     def _smoothers(self, matrix: Any) -> tuple[Smoother, Smoother]:
         return self.make(matrix, self._is_hermitian)
@@ -320,7 +320,7 @@ class LevelSetup(Setup):
         return csr if dtype == csr.dtype else csr.with_data(csr.data.astype(dtype))
 
     def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
-        """Return the size of a coarse matrix's full blocks; None if storing blocks is not worth it.
+        """Return the size of a coarse matrix's full blocks; None if it should not be stored in blocks.
 
         A coarse matrix has one row per aggregate and candidate. The transfers consist of full blocks, and so do their
         products.

@@ -176,7 +176,7 @@ def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:
 
 
 def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
-    """Yield batches of rows whose systems have a similar size, each with the size to which they are padded."""
+    """Yield pairs (rows, size). The systems of these rows have similar sizes, and are padded to `size`."""
     xp, smaller = matrix.device.xp, 0
     lengths = xp.diff(pattern.indptr)
     for size in _SIZES:

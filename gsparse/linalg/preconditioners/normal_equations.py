@@ -104,7 +104,7 @@ def projections(
 
 
 def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> OrderedMatrix | None:
-    """Return the rows of A, or of Aᴴ, in an order; None if too many pairs of rows share a column. Synchronizes."""
+    """Return the rows of A or Aᴴ in the order of visits; None if too many rows share columns. Synchronizes."""
     device, csr, kernels = matrix.device, matrix.csr, kernels_of(matrix.device)
     ordering = resolve_ordering(device, csr, ordering)
     transposed = kernels.transpose.csr_transpose(device, csr)

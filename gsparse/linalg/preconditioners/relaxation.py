@@ -237,7 +237,7 @@ class OperatorRelaxation(StepRelaxation):
 
 
 class SmootherPreconditioner(MatrixPreconditioner):
-    """A smoother as a preconditioner: it begins with x = 0."""
+    """A smoother as a preconditioner. Each product relaxes from x = 0."""
 
     _KEEPS_MATRIX = True
 

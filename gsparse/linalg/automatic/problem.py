@@ -315,10 +315,10 @@ class LinearProblem:
         return bool((is_least | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:
-        """Return columns, stored one after the other, as the argument of a solver: a vector, or a matrix of columns."""
+        """Return flat memory, which holds one column after the other, as a solver's argument: a vector or a matrix."""
         return flat if self.columns == 1 else flat.reshape(self.columns, -1).T
 
     def as_flat(self, x: Array) -> Array:
-        """Return a solver's result with its columns stored one after the other."""
+        """Return a solver's result as flat memory, which holds one column after the other."""
         xp = self.device.xp
         return xp.ascontiguousarray(x.reshape(x.shape[0], -1).T).reshape(-1).astype(self.system.dtype, copy=False)

@@ -200,7 +200,7 @@ def _make_problem(
 
 
 def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInput]:
-    """Return A with the rows damp·I below it, and b with as many zeros below it. Synchronizes."""
+    """Return A with the rows damp·I appended, and b with zeros appended for these rows. Synchronizes."""
     size = matrix.shape[1]
     dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)
     rows = eye_array(size, dtype=dtype, device=matrix.device).multiply(damp)

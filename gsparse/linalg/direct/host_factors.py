@@ -235,7 +235,7 @@ SUPERLU = FactorLibrary("superlu", "SuperLU", True, lambda device, kind: "", Sup
 
 @cache
 def find_cholmod() -> Any:
-    """Return the module `sksparse.cholmod`; None without one that has the interface of version 0.5."""
+    """Return the module `sksparse.cholmod`; None if it is missing, or lacks the interface of version 0.5."""
     try:
         module = import_module("sksparse.cholmod")
     except ImportError:

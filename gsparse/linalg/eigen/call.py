@@ -251,7 +251,7 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
 
 
 def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
-    """Return the exponent of an operator's norm. It may be complex although the problem is real. Synchronizes."""
+    """Return the exponent of an operator's norm. The operator of a real problem may be complex. Synchronizes."""
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))

@@ -241,7 +241,7 @@ class KrylovSpace:
         return [*calls, steps.finish(end)]
 
     def _product(self, operator: SpaceOperator) -> list[Call]:
-        """Bind an operator once, and make its sum `wu` the current one, which `predict` reads when it is bound."""
+        """Return the calls of an operator's product, bound once. Select the product's sum `wu` for `predict`."""
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
@@ -344,7 +344,7 @@ class KrylovSpace:
             self.decomposition.begin(self.first)
 
     def keep(self, projection: Projection, combinations: Host) -> None:
-        """Replace the vectors that are not locked by combinations of them, and w by the next basis vector."""
+        """Replace the vectors that are not locked by combinations of these vectors, and w by the next basis vector."""
         count, end = combinations.shape[1], len(projection.matrix)
         if projection.remainder:
             # v_m = (w - V·leftover) / remainder: the sum over V is one more combination.

@@ -154,7 +154,7 @@ class Lanczos(Runs):
         return self._worsened(ritz.values, -ritz.errors)
 
     def _worsened(self, values: Host, margins: Host) -> Host:
-        """Return values of pairs that are not locked, moved by `margins` to where they are less wanted."""
+        """Return values of unlocked pairs, moved by `margins` in the direction in which they are less wanted."""
         num_locked = len(self.values)
         everything = np.concatenate([self.values, values]), np.concatenate([np.zeros(num_locked), margins])
         return np.asarray(worsened(everything[0], self.wanted.which, everything[1]))[num_locked:]

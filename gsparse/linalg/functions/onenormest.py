@@ -240,7 +240,7 @@ _TRACE_SAMPLES = 4
 
 @dataclass(eq=False)
 class ShiftedNorms:
-    """1-norms of A - μI and of its powers. They are computed when first needed."""
+    """1-norms of A - μI and of its powers. Each norm is computed when first needed."""
 
     A: Operator
     device: Device

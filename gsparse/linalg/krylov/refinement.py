@@ -138,7 +138,7 @@ def refined(
 
 
 class _Correction(Operator):
-    """The inner solve as an operator that approximates the inverse of A. It also stores the history of residuals."""
+    """The inner solve as an operator that approximates the inverse of A. It also stores all residuals."""
 
     is_resident = False
 

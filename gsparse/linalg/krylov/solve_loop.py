@@ -125,7 +125,7 @@ class SolveLoop:
         self._bound: dict[tuple[Any, bool], Apply] = {}
 
     def step(self, name: str, **renamed: str) -> Call:
-        """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""
+        """Bind a pass to its vectors. With ``x="y"``, the pass uses the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
         call = self.state.bind(name, vectors)
         if recording.recorder is not None:
@@ -154,13 +154,13 @@ class SolveLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the host only queues the calls of an iteration, so that they must not read scalars."""
+        """Whether the host only queues the calls of an iteration. The calls must then not read scalars."""
         return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
         """Bind the product target = operator·source and the pass that then sums conj(source)·target.
 
-        One kernel does both if the product can compute the sum too.
+        One kernel does both if the product can also compute the sum.
         """
         name, call = self._steps[step].targets("sums")[0], self._product(operator)
         x, y = self.vectors[source], self.vectors[target]
@@ -213,7 +213,7 @@ class SolveLoop:
                 return
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
-        """Run the first iterations one by one. Run the others in CUDA graphs on a GPU, or one by one on a CPU."""
+        """Run the first iterations one by one. On a GPU, run all further iterations in CUDA graphs."""
         first = self._run_without_graph(body, per_graph is None)
         if self.last.have_all_stopped:
             return

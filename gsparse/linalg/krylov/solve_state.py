@@ -59,7 +59,7 @@ class SolveState:
 
     @property
     def cells(self) -> Array:
-        """All scalars on the device; those of one right-hand side are contiguous."""
+        """All scalars, on the device. The scalars of one right-hand side are contiguous."""
         return self.buffer[: self._num_cells].view(self._cell_dtype)
 
     @property

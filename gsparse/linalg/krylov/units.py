@@ -138,7 +138,7 @@ def times_power(array: Any, exponent: int) -> Any:
 
 
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
-    """Return columns, stored one after the other, times 2^exponents; the same array if all exponents are 0."""
+    """Return flat memory of columns times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
     # Multiply by two factors, because one alone may be out of range.

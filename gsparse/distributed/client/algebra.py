@@ -103,7 +103,7 @@ def stack(matrices: Sequence[Any], axis: int) -> Any:
 
 
 def transpose(A: Any, operation: str) -> Any:
-    """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
+    """Return the "transpose" or the "adjoint" of a matrix as a distributed matrix."""
     return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
 
 

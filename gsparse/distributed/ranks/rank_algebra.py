@@ -122,7 +122,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._of_whole_rows(result, self.rows, self.columns)
 
     def _parts_of(self, values: Any) -> tuple[Any, Any]:
-        """Return the elements of an array by which the two blocks are multiplied; see `elementwise`."""
+        """Return the elements of an array for the own block and for the ghost block of a rank (see `elementwise`)."""
         values = values if device_of(values) is not None else np.asarray(values)
         own = self.columns.rows(self.host_communicator.rank)
         if values.ndim == 1:

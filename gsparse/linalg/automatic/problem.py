@@ -291,7 +291,7 @@ class LinearProblem:
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
-        """Store this solution, whatever its residuals are, and restore the caller's right-hand side. Synchronizes."""
+        """Store x as the solution, even with large residuals; restore the caller's right-hand side. Synchronizes."""
         self.system.b, self.tolerances, self.x = self.given_b, self.given_tolerances, x
         self.residuals = self.true_residuals(x)
 

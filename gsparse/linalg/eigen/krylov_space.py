@@ -357,7 +357,7 @@ class KrylovSpace:
             self._combine(combinations, self.num_locked, end, self.num_locked)
 
     def rotate(self, combinations: Host) -> None:
-        """Replace the first vectors by combinations of them; each column of `combinations` defines one."""
+        """Replace the first vectors by combinations of these vectors, one for each column of `combinations`."""
         self._combine(combinations, 0, combinations.shape[0], 0)
 
     def _combine(self, columns: Host, begin: int, end: int, target: int, *, add_last: bool = False) -> None:

@@ -265,7 +265,7 @@ def chebyshev_omegas(low: float, high: float, degree: int) -> tuple[float, ...]:
 
 
 def in_leja_order(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sort points into Leja's order: each one maximizes the product of its distances to the previous ones."""
+    """Sort points into Leja's order: each point has the largest product of distances to the points before it."""
     remaining = list(np.sort(points)[::-1])
     ordered = [remaining.pop(0)] if remaining else []
     while remaining:

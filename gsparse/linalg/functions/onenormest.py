@@ -292,7 +292,8 @@ class ShiftedNorms:
             return 0 if norm == 0 else 1, 1
         quotients, largest = [(m, norm / theta[m]) for m in theta], max(theta)
         powers = [p for p in range(2, _MAX_POWER + 1) if p * (p - 1) - 1 <= largest]
-        # Estimating the norms of powers takes products too. Below this norm, it cannot save as many.
+        # Estimating the norms of powers also takes products. Below this norm, it cannot save more products than it
+        # takes.
         worth = 2 * _BLOCK * powers[-1] * (powers[-1] + 3) * theta[largest] / (columns * largest)
         if norm > worth:
             quotients = []

@@ -141,7 +141,7 @@ def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]
     """Return flat memory of columns times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
-    # Multiply by two factors, because one alone may be out of range.
+    # Multiply twice, because 2^exponent may be out of range while its two factors are not.
     halves = exponents // 2, exponents - exponents // 2
     columns = flat.reshape(len(exponents), -1)  # with one exponent, all columns become one row
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -236,8 +236,8 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
 
 // ---------------------------------------------------------------------------- blocks
 
-// Set a bit of *contradicted for each number of rows and columns of blocks of which the matrix does not consist. A warp
-// owns every step-th row. It ends as soon as all bits are set, which in a matrix without blocks the first rows do.
+// Set a bit of *contradicted for each number of rows, and of columns, with which the matrix does not consist of blocks.
+// A warp owns every step-th row. It ends when all bits are set; without blocks, the first rows set all bits.
 template <class Index>
 GS_KERNEL full_blocks(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                       unsigned *contradicted) {

@@ -32,12 +32,12 @@ class AdjointOperator(DerivedOperator):
         return self._operator.bind(device, dtype, columns, adjoint=not adjoint)
 
 
-# Default rtol, by the size in bytes of a real number of the dtype. It is tight enough that SciPy's solver reaches its
-# own tolerance in one to three iterations, and loose enough to be reached for ill-conditioned matrices.
+# Default rtol. The key is the size in bytes of a real number of the dtype. After a solve with this rtol, SciPy's solver
+# needs one to three iterations to reach its own tolerance. The value is large enough for ill-conditioned matrices.
 _RTOL = {4: 1e-5, 8: 1e-10}
 
-# Methods that "auto" tries, in this order, until one converges. Each has a limit of iterations: a solve that has not
-# converged by then is unlikely to converge at all.
+# Methods that "auto" tries in this order, until a method converges. Each has a limit of iterations, because a solve
+# that needs more is unlikely to converge at all.
 _MAXITER = {"maxiter": 20_000}
 _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))
@@ -191,9 +191,9 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
             return device.download_vector(x).reshape(b.shape)
 
     def _try_methods(self, right: Array, adjoint: bool) -> SolveResult:
-        """Solve for a right-hand side on the device, by the methods in turn until one converges.
+        """Solve for a right-hand side on the device. Try one method after the other until one converges.
 
-        Later solves use only that method, or the one that has reached the smallest residual.
+        Later solves use only the method that converged; if none did, the method that reached the smallest residual.
         """
         A = self.matrix.H if adjoint else self.matrix
         M = self.M if self.M is None or not adjoint else AdjointOperator(as_operator(self.M, self.matrix.device, "M"))

@@ -38,8 +38,8 @@ from gsparse.products.checks import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix
 
-# Rows of the transpose are long if they have more than _LONG_ROW entries and more than _LONG_RATIO times the mean. The
-# kernel `product_gradients` has only a few threads per row of the transpose, and is slow for such rows.
+# A row of the transpose is long if it has more than _LONG_ROW entries and more than _LONG_RATIO times the mean. The
+# kernel `product_gradients` is slow for such rows, because it has only a few threads per row.
 _LONG_ROW, _LONG_RATIO = 2048, 32
 
 

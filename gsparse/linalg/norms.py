@@ -108,7 +108,7 @@ def _two_norm(matrix: Any) -> Any:
 
 
 def _parse_axis(axis: Any) -> tuple[int, ...] | None:
-    """Return the axes in ascending order; None if SciPy refuses them."""
+    """Return the axes in ascending order; None if they are invalid."""
     if axis is None:
         return (0, 1)
     axes = axis if isinstance(axis, tuple) else (axis,)

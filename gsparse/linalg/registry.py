@@ -217,7 +217,7 @@ def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, 
 
 
 def with_checked_integers(function: F, accepted: Signature) -> F:
-    """Return a function that first refuses values other than integers where its annotations say ``int``."""
+    """Return a function that raises an error for a value that is not an integer if its annotation is ``int``."""
     parameters = accepted.parameters
     integers = {name for name, parameter in parameters.items() if parameter.annotation in ("int", "int | None")}
 
@@ -236,7 +236,7 @@ def _by_name(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _is_left_out(parameters: Mapping[str, Parameter], argument: str, value: Any) -> bool:
-    """Return whether an argument is None and this is its default."""
+    """Return whether an argument is None, which is also its default."""
     return value is None and argument in parameters and parameters[argument].default is None
 
 
@@ -277,5 +277,5 @@ def _solve_no_columns(solver: Callable[..., Any], arguments: dict[str, Any], num
 
 
 def _without_columns(values: Any) -> Any:
-    """Return an array with its columns removed; a number, such as `info`, is returned as it is."""
+    """Return an array with its columns removed. Return a number, such as `info`, unchanged."""
     return values[..., :0] if np.ndim(values) else values

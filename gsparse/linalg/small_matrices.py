@@ -89,7 +89,7 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
 
 
 def as_dense(operator: Operator, device: Device, dtype: np.dtype[Any]) -> Host:
-    """Return an operator as a dense host array. Without readable entries, multiply it by the identity's columns."""
+    """Return an operator as a dense host array. If its entries cannot be read, multiply by the identity."""
     if isinstance(operator, MatrixOperator):
         matrix: Any = operator.matrix
         return np.asarray(matrix.toarray()).astype(dtype, copy=False)

@@ -21,10 +21,10 @@ from gsparse.plan.cost_model import MachineModel
 # In csr_vector, the threads per row are the typical row length divided by this number, rounded down to a power of two,
 # so that a thread has 6 to 12 entries. (On an H200, products were fastest with 4 to 8 here.)
 _ENTRIES_PER_THREAD = 6.0
-# The number of threads that fill a device.
+# The number of threads that keep all multiprocessors of a device busy.
 _DEVICE_THREADS = 2**17
 
-# Default number of products that a matrix is expected to serve. They share the time of a conversion.
+# The default number of products with a matrix. The plan divides the time of a conversion by this number.
 EXPECTED_PRODUCTS = 1000
 
 
@@ -60,7 +60,7 @@ class Candidate:
 
     @property
     def num_stored(self) -> int:
-        """Number of stored positions, padding included."""
+        """Number of stored positions, including padding."""
         return self.storage.num_stored
 
 
@@ -120,8 +120,9 @@ class Plan:
 def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) -> int:
     """Return the number of threads that share a row: a power of two from 2 to the lanes of a warp.
 
-    Each thread has 6 to 12 entries: fewer in rows with less than twelve, more if a whole warp shares the row. If the
-    matrix has few rows, more threads share a row, to fill the device, but at most one for each entry.
+    Each thread has 6 to 12 entries. In a row with fewer than 12 entries, it has fewer; if a whole warp shares the row,
+    it may have more. If the matrix has few rows, more threads share a row, to fill the device, but at most one for each
+    entry.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) 
     lanes : int
         The size of a warp.
     num_rows : int
-        By default, enough rows to fill a device.
+        The number of rows of the matrix; by default, enough to fill a device.
 
     Examples
     --------
@@ -162,8 +163,8 @@ def make_plan(
     ----------
     stats : RowStats
     storages : mapping of format to sequence of Storage
-        The formats in which the matrix can be stored, each in one or several encodings. Only the best one of each
-        format becomes a candidate.
+        The formats in which the matrix can be stored. A format may come in several encodings; only the best encoding
+        becomes a candidate.
     device : str
         Name of the device, for the table.
     lanes : int
@@ -173,12 +174,11 @@ def make_plan(
         Size of an element of x and y.
     threads : int
         Number of threads of a CPU that share a product; 1 for a GPU.
-    format : str
-        The name of a format; a layout such as "csr", for which the model chooses the schedule; or "auto", with which
-        the model chooses among all formats.
+    The name of a format, which is then chosen; the name of a layout such as "csr", for which the model chooses among
+    the formats of this layout; or "auto", with which it chooses among all formats.
     threads_per_block : {128, 256, 512}
     expected_products : int
-        Number of products that share the time of a conversion.
+        The expected number of products with the matrix. The time of the conversion is divided by it.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def make_plan(
 
 
 def sorted_by_time(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
-    """Sort candidates by the predicted time of a product with its share of the set-up time; the best comes first."""
+    """Sort by the predicted time of a product plus its share of the set-up time, the shortest first."""
     return sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
 
 
@@ -214,9 +214,10 @@ def choose_fastest(plan: Plan, measured: Mapping[str, float], source: str) -> Pl
     ----------
     plan : Plan
     measured : mapping of format to seconds
-        The time of at least one candidate. Candidates without a time are not chosen.
+        Maps the name of a candidate's format to its measured time. It has at least one item; candidates without a time
+        are not chosen.
     source : str
-        Where the times come from, for the reason: "measured" or "measured before".
+        How the times are called in the plan's reason: "measured" or "measured before".
     """
     candidates = tuple(replace(c, measured=measured.get(c.format)) for c in plan.candidates)
     best = min(measured, key=lambda name: measured[name])

@@ -1,8 +1,8 @@
 """The choice of a launch for k dense columns: row statistics and the layout of X → a launch with its reason.
 
-A *tile* is the set of columns of X that one group of lanes multiplies. At each entry of A, a lane reads its columns of
-X with one or two loads, or with up to four if X is column-major. With fewer loads per lane, a tile has more lanes, so
-there are more threads, but each of them reads every entry of A.
+A *tile* is a set of columns of X which one group of lanes multiplies. For each entry of A, a lane reads its columns of
+X with one or two loads, or with up to four if X is column-major. With fewer loads per lane, a tile needs more lanes, so
+more threads run; but each of these threads reads every entry of A.
 """
 
 from __future__ import annotations
@@ -14,47 +14,46 @@ from gsparse.formats.launch import LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
-# Products with several columns may read dense blocks or row patterns instead of CSR. This is decided once, as if all of
-# them had this number of columns.
+# A product with several columns may read dense blocks or row patterns instead of CSR. The choice between them is made
+# once per matrix, as if every product had this number of columns.
 _TYPICAL_COLUMNS = 8
 
-# The constants were measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
-# `python asv_bench/measure_columns.py NAME ...`). On average, the chosen launch was within 3 % of the best one. At
-# worst, it was 26 % slower.
+# The constants of this file were measured on an H200 with `asv_bench/measure_columns.py`. On average, the chosen launch
+# was within 3 % of the best one. At worst, it was 26 % slower.
 
-# Largest width of a tile: the loads that its lanes make for one entry, in all.
+# Largest width of a tile. The width is the number of loads that all lanes of the tile together make for one entry of A.
 _MAX_TILE_LOADS = 64
-# A lane makes two loads if the number of threads, which this halves, is still at least _TWO_LOADS_THREADS, or
-# _TWO_LOADS_WIDE_THREADS for tiles of the largest width.
+# With two loads per lane, half as many threads run. A lane makes two loads if at least this number of threads remains:
+# _TWO_LOADS_THREADS, or _TWO_LOADS_WIDE_THREADS for tiles of the largest width.
 _TWO_LOADS_THREADS = 2**19
 _TWO_LOADS_WIDE_THREADS = 2**18
-# If row lengths vary or are large, and nnz is large, tiles are narrower, so that the rows of X that are read most often
-# stay in the cache, and lanes of the widest of these tiles make two loads. A matrix with fewer entries lost 60 %.
+# Largest width of a tile if rows are not even (see _MAX_EVEN_RATIO), the typical row length is at least _NARROW_LENGTH,
+# and nnz is at least _NARROW_ENTRIES. Then the rows of X that are read most often stay in the cache. Lanes of tiles of
+# this width make two loads. (With fewer entries, such tiles made a product 60 % slower.)
 _NARROW_TILE = 16
 _NARROW_LENGTH, _NARROW_ENTRIES = 12.0, 2**18
-# A tile is made narrower, but not below _MIN_TILE_LOADS, while its loads exceed _MAX_IDLE times the loads that are
-# needed, so that at most a quarter of the loads have no column.
+# The last tile may have lanes without a column. If all tiles together make more than _MAX_IDLE times the loads that the
+# columns need, the width of a tile is halved, but not below _MIN_TILE_LOADS.
 _MIN_TILE_LOADS = 8
 _MAX_IDLE = 1.34
 # If X is column-major, a lane makes up to _STRIDED_LOADS loads, and at most _STRIDED_LANES lanes share the columns:
 # with more lanes per row, a warp would have fewer rows, and its reads of X and writes of Y would be less coalesced.
 _STRIDED_LANES, _STRIDED_LOADS = 2, 4
-# The width of tiles for row patterns, whose entries come from a table in the first-level cache. Reading them again for
-# another tile, or with twice the lanes, costs next to nothing, and dividing them among lanes gains nothing (7-point and
-# 27-point stencils on 128³, 2 to 128 columns).
+# The width of tiles for row patterns. Their entries come from a table in the first-level cache, so it costs next to
+# nothing that more tiles or more lanes read them, and nothing is gained if several lanes share a row's entries.
 _PATTERN_TILE = 32
 # Smallest number of entries per lane, largest number of lanes per row, and number of threads that fill a device.
 _ENTRIES_PER_LANE = 4.0
 _MAX_ENTRY_LANES = 16
 _DEVICE_THREADS = 2**17
-# Rows with more entries than this are cut into chunks.
-_LONG_EVEN = 1024  # if row lengths are similar, so that no row delays the others
-_LONG_ONE_LANE = 32  # otherwise, if one lane multiplies all entries of a row, and at most _MANY_THREADS threads run
-_LONG_UNEVEN = 64  # otherwise
+# The kernel cuts rows with more entries than this into chunks. There are three cases:
+_LONG_EVEN = 1024  # row lengths are similar, so that no row delays the others
+_LONG_ONE_LANE = 32  # else, if one lane multiplies all entries of a row, and fewer than _MANY_THREADS threads run
+_LONG_UNEVEN = 64  # in all other cases
 # If rows are sorted by length and there are more threads than this, one lane multiplies all entries of a row.
 _MANY_THREADS = 2**20
-# Row lengths are similar if the longest row has at most _MAX_EVEN_RATIO times the typical length, and the typical
-# length is at most _MAX_EVEN_LENGTH.
+# Row lengths are similar (even) if the longest row has at most _MAX_EVEN_RATIO times the typical length, and the
+# typical length is at most _MAX_EVEN_LENGTH.
 _MAX_EVEN_RATIO = 2.0
 _MAX_EVEN_LENGTH = 128
 
@@ -74,7 +73,7 @@ class ColumnsPlan:
     reads : str
         The arrays of A that the product reads, in words: CSR, row patterns, or blocks.
     on_cpu : bool
-        Whether the product runs on a CPU, which the text then says.
+        Whether the product runs on a CPU. The text of the plan then says so.
     """
 
     launch: PanelLaunch
@@ -109,7 +108,7 @@ def plan_columns(
     num_patterns: int = 0,
     block: int = 0,
 ) -> ColumnsPlan:
-    """Choose the launch for the product of a matrix with an X of the layout `panel`.
+    """Choose the launch for the product of a matrix with an X whose layout is `panel`.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ def plan_columns(
     value_bytes : int
         Size of an element of X and Y.
     values : str, optional
-        The dtype of the values of CSR or of the blocks, for the text of the plan.
+        The dtype of the stored values, for the text of the plan; "" leaves it out.
     num_patterns : int, optional
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
     block : int, optional
@@ -198,7 +197,7 @@ def seconds_per_columns(
 def _shape(
     stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, is_even: bool
 ) -> tuple[int, int]:
-    """Return the number of lanes of a tile, and the loads per lane. A row of X takes `units` loads."""
+    """Return the number of lanes of a tile and the loads per lane. One row of X takes `units` loads in all."""
     is_narrow = not is_even and stats.typical_length >= _NARROW_LENGTH and stats.nnz >= _NARROW_ENTRIES
     widest, narrowest_with_two = (_NARROW_TILE, 8) if is_narrow else (_MAX_TILE_LOADS, 4)
     if from_table:
@@ -221,8 +220,8 @@ def _strided_shape(units: int, most_loads: int) -> tuple[int, int]:
 def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block: int) -> tuple[int, int]:
     """Return the number of lanes of a tile, and the loads per lane, if the product reads blocks.
 
-    A lane computes all rows of a block. With two loads per lane, half the lanes remain, and each reads a value of A for
-    twice as many columns.
+    A lane computes all rows of a block. With two loads per lane, a tile has half as many lanes, and each lane reads a
+    value of A for twice as many columns.
     """
     width = _tile_width(units, _MAX_TILE_LOADS)
     threads = stats.num_rows // block * (width // 2) * -(-units // width)
@@ -231,7 +230,7 @@ def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block
 
 
 def _tile_width(units: int, widest: int) -> int:
-    """Return the number of loads of a tile: a power of two, chosen so that few lanes have no column."""
+    """Return the number of loads that a tile makes for one entry: a power of two of which few have no column."""
     width = min(_power_above(units), widest)
     while width > _MIN_TILE_LOADS and -(-units // width) * width > _MAX_IDLE * units:
         width //= 2

@@ -16,20 +16,18 @@ class MachineModel:
     ----------
     kind : str
         The kind of device, which is the key of `StorageFormat.costs`.
-    long_length : int
-        Rows with more entries than this are long rows. They are stored outside of slices if slices of all rows would
-        need much padding.
+    Rows with more entries than this are long. They are stored outside of the slices if slices of all rows would need
+    much padding.
     cache : (float, float)
-        Up to the first number of bytes, everything that a product reads stays in the last-level cache until the next
-        product. From the second number on, nothing does.
+        Two numbers of bytes. A product that reads at most the first number finds all of it in the last-level cache at
+        the next product; a product that reads at least the second number finds nothing.
     min_analysis_work : float
-        Smallest number of expected products times number of entries with which the plan analyzes the matrix in order to
-        store it in fewer bytes. A small matrix gains little, because the launch takes most of the time of its products.
+        The plan looks for encodings with fewer bytes if the number of expected products times the number of entries is
+        at least this. A small matrix gains little, because the launch takes most of the time of its products.
     column_byte : float
         Seconds per byte of the matrix, in products with several columns. The time for X and Y themselves is left out,
         because it is the same for all formats.
-    column_gather : float
-        Seconds per byte of X, counted each time that it is read. On a CPU, threads share this work.
+    Seconds per byte read from X, where repeated reads count each time. On a CPU, threads share this work.
     """
 
     kind: str
@@ -40,9 +38,8 @@ class MachineModel:
     column_gather: float
 
 
-# The constants of products with columns are those of a 27-point matrix of 3 x 3 blocks with 32 columns
-# (`asv_bench/measure_blocks.py`). GPU: 48³ nodes on an H200, CSR 231 µs, blocks 122 µs. CPU: 30³ nodes on two cores of
-# an EPYC, CSR 41 ms, blocks 17 ms.
+# The last two constants of each model were measured with a 27-point matrix of 3 x 3 blocks and 32 columns, on an H200
+# and on two cores of an EPYC (`asv_bench/measure_blocks.py`).
 GPU_MODEL = MachineModel(
     kind="gpu",
     long_length=64,

@@ -61,7 +61,7 @@ def _parts_of_array(A: Any, x: Any) -> list[tuple[Any]]:
 
 
 def select_rows(A: Any, numbers: HostArray) -> Any:
-    """Return some rows of a matrix as a matrix, in its order. Rows in rising order stay on their ranks."""
+    """Return some rows of a matrix as a distributed matrix. If their numbers increase, they stay on their ranks."""
     layout = A._layout
     owned = numbers if layout.permutation is None else A._numbers_in_blocks()[numbers]
     if np.all(owned[1:] > owned[:-1]):
@@ -103,7 +103,7 @@ def stack(matrices: Sequence[Any], axis: int) -> Any:
 
 
 def transpose(A: Any, operation: str) -> Any:
-    """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
+    """Return the "transpose" or the "adjoint" of a matrix as a distributed matrix."""
     return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
 
 

@@ -23,7 +23,7 @@ from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
-# code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
+# code, which can take longer than dask's limit of 4 s on a busy machine.
 _CLOSE_TIMEOUT = 20.0
 # Largest number of CPU workers per CPU. A worker is a process, which takes a second of processor time to start.
 _MOST_PER_CPU = 8
@@ -65,7 +65,7 @@ _worker_environment = _WorkerEnvironment()
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """Dask's nanny, except that it restores its process's environment and waits longer for its worker to end."""
+    """A nanny of dask that restores its own environment, and waits longer for its worker to end."""
 
     async def instantiate(self) -> Any:
         with _worker_environment.restored(self.pre_spawn_env):

@@ -46,7 +46,7 @@ class DistributedEntries(DistributedOperator):
     _value_order: ValueOrder | None
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> Any:
-        """Return a matrix on the same workers, which compute its rows."""
+        """Return a matrix whose rows are computed on the workers of this one."""
         raise NotImplementedError
 
     def tocsr(self) -> sp.csr_array:
@@ -126,7 +126,7 @@ class DistributedEntries(DistributedOperator):
         return self._stacked(self._rank_group.call(entry_tasks.rows, wanted))[0]
 
     def _in_matrix_order(self) -> Any:
-        """Return this matrix, or if its rows and columns were permuted, one whose blocks are in the matrix's order."""
+        """Return this matrix. If its rows and columns were permuted, return a copy with the permutation undone."""
         return self if self._layout.permutation is None else select_rows(self, np.arange(self.shape[0]))
 
     def diagonal(self, k: int = 0) -> HostArray:

@@ -46,10 +46,10 @@ class DistributedMatrix(DistributedReductions):
     ``A @ B``, the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``, ``A > 0``,
     ``A.sqrt()``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
     return distributed matrices, which the workers compute and keep until they are closed, or no longer referred to. A
-    and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T`` and
-    ``A.H`` multiply vectors without a transpose; other operations compute it first, as ``A.T.tomatrix()`` does. A
-    result does not depend on its operands, which may be closed. Only its workers have its rows, so if one is lost, it
-    has to be computed again.
+    and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T @ x``
+    and ``A.H @ x`` need no transpose. All other operations on ``A.T`` and ``A.H`` compute the transpose first, as
+    ``A.T.tomatrix()`` does. A result does not depend on its operands, so these may be closed. The rows of a result
+    exist only on its workers: if a worker is lost, the result must be computed again.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ class DistributedMatrix(DistributedReductions):
     # ------------------------------------------------------------------ opening, saving and closing
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
-        """Connect the ranks on these workers, and let each make its rows."""
+        """Connect the ranks on these workers. Each rank then makes its own rows."""
         rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
             rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
@@ -188,7 +188,7 @@ class DistributedMatrix(DistributedReductions):
         self._describe(self._rank_metadata)
 
     def _describe(self, rank_metadata: list[RankMetadata]) -> None:
-        """Take over what the ranks say about their rows."""
+        """Store the metadata of all ranks' rows, and what follows from them."""
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in rank_metadata)))
         self._rank_metadata, self._value_order = rank_metadata, None
         self._worker_products = WorkerProducts(self._rank_group, self._layout, rank_metadata, dtype)
@@ -247,7 +247,7 @@ class DistributedMatrix(DistributedReductions):
         return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
     def close(self) -> None:
-        """Release the matrix. Afterwards, only `repartition` may be called, if its source can be read again."""
+        """Release the matrix. Afterwards, only `repartition` may be called, if the rows can be read again."""
         if self._rank_group.is_open:
             self._rank_group.close()
 

@@ -133,10 +133,10 @@ def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, .
 def parts_of_ranks(
     rank_group: RankGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str
 ) -> list[Any]:
-    """Return each rank's part of an array, in the order of the blocks: an array, or a future on the rank's worker.
+    """Return a list with each rank's part of x, in the order of the blocks.
 
-    The parts of a dask array are futures, which are computed when this function returns. Error messages call the array
-    `name`.
+    Parts of a NumPy array are arrays. Parts of a dask array are futures on the ranks' workers; this function waits
+    until they are computed. Error messages call x `name`.
     """
     client, x = rank_group.client, x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
@@ -250,7 +250,7 @@ class WorkerProducts:
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return the ghosts of a rank, in one piece per owner, whose worker takes it from its own chunk."""
+        """Return a rank's ghosts in one piece per owner, which the owner's worker takes from its chunk."""
         import dask
 
         columns = self._layout.columns

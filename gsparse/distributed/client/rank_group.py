@@ -51,7 +51,7 @@ _Asked = dict[int, tuple[Future[Any], float]]
 class _Connections:
     """The connections between ranks, which a matrix shares with matrices that were computed from it.
 
-    `epoch` counts how often the ranks have begun to connect.
+    `epoch` is the number of times that the ranks have begun to connect.
     """
 
     epoch: int = 0
@@ -299,8 +299,8 @@ class RankGroup:
         """Return a future for each part of a vector that the ranks keep, without waiting. `names` are by rank."""
         futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
         for future in futures:
-            # Dask drops a task that has not run if nothing refers to its future any more; then the vector would stay on
-            # the worker. With a callback, dask keeps the future until the task has run.
+            # If nothing refers to a future any more, dask drops its task, even if it has not run yet; then the vector
+            # would stay on the worker. A callback keeps the future until the task has run.
             future.add_done_callback(_keep_until_done)
         return futures
 
@@ -386,4 +386,4 @@ def _drop(client: distributed.Client, references: list[distributed.Future]) -> N
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Do nothing. As a callback of a future, this function keeps it alive until it is done."""
+    """Do nothing. A future that has this function as a callback stays alive until it is done."""

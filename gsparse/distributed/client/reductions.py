@@ -54,7 +54,7 @@ _PLACE_DOC = """Return the place of the first of {} elements, or of the first Na
 
 
 def _extreme(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
-    """Return the method of an extreme; `join` returns the extreme of those of all ranks."""
+    """Return the method for an extreme. `join` combines the extremes of all ranks into one."""
 
     def method(self: DistributedReductions, axis: int | None = None) -> Any:
         parts = self._reduced(name, _parsed(axis))
@@ -220,7 +220,7 @@ class DistributedReductions(DistributedEntries):
         raise ValueError(f"there is no norm {ord!r} of {'a matrix' if axis is None else 'rows and columns'}")
 
     def _reduced(self, name: str, axis: int | None) -> HostArray:
-        """Return what the ranks compute: for each row or column, or for each rank that has rows."""
+        """Return the results of the ranks: one for each row or column, or one for each rank that has rows."""
         if 0 in self.shape and (axis is None or not self.shape[axis]) and name != "count_nonzero":
             raise ValueError("zero-size array to reduction operation")
         if axis == 0:

@@ -55,7 +55,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def row_lengths(self) -> HostArray | None:
-        """Return the number of entries of each row; None if it is not known."""
+        """Return the number of entries of each row; None if the numbers are not known."""
 
     @abstractmethod
     def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:

@@ -39,7 +39,7 @@ def check_running(client: distributed.Client) -> None:
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
-    """Return the workers that the scheduler knows, by address. Raise an error if it does not answer.
+    """Return the workers that the scheduler knows, by address. Raise an error if the scheduler does not answer.
 
     `Client.scheduler_info` is not used, because a periodic callback may replace its answer by one without workers.
     """

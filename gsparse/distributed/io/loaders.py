@@ -98,7 +98,7 @@ class RowLoader:
         return rows.astype(rows.dtype if self.dtype is None else self.dtype, copy=False)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of these rows; None if that would need reading the rows.
+        """Return the number of entries in each of these rows; None if only the rows themselves tell.
 
         Raises
         ------

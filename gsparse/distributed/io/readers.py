@@ -47,7 +47,7 @@ class Reader(Protocol):
         ...
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of the rows; None if that would need reading the rows."""
+        """Return the number of entries in each of the rows; None if only the rows themselves tell."""
         ...
 
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
@@ -200,7 +200,7 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 @dataclass(frozen=True)
 class _MatrixMarket:
-    """A Matrix Market file. Its entries may have any order, so the whole file is read for each range of rows.
+    """A Matrix Market file. Entries may have any order, so the whole file is read for each range of rows.
 
     It is read in chunks of lines, each of which SciPy parses like a complete file. A dense array is read at once.
     """

@@ -42,7 +42,7 @@ def check_elementwise(name: str, operand: Any, is_matrix: bool) -> None:
 
 
 def keeps_zeros(dtype: np.dtype[Any], name: str, operand: Any) -> bool:
-    """Return whether an operation of a matrix of this dtype, and of a number or None, maps 0 to 0.
+    """Return whether an operation maps 0 to 0. Its operands are a matrix of `dtype`, and a number or None.
 
     Raises
     ------

@@ -141,15 +141,15 @@ class NcclCommunicator(Communicator):  # on GPUs only
         self.is_stuck = thread.is_alive()
 
 
-# Size of half a box (`gsparse.kernels.exchange`), in 64-bit words. A word has 32 bits of the message, so half a box
-# holds 2 MiB.
+# Size of half a box (`gsparse.kernels.exchange`), in 64-bit words. Each word holds 32 bits of the message, so half a
+# box holds 2 MiB.
 _HALF_WORDS = 1 << 19
 # The size of cudaIpcMemHandle_t, in bytes.
 _HANDLE_SIZE = 64
 
 
 class SharedGpuCommunicator(MemoryCommunicator):
-    """The communicator of ranks some of which use the same GPU.
+    """The communicator for groups in which several ranks use the same GPU.
 
     Without CUDA's Multi-Process Service, a GPU runs the kernels of one process at a time, in time slices of about 2 ms.
     A kernel that waited for another process on the same GPU would waste the rest of its time slice. So ranks tell each
@@ -190,8 +190,8 @@ def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on G
     table = control.table(np.array(own, np.int64))
     num_ranks, (num_hosts, _, num_processes, _) = len(table), (np.unique(column).size for column in table.T)
     has_own_gpus = np.unique(table[:, :2], axis=0).shape[0] == num_ranks
-    # On AMD, a running kernel is not guaranteed to see writes of another GPU. A process cannot open its own memory, so
-    # this does not work for ranks that are threads of one process.
+    # On AMD, it is not guaranteed that a running kernel sees the writes of another GPU. A process cannot open memory
+    # that it has exported itself, so boxes do not work for ranks that are threads of one process.
     if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
         boxes = _GpuBoxes(control, device)
         with ExitStack() as unless_used:

@@ -29,8 +29,8 @@ HANDSHAKE_TIMEOUT = 5.0
 MAX_STRANGERS = 64
 # Length of a challenge, in bytes.
 _CHALLENGE_SIZE = 32
-# Seconds between two checks whether the acceptor was closed. On some systems, shutting the listener down does not wake
-# the accepting thread.
+# Seconds between two checks whether the acceptor was closed. The checks are needed because on some systems, shutting
+# down the listener does not wake the accepting thread.
 _CLOSED_CHECK_INTERVAL = 1.0
 # Seconds to wait after `accept` has failed.
 _ACCEPT_RETRY_DELAY = 0.05
@@ -172,7 +172,7 @@ class Acceptor:
             prove(connection, self._secret, self._rank, peer, deadline, connects=False, purpose=self._purpose)
             with self._lock:
                 # The handshake is complete, so `__exit__` and `_end_oldest` must not end this connection any more. If
-                # one of them has just done so, the entry is missing.
+                # either of them has just done so, the connection is missing in `_handshakes`.
                 if self._handshakes.pop(connection, None) is None:
                     raise CommunicationError("its handshake was ended")
                 self._check_expected(peer)  # another connection of that rank may have been accepted since

@@ -35,8 +35,8 @@ from gsparse.errors import CommunicationError
 _EXCHANGE, _SUM = 0, 1
 _CALL_NAMES = ("exchange", "allreduce")
 _DTYPE_KINDS = "biufc"
-# Size, in bytes, of the pieces in which an array is summed. Each rank receives the pieces of all ranks at once, so
-# large pieces would take much memory.
+# Size, in bytes, of the pieces in which an array is summed. Each rank receives a piece from all ranks at the same time,
+# so large pieces would take much memory.
 _PIECE_BYTES = 1 << 16
 # Longest reason of an abort, in bytes. MPI sends such a short message before the receiver asks for it.
 _MAX_REASON_BYTES = 1024
@@ -44,7 +44,7 @@ _MAX_REASON_BYTES = 1024
 _END_TIMEOUT = 1.0
 
 # Requests that could not be completed, and the duplicated communicators. They are kept alive, because MPI may still
-# write to their memory.
+# write to the memory of these requests.
 _unfinished: list[Any] = []
 
 

@@ -188,7 +188,7 @@ class RowPartition:
 
 
 def check_one_block_per_rank(name: str, partition: RowPartition, world_size: int) -> None:
-    """Raise an error if a partition does not have one block for each rank. `name` is the argument that it names."""
+    """Raise an error if a partition does not have one block per rank. `name` is the argument's name in the message."""
     if partition.world_size != world_size:
         raise ShapeError(
             f"{name} must have one block for each of the {world_size} ranks, got {partition.world_size} blocks with "

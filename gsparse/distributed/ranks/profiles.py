@@ -63,7 +63,7 @@ class RankProfile:
 
     @property
     def working_seconds(self) -> tuple[float, ...]:
-        """Seconds of each rank minus its waiting seconds."""
+        """For each rank, the seconds in which it did not wait."""
         return tuple(all_ - waits for all_, waits in zip(self.seconds, self.waiting_seconds, strict=True))
 
     @property

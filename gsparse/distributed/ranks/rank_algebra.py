@@ -122,7 +122,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._of_whole_rows(result, self.rows, self.columns)
 
     def _parts_of(self, values: Any) -> tuple[Any, Any]:
-        """Return the elements of an array by which the two blocks are multiplied; see `elementwise`."""
+        """Return the elements of an array for the own block and for the ghost block of a rank (see `elementwise`)."""
         values = values if device_of(values) is not None else np.asarray(values)
         own = self.columns.rows(self.host_communicator.rank)
         if values.ndim == 1:
@@ -155,7 +155,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return GpuSparseMatrix(arrays, shape=csr.shape, device=self.device)
 
     def _of_whole_rows(self, result: GpuSparseMatrix, rows: RowPartition, columns: RowPartition) -> Any:
-        """Return the matrix over ranks of which this rank has these rows, with all columns. Synchronizes."""
+        """Return the matrix over ranks whose rows on this rank are `result`, which has all columns. Synchronizes."""
         csr = computed(canonical_entries(result), result.dtype).with_index_dtype(np.dtype(np.int64))
         context = RankContext(self.device, self.host_communicator)
         return self._made_of(RankRows.of_whole_columns(context, csr, rows, columns), np.dtype(result.dtype))

@@ -94,7 +94,8 @@ class BlockSmoother(Smoother):
         return f"{self.smoother}, on each rank"
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
-        # Traffic in vectors, in addition to that of the block's smoother: 6, or none for a start at x = 0.
+        # This method moves six vectors (none if x starts as 0), in addition to the vectors that the block's smoother
+        # moves.
         passes, size = bound.passes, self.block.shape[0]
         smoother = self.smoother.bind(passes, self.block, bound.adjoint)
         correction, work = passes.vector(size), passes.vector(size)

@@ -39,13 +39,13 @@ from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical
 
-# Largest number of rows of a replicated level, by the kind of device. A product on such a level takes less time than
-# the messages between ranks, which take about 40 µs over NCCL.
+# Largest number of rows of a level that every rank holds, by the kind of device. On such a level, a product takes less
+# time than messages between ranks would (about 40 µs over NCCL).
 _MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}
 # Smallest average number of rows per rank on a distributed coarser level.
 _MIN_ROWS_PER_RANK = 50_000
-# The smoothers whose steps multiply by the whole matrix. All others smooth the diagonal block of each rank. They
-# multiply the entries in columns of other ranks once, by the x before their first step.
+# The smoothers that multiply by the whole matrix in each step. All other smoothers smooth the diagonal block of each
+# rank; before their first step, they multiply the entries in columns of other ranks by x, once.
 _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 
@@ -129,8 +129,8 @@ class RankLevelSetup(Setup):
                 )
             warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=2)
         if gershgorin_bound not in matrix.shared:
-            # This coarsening is made only for its bounds. `_coarsening` has discarded the coarsening that stalled, with
-            # its bounds, and makes none for this level in an update.
+            # Only the bounds of this coarsening are needed. `_coarsening` has discarded the coarsening that stalled,
+            # together with its bounds, and makes none for this level in an update.
             share_bounds(matrix, self._new_coarsening(matrix, depth, (1, 0)))
         smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", self._smoothers, matrix)
         return smoothers

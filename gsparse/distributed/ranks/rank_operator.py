@@ -82,8 +82,8 @@ class RankOperator(Operator):
         """
         self.host_communicator, self.communicator = communicator, communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
-        # Bound products, with their buffers. Solvers share them, because products of one matrix never run at the same
-        # time.
+        # Bound products, with their buffers. Solvers share these, because two products of one matrix never run at the
+        # same time.
         self._bound_products: dict[Any, Apply] = {}
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

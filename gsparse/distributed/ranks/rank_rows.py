@@ -162,7 +162,7 @@ class RankRows:
 
     @property
     def nnz(self) -> int:
-        """Number of entries on all ranks. All ranks must read it together."""
+        """Number of entries on all ranks. All ranks must read this property together."""
         return int(self.context.communicator.table([self.csr.nnz]).sum())
 
     def whole_columns(self) -> Array:
@@ -192,7 +192,7 @@ class RankRows:
         return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
 
     def with_ghosts(self, values: Array) -> Array:
-        """Return values of the own columns, followed by those of the ghosts. All ranks must call this. Synchronizes.
+        """Return the values of the own columns, then of the ghosts. All ranks must call this. Synchronizes.
 
         Parameters
         ----------
@@ -262,8 +262,8 @@ class RankRows:
         )
         received = context.rows_to_owners(self.halo, whole)
         ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
-        # The rows of a sender come before those of the next sender, and have smaller columns in the whole matrix. So
-        # `placed` leaves the columns of each row sorted.
+        # Rows of a lower rank come first, and have smaller columns in the whole matrix. So `placed` leaves the columns
+        # of each row sorted.
         received = with_own_columns(device, received, own_rows, ghosts)
         more = placed(device, received, device.upload(self.halo.sent), num_own)
         csr = beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
@@ -297,7 +297,7 @@ class RankRows:
         return result.with_ghosts_of_entries(block_size)
 
     def _rows_for(self, halo: Halo) -> Csr:
-        """Send other ranks the rows that they need by their halo, and return the rows that this rank needs.
+        """Send other ranks the rows that their halos need, and return the rows that this rank's halo needs.
 
         Synchronizes.
         """

@@ -124,7 +124,7 @@ class MemoryCommunicator(Communicator):
         return lambda: None
 
     def _wait_for_all(self, call: Callable[[], list[int]]) -> None:
-        """Repeat a call of the mailboxes, which returns the ranks for which it waits, until it waits for none."""
+        """Repeat `call`, which returns the ranks whose messages are missing, until no message is missing."""
         waiting: list[int] = []
 
         def is_done() -> bool:

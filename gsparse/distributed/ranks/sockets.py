@@ -47,7 +47,7 @@ _Selector: Callable[[], selectors.BaseSelector] = getattr(selectors, "PollSelect
 
 
 def readable(connections: Iterable[socket.socket], timeout: float) -> list[socket.socket]:
-    """Wait until data have arrived on a connection, or it has ended, and return all such connections.
+    """Wait until data have arrived on a connection, or a connection has ended. Return all such connections.
 
     After `timeout` seconds, the list is empty.
     """

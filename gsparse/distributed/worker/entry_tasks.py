@@ -19,7 +19,7 @@ HostArray = npt.NDArray[Any]
 
 
 def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
-    """Return the rank's rows with these numbers, counted from its first row; all rows for None."""
+    """Return the rank's rows with these numbers; None means all. The rank's first row has the number 0."""
     return rank.require_matrix().rows_on_host(numbers)
 
 
@@ -34,7 +34,7 @@ def number_of_entries(rank: Rank) -> HostArray:
 
 
 def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
-    """Return, for each of the rank's rows, its entry in one column, or 0.
+    """Return the element of each of the rank's rows in one column.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from gsparse.kernels.gpu import (
     triangular,
 )
 
-# mypy compares each module with the protocol at its place.
+# mypy compares each module with the protocol at the same position in `Kernels`.
 KERNELS = Kernels(
     aggregation, basis, blocks, edits, encode, exchange, layout, prolongation, reductions, relaxation, sparse_pairs,
     sparse_products, sparse_rows, spmm, spmv, steps, transpose, triangular,

@@ -20,28 +20,31 @@ from gsparse.kernels.gpu.reductions import first_where
 from gsparse.kernels.gpu.sparse_rows import keep_entries, prefix_sums, row_pointers
 
 _CONNECTIONS = Source("connections.cu", constant("connections.cu", "GS_CONNECTION_THREADS"))
-# The number of totals of an examination, and the index of the total that holds the complement of the diagonal's
-# minimum.
+# The number of totals that `examine_rows` computes, and the index of the total for the smallest diagonal value. This
+# total is a complement, so that the kernel can take a maximum.
 _TOTALS, _SMALLEST = constant(_CONNECTIONS.file, "GS_TOTALS"), constant(_CONNECTIONS.file, "GS_SMALLEST")
-# Numbers of lanes that share a row: the smaller one up to a mean row length of _SHORT_ROWS.
+# Numbers of lanes that share a row. The smaller number is for matrices with at most _SHORT_ROWS entries per row on
+# average.
 WIDTHS, _SHORT_ROWS = (8, 32), 16
 _WEIGHT = np.dtype(np.float64)
-# Types of kernels for nodes: of the matrix's values, of the node matrix's values, and whether nodes are blocks.
+# Types for which the kernels of nodes are compiled: the dtype of the matrix, the dtype of the node matrix, and whether
+# nodes are blocks.
 NODE_TYPES = [*((dtype, dtype, 0) for dtype in FLOATS), *((dtype, _WEIGHT, 1) for dtype in FLOATS)]
 
 _SET = Source("independent_set.cu", constant("independent_set.cu", "GS_SET_THREADS"))
 _GENERATION_THREADS = constant(_SET.file, "GS_GENERATION_THREADS")
-# The number of counters, and the indices of the counters that the host reads.
+# The number of counters of an independent set, and the indices of the counters that the host reads.
 _COUNTERS, _NUM_UNDECIDED, _NUM_OUTSIDE = (
     constant(_SET.file, f"GS_{name}") for name in ("COUNTERS", "NUM_UNDECIDED", "NUM_OUTSIDE")
 )
-# Up to this many nodes, a single block runs all generations, because it need not wait for other blocks.
+# Up to this many nodes, a single block makes all generations, because it need not wait for other blocks.
 _SMALL = 20_000
-# Number of blocks that run generations, for each multiprocessor. They all run at once if the GPU does nothing else.
+# Number of blocks per multiprocessor that make generations. They all run at the same time if the GPU does nothing else.
 _BLOCKS_PER_MULTIPROCESSOR = 2
-# The first of these blocks checks this many times whether the others have started. A check takes about 0.5 µs.
+# The first of these blocks checks up to this many times whether the other blocks have started. A check takes about 0.5
+# µs.
 _PATIENCE = 1 << 14
-# Number of blocks of a launch that counts, for each multiprocessor.
+# Number of blocks per multiprocessor in a launch that counts labels.
 _COUNTING_BLOCKS = 4
 
 
@@ -51,7 +54,7 @@ def lanes_of(csr: Csr) -> int:
 
 
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
-    """Return the matrix of nodes: count the blocks of each row of blocks, then fill them. Synchronizes."""
+    """Return the node matrix: count the blocks of each block row, then write them. Synchronizes."""
     num_nodes, index = csr.num_rows // block_size, csr.indices.dtype
     width = next((width for width in WIDTHS if width >= block_size), None)
     if width is None:
@@ -98,7 +101,7 @@ def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) 
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Choose the roots of all generations with one launch. Synchronizes."""
+    """Choose the roots of all generations in one launch. Synchronizes."""
     xp, index, width, num_nodes = device.xp, graph.indices.dtype, lanes_of(graph), graph.num_rows
     if not num_nodes:
         return 0, 0

@@ -20,16 +20,16 @@ from gsparse.kernels.steps import Call, queue
 _HEADER = "basis.cuh"
 # Number of threads of a block, and number of vectors that a team of threads holds in registers.
 THREADS, _TEAM_VECTORS = constant(_HEADER, "GS_BASIS_THREADS"), constant(_HEADER, "GS_TEAM_VECTORS")
-# A multiprocessor has enough registers for `_BLOCKS` blocks of a pass. A launch for one right-hand side has no more, so
-# that all blocks run at once.
+# A multiprocessor has enough registers for `_BLOCKS` blocks of a kernel that reads the basis. A launch for one
+# right-hand side has at most `_BLOCKS` blocks per multiprocessor, so all of its blocks run at the same time.
 _BLOCKS = constant(_HEADER, "GS_BASIS_BLOCKS")
-# Maximum number of teams that share the lanes of a warp. Vectors that they cannot hold in registers are read again.
+# Maximum number of teams of a warp. A pass reads the vectors that these teams cannot hold in registers more than once.
 _TEAMS = constant(_HEADER, "GS_BASIS_TEAMS")
-# Number of bytes of each vector that a thread loads at once, unless the vectors are complex128.
+# Number of bytes of each vector that a thread loads at the same time, unless the vectors are complex128.
 _BYTES_IN_FLIGHT = constant(_HEADER, "GS_BYTES_IN_FLIGHT")
 
 _SOURCE = Source("basis.cu", THREADS)
-# Maximum number of blocks of basis_combine for each multiprocessor, so that all blocks run at once.
+# Maximum number of blocks of basis_combine per multiprocessor. All blocks then run at the same time.
 _COMBINING_BLOCKS = 3
 
 
@@ -56,7 +56,7 @@ class BasisLaunch:
         return int(_BLOCKS * self.multiprocessors - 1)
 
     def teams(self, j: int) -> int:
-        """Return the number of teams: enough to hold j vectors, or more while the tiles do not exceed the blocks."""
+        """Return the number of teams: enough to hold j vectors, or more if all tiles still have a block."""
         teams, max_teams = 1, min(_TEAMS, 1 << (max(j, 1) - 1).bit_length())
         while teams < max_teams and (j > teams * _TEAM_VECTORS or self._tiles(2 * teams) <= self.max_blocks):
             teams *= 2
@@ -67,20 +67,20 @@ class BasisLaunch:
         return int(-(-self.size // (THREADS // teams * in_flight)))
 
     def blocks(self, j: int) -> int:
-        """Return the number of blocks that process tiles. One further block finishes the previous iteration."""
+        """Return the number of blocks that process tiles. One more block finishes the previous iteration."""
         return max(1, min(self._tiles(self.teams(j)), self.max_blocks))
 
     @staticmethod
     def is_held(j: int) -> bool:
-        """Return whether the teams hold all vectors in registers, so that a pass reads them once."""
+        """Return whether the largest number of teams can hold j vectors in registers, so a pass reads each once."""
         return j <= _TEAMS * _TEAM_VECTORS
 
 
 class Arnoldi(basis.Arnoldi):
     """The Arnoldi process with two kernels per iteration.
 
-    The kernels of an iteration also finish the previous iteration, so `finish_column` is needed only if the host must
-    know the result at once.
+    The kernels of an iteration also finish the previous iteration. `finish_column` is needed only if the host must read
+    the result before the next iteration.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,13 +89,13 @@ class Arnoldi(basis.Arnoldi):
         wide = state.cells.dtype
         device.compile_ahead("gmres", self.vectors.dtype, np.dtype(np.int32))
         self._launch = BasisLaunch(self.size, self.vectors.dtype, self.w.dtype, device.multiprocessors)
-        # Partial sums of the inner products with u, and of those with w.
+        # Partial sums of the inner products with u, and with w.
         num_partials = self.columns * (m + 2) * self._launch.max_blocks
         self._of_u, self._of_w = device.empty(num_partials, wide), device.empty(num_partials, wide)
-        # The arguments of kernels that `SmallProblems` in arnoldi.cuh lists, in the same order.
+        # The arguments for `SmallProblems` in arnoldi.cuh, in the same order.
         self._sums = device.xp.zeros((2, self.columns * 2 * (m + 1)), wide)
-        # The sizes of the parts of `SmallProblem`: p for even and odd j, norms, y, the right-hand side, scales, one
-        # number, Q, R.
+        # The sizes of the parts of `SmallProblem`: p for even and odd j, norms, y, the right-hand side, scales,
+        # num_finished, Q and R.
         problem_size = 2 * (m + 1) + 2 + (m + 1) + (m + 1) + (m + 1) + 1 + (m + 1) ** 2 + m * m
         memory = (device.empty(self.columns * problem_size, wide), np.int64(problem_size))
         coefficients = device.empty(self.columns * m, self.w.dtype)
@@ -107,7 +107,7 @@ class Arnoldi(basis.Arnoldi):
 
     def project(self, j: int) -> Call:
         name = _name("project", self.vectors.dtype, self.w.dtype)
-        # The partial sums of the previous iteration.
+        # The partial sums that the previous iteration has left.
         before = (self._of_w, np.int32(self._launch.blocks(j - 1) if j else 0))
         calls = [self._over_elements(name, j, self.vectors, self.w, self.u, *before, self._of_u)]
         if self.reduce is not None or not self._launch.is_held(j):
@@ -125,7 +125,7 @@ class Arnoldi(basis.Arnoldi):
         return self._over_elements(name, j, self.vectors, self.w, self.u, *products, self._of_w)
 
     def finish_column(self, j: int) -> Call:
-        blocks = self._launch.blocks(j) if self.reduce is None else 0  # 0: the partial sums have been summed already
+        blocks = self._launch.blocks(j) if self.reduce is None else 0  # 0: `reduce` has added them up
         args = (np.int32(j), self._of_w, np.int32(blocks), *self._small_problems)
         last = self._bind(_name("finish_column", self.w.dtype), (1, self.columns), THREADS, args)
         if self.reduce is None:
@@ -164,14 +164,14 @@ def _name(name: str, *types: Any) -> str:
 
 
 class Decomposition(basis.Decomposition):
-    """Krylov decompositions with two kernels per step. For a Hermitian operator, the first has a single block."""
+    """Krylov decompositions with two kernels per step. For a Hermitian operator, the first runs in one block."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         device, m, dtype = self.device, self.capacity, self.u.dtype
         self._launch = BasisLaunch(self.size, dtype, dtype, device.multiprocessors)
         num_partials = (m + 2) * self._launch.max_blocks
-        # Partial sums of the inner products with u, and of those with w.
+        # Partial sums of the inner products with u, and with w.
         self._of_u, self._of_w = (device.empty(num_partials, self.table.dtype) for _ in range(2))
 
     def project(self, j: int, first: int) -> Call:
@@ -214,7 +214,7 @@ class Decomposition(basis.Decomposition):
         return call if self.reduce is None else partial(queue, [call, partial(self.reduce, row)])
 
     def _before(self, j: int, first: int) -> tuple[Array, Any]:
-        """Return the partial sums of s for step j, and their number for each element; 0 in the first step."""
+        """Return the partial sums of s for step j, and how many there are per element of s; 0 in the first step."""
         blocks = 0 if j == first else self._launch.blocks(j if self.measures else j - 1)
         return self._of_w, np.int32(blocks)
 

@@ -26,24 +26,24 @@ from gsparse.kernels.set_up import BlockPattern
 SLICES_BLOCKS = True
 
 _SET_UP = Source("setup_survey.cu", Launch().threads_per_block)
-# Maximum number of blocks of a launch that examines rows: enough to fill any GPU, and few enough that a matrix without
-# dense blocks is recognized from a few thousand rows.
+# Maximum number of blocks of a launch that examines rows. This is enough to fill any GPU; and because it is no more, a
+# few thousand rows are enough to recognize a matrix without dense blocks.
 _MAX_GRID = 1056
 
 _PRODUCTS = Source("block_products.cu", constant("block_products.cu", "GS_BLOCK_PRODUCT_THREADS"))
-# For each column of a block of C, a thread searches this block in B once for each block of A's block row: a look. A
-# product is computed by blocks if the number of looks per product of two blocks is at most _MOST_LOOKS times the number
-# of elements of A's block. The limit is an estimate: a look takes about 50 instructions, and a product by entries 10 ps
-# (27-point 80**3 on an H200), in which an H200 executes about 130 instructions of threads.
+# For each column of a block of C, a thread goes through the block row of A, and looks for the matching block of B. A
+# product is computed by blocks if the number of these looks, divided by the number of products of two blocks, is at
+# most _MOST_LOOKS times the number of elements of a block of A. The limit is an estimate from the instructions of both
+# methods.
 _MOST_LOOKS = 2.0
-# Block rows of A are even if the longest one has at most _SHORT blocks, or at most _EVEN times the mean. Otherwise
-# looks are counted, and the longest block row must have at most 1/_SPREAD of all blocks, because a thread visits its
-# blocks one after the other.
+# Block rows of A are even if the longest one has at most _SHORT blocks, or at most _EVEN times the mean. If they are
+# not even, looks are counted exactly, and the longest block row must have at most 1/_SPREAD of all blocks, because a
+# thread visits the blocks of a row one after the other.
 _SHORT, _EVEN, _SPREAD = 256, 8, 1024
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
-    """Return the largest size of full blocks. Stop early if the first rows show that there are none. Synchronizes."""
+    """Return the largest size of full blocks. Stop if the first rows show that no size is possible. Synchronizes."""
     contradicted = device.xp.zeros(1, np.uint32)
     threads = min(csr.num_rows * device.lanes, _MAX_GRID * _SET_UP.threads)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, contradicted)
@@ -59,7 +59,7 @@ def _largest(contradicted: int, size: int) -> int:
 
 
 def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-    """Return the row pointers of the parts of block rows, and the columns of their blocks."""
+    """Return the row pointers of the parts of block rows, and the block column of each block."""
     rows, columns = blocksize
     num_block_rows = csr.num_rows // rows
     allocate = device.empty if num_block_rows else device.xp.zeros
@@ -72,7 +72,7 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 
 
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
-    """Return items copied from CSR order to the positions of the elements of blocks."""
+    """Copy items from CSR order to the positions of the elements of blocks, and return them."""
     (rows, columns), slices, indptr = blocks.blocksize, blocks.slices, blocks.part_indptr
     out = device.empty(slices.num_positions * rows * columns, items.dtype)
     item = ITEM_TYPES[items.dtype.itemsize]
@@ -90,7 +90,7 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Return the pattern from a product of zero matrices, which keeps all entries. Synchronizes.
+    """Multiply zero matrices in the kernels for single entries, and return the pattern of the result. Synchronizes.
 
     Return None if there would be too many looks (see `_MOST_LOOKS`).
     """
@@ -103,7 +103,7 @@ def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPatt
         for blocks, length in zip((a.blocks, b.blocks), longest, strict=True)
     ]
     c = spgemm_known(device, *zeros).result  # synchronizes
-    # If rows are alike, a block row of A takes mean(A) * mean(C) looks and mean(A) * mean(B) products.
+    # If block rows are even, a block row of A takes about mean(A) * mean(C) looks and mean(A) * mean(B) products.
     looks = _mean(c) / (_mean(b.blocks) or 1.0) if is_even else _looks(device, a.blocks, b.blocks, c)
     if looks > _MOST_LOOKS * a.blocksize[0] * a.blocksize[1]:
         return None
@@ -125,7 +125,7 @@ def _looks(device: Device, a: Csr, b: Csr, c: Csr) -> float:
 def multiply_blocks(
     device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
 ) -> Array:
-    """Return the values; each thread sums one column of one block of the product."""
+    """Return the values of the product. Each thread computes one column of one block."""
     a, b, c = (pattern.blocks for pattern in patterns)
     (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
     values = device.empty(c.nnz * rows * columns, a_data.dtype)

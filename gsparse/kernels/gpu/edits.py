@@ -17,17 +17,17 @@ from gsparse.kernels.gpu.launch import FLOATS, ITEM_TYPES, Source, constant, exp
 from gsparse.kernels.gpu.sparse_rows import as_items, row_numbers
 
 _SOURCE = Source("sparse_edits.cu", 256)
-# Number by which an element with several entries increases the count of elements without an entry.
+# The count of elements without an entry is increased by this number for each element with several entries.
 _SEVERAL = constant(_SOURCE.file, "GS_SEVERAL")
-# Numbers of lanes that share the columns of an entry, and the largest numbers of columns for each. More columns are
-# shared by a warp.
+# Numbers of lanes that share the columns of an entry; _COLUMNS holds the largest number of columns for each. A whole
+# warp shares more columns.
 _WIDTHS, _COLUMNS = (1, 4), (2, 16)
-# Numbers of lanes that share a row in a product with one column, and the largest mean row lengths for each.
+# Numbers of lanes that share a row in a product with one column; _LENGTHS holds the largest mean row length for each.
 _LANES, _LENGTHS = (4, 8), (6, 24)
 
 
 def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
-    """Return the position of each element: a thread searches a sorted row, a warp an unsorted one. Synchronizes."""
+    """Return the position of each element. A thread searches a sorted row, and a warp an unsorted one. Synchronizes."""
     count, positions = int(rows.size), device.empty(rows.size, np.int64)
     if not count:
         return positions, 0, False
@@ -53,7 +53,7 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
 
 
 def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
-    """Return one element: a thread finds it, and writes it to host memory. Synchronizes."""
+    """Return one element. A thread finds the element, and writes its value to host memory. Synchronizes."""
     items = as_items(csr.data)
     place = (np.int64(row), np.int64(column))
     args = (*place, csr.indptr, csr.indices, items, device.counts.array_of(items.dtype))
@@ -86,7 +86,7 @@ def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values
 
 
 def add_entries(device: Device, csr: Csr, dense: Array) -> None:
-    """Add with one thread per entry, or one thread per row if an element may have several entries."""
+    """Add each entry to its element, with one thread per entry, or one per row if A may have duplicate entries."""
     data, types = _as_numbers(csr.data), (_as_numbers(dense).dtype, csr.indptr.dtype)
     sizes, arrays = (np.int64(csr.num_cols), np.int32(csr.dtype == np.bool_)), (csr.indices, data, _as_numbers(dense))
     if csr.is_canonical:
@@ -97,12 +97,12 @@ def add_entries(device: Device, csr: Csr, dense: Array) -> None:
 
 
 def _as_numbers(data: Array) -> Array:
-    """Return floating-point and complex numbers unchanged, others as integers of the same size."""
+    """Return floating-point and complex numbers unchanged, and other values as integers of the same size."""
     return data if data.dtype.kind in "fc" else as_items(data)
 
 
 def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
-    """Return the elements, which are read with one thread per entry; the array may have any strides."""
+    """Return the elements of `dense` at A's entries, read by one thread each. `dense` may have any strides."""
     rows, elements = row_numbers(device, csr.indptr, csr.nnz), device.empty(csr.nnz, dense.dtype)
     strides = (np.int64(stride // dense.dtype.itemsize) for stride in dense.strides)
     items = as_items(elements)
@@ -120,7 +120,7 @@ def _choose(amount: float, limits: tuple[int, ...], widths: tuple[int, ...]) -> 
 
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
-    """Return the inner products, with a group of lanes per entry."""
+    """Return the inner products, each computed by a group of lanes."""
     dots, width = device.empty(rows.size, left.dtype), left.shape[1]
     lanes = _choose(width, _COLUMNS, (*_WIDTHS, device.lanes))
     args = (np.int64(rows.size), np.int64(width), rows, columns, left, right, dots)
@@ -129,7 +129,7 @@ def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Ar
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Return the gradients, with a group of lanes per row of the transpose, or a warp if there are several columns."""
+    """Return both gradients. A few lanes, or a warp if X has several columns, compute a row of the transpose."""
     width, num_rows, index = x.shape[1], transposed.num_rows, transposed.indptr.dtype
     of_x, of_values = device.empty(x.shape, x.dtype), device.empty(values.size, x.dtype)
     matrix = (transposed.indptr, transposed.indices, transposed.data, values)

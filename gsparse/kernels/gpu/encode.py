@@ -13,20 +13,20 @@ from gsparse.formats import Columns, Csr
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.launch import NARROW, Source, constant
 
-# Each thread has its own row, so rows of the same pattern need not be adjacent.
+# Each thread has a row of its own, so it does not help if rows of the same pattern are adjacent.
 SHARES_RUNS = False
 
-# The dtypes to which columns in CSR order may be narrowed, and whether looking values up in a table is faster than
-# reading them in half the precision.
+# The dtypes to which columns in CSR order may be narrowed. LOOKS_UP says whether codes of values, which are looked up
+# in a table, are faster to read than values in half the precision.
 CSR_CODES = (np.dtype(np.uint16),)
 LOOKS_UP = True
 
 SOURCE = Source("setup_entries.cu", Launch().threads_per_block)
-# Maximum number of threads of kernels that report to one word: enough to fill any GPU, few enough that atomic
-# operations do not queue.
+# Maximum number of threads of kernels in which all threads update one word. This is enough to fill any GPU, and few
+# enough that atomic operations do not queue.
 _MOST_THREADS = 1056 * SOURCE.threads
-# Number of slots of the hash table of distinct keys, including one for the key 0; and number of keys in the first
-# download.
+# Number of slots of the hash table of distinct keys, including a slot for the key 0; and the number of keys that the
+# first download brings.
 _SLOTS, _FIRST_KEYS = constant(SOURCE.file, "GS_SLOTS") + 1, 256
 
 
@@ -49,7 +49,7 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Return the distinct keys, collected in a hash table. Synchronizes."""
+    """Collect the distinct keys in a hash table, and return them. Synchronizes."""
     # The hash table, the number of its keys, and the list of (key, position).
     memory = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
     args = (np.int64(keys.size), keys, np.int32(limit), memory, memory[_SLOTS:], memory[_SLOTS + 1 :])
@@ -74,7 +74,7 @@ def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Return whether no value changes by halving; stop at the first that does. Synchronizes."""
+    """Return whether float32 holds all values exactly, and stop at the first value that it does not. Synchronizes."""
     differs, words = device.xp.zeros(1, np.int32), data.view(np.int64)
     args = (np.int64(words.size), words, differs)
     SOURCE.launch(device, "survive", (words.dtype,), min(words.size, _MOST_THREADS), args)
@@ -82,7 +82,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 
 def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any]]:
-    """Return the number of words per value, the values as words (None without `values`), and the dtype of words."""
+    """Return the number of words per value, the values as words, and their dtype; 0 and None without `values`."""
     size = csr.data.dtype.itemsize
     word = np.dtype(np.int32) if size == 4 else np.dtype(np.int64)
     if not values:
@@ -91,7 +91,7 @@ def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any
 
 
 def row_keys(device: Device, csr: Csr, values: bool) -> Array:
-    """Return a hash of each row's offsets and, if `values`, its values."""
+    """Return for each row a hash of its offsets and, if `values`, of its values."""
     keys = device.empty(csr.num_rows, np.uint64)
     words, data, word = _words(csr, values)
     args = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, keys)
@@ -102,7 +102,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with its representative; return the lengths of the representatives or None. Synchronizes."""
+    """Compare rows with their representatives; return the representatives' lengths or None. Synchronizes."""
     result = device.xp.zeros(1 + representatives.size, np.int32)
     words, data, word = _words(csr, values)
     rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)

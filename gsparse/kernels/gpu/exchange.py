@@ -16,12 +16,12 @@ from gsparse.kernels.gpu.launch import BLOCK_DOTS, FLOATS, NO_DOTS, Source, addr
 from gsparse.kernels.steps import Call
 
 _SOURCE = Source("exchange.cu", constant("exchange.cu", "GS_HALO_THREADS"))
-# Maximum number of blocks of scatter_add, each of which writes a partial sum.
+# Maximum number of blocks of scatter_add if each block writes a partial sum.
 _MAX_HALO_BLOCKS = 528
 
 _MAILBOX_THREADS = constant(_SOURCE.file, "GS_MAILBOX_THREADS")
-# Maximum number of blocks for each message. More are hardly faster: sending 320 KB takes 7.2 µs with 16 blocks, 5.1 µs
-# with 64, and 4.9 µs with 128 (two H200s, NVLink).
+# Maximum number of blocks for each message. More blocks are hardly faster: with 128, sending 320 KB takes 4.9 instead
+# of 5.1 µs (two H200s, NVLink).
 _MAX_BLOCKS = 64
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
@@ -39,7 +39,7 @@ def num_scatter_dots(count: int) -> int:
 def scatter_add(
     device: Device, values: Array, numbers: Array, y: Array, x: Array | None = None, dots: Array | None = None
 ) -> None:
-    """Add with one thread per element, or with `dots` in a few blocks, each of which writes a partial sum."""
+    """Add with one thread per element. With `dots`, launch only a few blocks, each of which writes a partial sum."""
     threads, kind = values.size, NO_DOTS
     if dots is not None:
         threads, kind = num_scatter_dots(values.size) * _SOURCE.threads, BLOCK_DOTS
@@ -48,12 +48,13 @@ def scatter_add(
 
 
 class Mailboxes(exchange.Mailboxes):
-    """Boxes in GPU memory. The kernels count the messages, so that a CUDA graph can contain them."""
+    """Boxes in GPU memory. The kernels count the messages, so a CUDA graph can contain the exchange."""
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        # For each rank, the number of its last message, and the number of blocks that have finished a message from it.
-        # The kernel of sums counts its finished blocks in the element of this rank, which sends no messages to itself.
+        # For each other rank, the number of its last message, and how many blocks have finished a message from it. This
+        # rank sends no messages to itself, so its own element of `_finished` counts the finished blocks of the kernel
+        # of sums.
         counts = device.upload(np.zeros(2 * self.world_size, np.uint32))
         self._stamps, self._finished = counts[: self.world_size], counts[self.world_size :]
         self._finished_sums = self._finished[rank : rank + 1]

@@ -1,22 +1,21 @@
-"""Generate CUDA C++ for whole iterations of a solver: one kernel whose blocks all run at once (cooperative launch).
+"""Generate CUDA C++ for whole iterations of a solver: one kernel whose blocks run at the same time (cooperative).
 
-This kernel is written from the same description as the kernels of steps (`gsparse.kernels.gpu.step_source`), and
-computes the same as these and the kernels of products do in turn. Those kernels read and write the vectors in each
-pass, and between two of them a GPU is idle for 1 to 2 µs, which is most of the time of a small system. Here a thread
-owns a few rows and keeps their elements of all vectors in registers. All threads compute all scalars.
+The generator uses the same description of the solver as `gsparse.kernels.gpu.step_source`. The kernel computes the same
+as the separate kernels of steps and of products. Separate kernels read and write the vectors in each pass, and between
+two kernels a GPU is idle for 1 to 2 µs, which is most of the time of a small system. In the kernel of this module, a
+thread owns a few rows, and keeps their elements of all vectors in registers. All threads compute all scalars.
 
-Blocks have to wait for each other in two cases: where a scalar depends on a sum over all elements, and where a product
-reads elements that other blocks own. Both are one operation, an exchange (together.cuh): it adds up sums over all
-blocks, and after it all blocks can read the elements that were sent before. To need few exchanges,
+Blocks must wait for each other in two cases: a scalar depends on a sum over all elements, or a product reads elements
+that other blocks own. Both are one operation, an *exchange* (together.cuh): it adds up sums over all blocks, and after
+it all blocks can read the elements that were sent before. Two rules keep exchanges few:
 
-- a sum is exchanged when a scalar needs it, together with all others that wait for an exchange, and
-- a product may recompute another block's element that has changed since the last exchange, from elements that were
-  sent in that exchange or before it. In conjugate gradients this is ``p = r + beta * p``, and two exchanges in each
-  iteration are left.
+- A sum is exchanged when a scalar needs it, together with all other sums that wait for an exchange.
+- If another block's element has changed since the last exchange, a product may recompute it from elements that were
+  sent earlier. In conjugate gradients this is ``p = r + beta * p``, so that each iteration needs two exchanges.
 
-The power method, which multiplies a vector by a matrix and scales it, needs one exchange in each iteration. `turn` is
-the number of the iteration within a launch. The first iteration reads copies of p. Later ones read copies of q, from
-which they compute p.
+The example is the power method, which multiplies a vector by a matrix and scales the result. It needs one exchange per
+iteration. `turn` is the number of the iteration within a launch. The first iteration reads copies of p. Later
+iterations read copies of q, and compute p from them.
 
 >>> from gsparse.kernels.steps import Multiplication, Program, Step
 >>> square = Step("square", sums="qq = abs2(q)", after="iteration += 1")
@@ -96,8 +95,8 @@ from gsparse.kernels.gpu.statements import (
 )  # fmt: skip
 from gsparse.kernels.steps import Multiplication, Program, Step
 
-# To compute another block's element, a product reads copies of at most this many vectors that the iteration changes.
-# Reading more would take longer than one more exchange.
+# A product computes another block's element from copies of at most this many vectors that the iteration changes.
+# Reading more copies would take longer than another exchange.
 _MOST_COPIES = 2
 
 Operations = tuple[Step | Multiplication, ...]
@@ -105,7 +104,7 @@ Operations = tuple[Step | Multiplication, ...]
 
 @cache
 def iteration_writer(program: Program, operations: Operations) -> IterationWriter:
-    """Return the writer of an iteration's kernel, which has written the source. Results are cached."""
+    """Return an `IterationWriter`, whose source is complete. Results are cached."""
     return IterationWriter(program, operations)
 
 
@@ -116,43 +115,44 @@ def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> 
 
 @dataclass
 class _Progress:
-    """The part of an iteration that has been written, and the state in which the next operation begins."""
+    """The part of an iteration that has been written, and the state after it."""
 
     lines: list[str]
-    # For each vector, the way in which other blocks compute its elements; None if they cannot. Before the first
-    # exchange of an iteration, the list has two dictionaries: for the first iteration of a launch, and for later ones,
-    # once the end of an iteration is known. After that exchange, it has one.
+    # For each vector, how another block can compute its elements; None if it cannot. After the first exchange of an
+    # iteration, the list has one dictionary. Before it, the list may have two: for the first iteration of a launch, and
+    # for later iterations (once the state at the end of an iteration is known).
     remotes: list[dict[str, Remote | None]]
     changed: set[str]  # vectors that have changed since they were last copied
-    waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged yet
+    waiting: list[str] = field(default_factory=list)  # sums that the next exchange must add up
     num_exchanges: int = 0
-    has_product: bool = False  # whether there was a product since the last exchange
+    has_product: bool = False  # whether a product has been written since the last exchange
 
 
 class IterationWriter:
-    """Writes the kernel of an iteration.
+    """Generator of the kernel for whole iterations.
 
     Parameters
     ----------
     program : Program
     operations : tuple of Step and Multiplication
-        The iteration. Each step occurs once.
+        The steps and products of one iteration, in order. Each step occurs once.
 
     Attributes
     ----------
     vectors : tuple of str
         The vectors that the iteration uses, in the order of the program.
     copied : tuple of str
-        The vectors of which other blocks read copies.
+        Vectors whose elements are copied in exchanges, so that other blocks can read them.
     carried : tuple of str
-        Sums that exist as partial sums, and that the iteration reads before it computes them again.
+        Sums that an iteration reads before it computes them. The kernel gets them as partial sums of the iteration
+        before.
     num_words : int
-        Largest number of 64-bit words that a block sends in one exchange if sums are real. For complex sums, twice as
+        Largest number of 64-bit words that a block sends in one exchange, for real sums. Complex sums need twice as
         many.
     source : str
         The kernel in CUDA C++.
     loop : str
-        The statements of one iteration, a part of `source`.
+        The statements of one iteration, which `source` contains.
     """
 
     def __init__(self, program: Program, operations: Operations) -> None:
@@ -168,11 +168,11 @@ class IterationWriter:
         self._sums = tuple(dict.fromkeys(name for step in self.steps for name in step.targets("sums")))
         self.carried = self._carried_sums()
         self._most_sums = 1
-        # The copies that each exchange of an iteration must make; exchange 0 precedes the first iteration. Which copies
-        # are needed depends on the text after the exchange, so the loop is written again until nothing is added.
+        # The vectors that each exchange of an iteration must copy. Exchange 0 is before the first iteration. The text
+        # after an exchange decides which vectors are needed, so the loop is written again until no vector is added.
         self._copies: dict[int, set[str]] = {0: set()}
-        # The way in which other blocks compute elements at the end of an iteration, which is also the start of the next
-        # one.
+        # How other blocks can compute elements at the end of an iteration, and so at the start of the following
+        # iteration.
         self._end: dict[str, Remote | None] | None = None
         self.loop = ""
         while True:
@@ -198,7 +198,7 @@ class IterationWriter:
     # ---------------------------------------------------------------- the loop
 
     def _write_loop(self) -> str:
-        """Return the text of an iteration's operations. Find the copies that they read, and the state at the end."""
+        """Return the text of one iteration. Also find the vectors to copy, and the state after the iteration."""
         start: dict[str, Remote | None] = {name: Remote.copy(name, 0) for name in self.vectors}
         remotes = [start] if self._end is None else [start, dict(self._end)]
         progress = _Progress([], remotes, set(self._assigned))
@@ -213,7 +213,7 @@ class IterationWriter:
         return "".join(progress.lines)
 
     def _write_product(self, progress: _Progress, product: Multiplication) -> None:
-        """Write a product, after an exchange if other blocks' elements of its source cannot be computed from copies."""
+        """Write a product. Write an exchange first if other blocks' elements of x cannot be computed from copies."""
         remotes = [remote[product.source] for remote in progress.remotes]
         if progress.has_product or any(r is None or len(r.copies & self._assigned) > _MOST_COPIES for r in remotes):
             self._write_exchange(progress)
@@ -255,7 +255,7 @@ class IterationWriter:
         lines.extend(write_after(assignment, names) for assignment in step.sections["after"])
 
     def _write_exchange(self, progress: _Progress) -> None:
-        """Write an exchange of all waiting sums, with the copies that are read afterwards."""
+        """Write an exchange of all waiting sums, and of the vectors that are read as copies afterwards."""
         progress.num_exchanges += 1
         number = progress.num_exchanges
         copies = [name for name in self.vectors if name in self._copies.setdefault(number, set()) & progress.changed]
@@ -318,7 +318,7 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
 """
 
     def _declarations(self) -> str:
-        """Return the declarations of scalars and of copies of vectors. Every thread has all scalars."""
+        """Return the declarations of scalars and of copied vectors. Every thread has all scalars."""
         program = self.program
         scalars = [f"c_{name}" for name in (*self._cells, *self._sums, *self.carried)]
         scalars += [f"w_{name}" for name in self._sums]
@@ -335,7 +335,7 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
         return text + "".join(f"  c_{name} = gs_total(p_{name}, n_{name}, shared);\n" for name in self.carried)
 
     def _stores_of_scalars(self) -> str:
-        """Return the stores of the first block: sums for the next launch, cells, and the number of exchanges."""
+        """Return the code with which the first block stores `carried` sums, cells and the number of exchanges."""
         stored = dict.fromkeys(name for step in self.steps for name in step.targets("after"))
         text = "".join(
             f"  for (int j = threadIdx.x; j < n_{name}; j += blockDim.x) "
@@ -346,13 +346,13 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
         return text + "".join(f"  cells[{self.program.cells[name]}] = c_{name};\n" for name in stored)
 
     def _scalars_of_elements(self, step: Step) -> list[str]:
-        """Return the scalars that the elements of a step depend on."""
+        """Return the names of scalars that `step.each` reads."""
         known = {*self._cells, *self.program.deferred_sums, *step.targets("before")}
         return sorted({*names_of(step.sections["each"])} & known)
 
 
 def _cells_used(program: Program, steps: Sequence[Step]) -> list[str]:
-    """Return the scalars that an iteration reads or writes, except sums that are stored as partial sums."""
+    """Return the cells that an iteration reads or writes, without sums that are stored as partial sums."""
     names = {"stop", "iteration"}
     for step in steps:
         names |= {*program.cells_read(step, "before", "each", "sums", "after"), *step.targets("after")}

@@ -1,4 +1,4 @@
-"""Kernels by name, constants of their sources, launches, and scratch memory for each stream."""
+"""Names of kernels, constants of their sources, launches, and scratch memory for each stream."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def constant(source: str, name: str) -> int:
 
 @cache
 def defined_constants(source: str) -> dict[str, str]:
-    """Return a dict from the name of each constant of a source and its headers to its expression.
+    """Return a dict from the name of each constant of a source and its headers to the expression that defines it.
 
-    Names that do not begin with GS_ are left out: they belong to templates and depend on a type.
+    Names that do not begin with GS_ are left out, because they depend on template arguments.
     """
     text = (SOURCE_FOLDER / source).read_text("utf-8")
     found: dict[str, str] = {}
@@ -108,16 +108,17 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.complex128): "Complex<double>",
 }
 
-# The dtypes of codes: columns relative to a base, positions in a table of values, numbers of row patterns.
+# The dtypes of codes. A code is a column relative to a base, a position in a table of values, or a row pattern's
+# number.
 NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
-# From the number of bytes of an item to the dtype as which it is copied.
+# Maps the number of bytes of an item to the dtype that kernels copy in place of its own dtype.
 ITEM_TYPES = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128")}
 
 # The last template argument of a product with a vector: whether it also writes partial sums of conj(x)·y (sums.cuh).
 NO_DOTS, BLOCK_DOTS = "NoDots", "BlockDots"
 
-# csr_spmm: number of bytes of neighbouring columns in one access.
+# csr_spmm: the largest number of bytes of neighbouring columns that one access reads.
 _PACK_BYTES = 16
 
 
@@ -135,15 +136,15 @@ def expression(name: str, *arguments: np.dtype[Any] | int | str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A file of kernels in `src/`, with the number of threads per block for `launch`."""
+    """A file of kernels in `src/`, with the number of threads per block that `launch` uses."""
 
     file: str
     threads: int
 
     def variants(self, names: str, *axes: Iterable[Any]) -> list[tuple[str, str]]:
-        """List (file, name expression) of the kernels `names` with each combination of template arguments.
+        """List (file, name expression) of each kernel in `names`, with each combination of template arguments.
 
-        Each axis lists the choices of an argument, or of several arguments as a tuple.
+        Each axis lists the choices of one argument. An element that is a tuple is a choice of several arguments.
         """
         combinations = [
             tuple(chain.from_iterable(part if isinstance(part, tuple) else (part,) for part in parts))
@@ -152,7 +153,7 @@ class Source:
         return [(self.file, expression(name, *types)) for name in names.split() for types in combinations]
 
     def launch(self, device: Device, name: str, types: Iterable[Any], threads: int, args: Any) -> None:
-        """Launch at least `threads` threads of kernel `name` with template arguments `types`; see `launch_threads`."""
+        """Launch at least `threads` threads of kernel `name` with template arguments `types` (see `launch_threads`)."""
         launch_threads(device, self.file, expression(name, *types), int(threads), self.threads, args)
 
     def launch_tiles(self, device: Device, name: str, types: Iterable[Any], positions: int, args: Any) -> None:
@@ -172,7 +173,7 @@ def leaves_dots(expression: str) -> bool:
 
 
 def plain_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """List pairs: a dtype in which values may be stored, and a dtype in which products with them compute."""
+    """List pairs: a dtype of stored values, and a dtype in which products with these values compute."""
     return [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
 
 
@@ -188,7 +189,7 @@ def packs(itemsize: int) -> tuple[int, ...]:
 
 
 def loads_choices(itemsize: int, columns_per_load: int) -> tuple[int, ...]:
-    """Return the possible numbers of accesses of a lane per entry, where each reads `columns_per_load` columns.
+    """Return how many accesses a lane may make per entry. Each access reads `columns_per_load` columns.
 
     Examples
     --------
@@ -244,7 +245,7 @@ def bind_product(
     dtype: Any,
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
-    """Return ``launch(x, y, alpha, beta, conjugate)``, which launches a one-dimensional grid of a kernel.
+    """Return ``launch(x, y, alpha, beta, conjugate)``. It launches a kernel with a one-dimensional grid.
 
     Raises
     ------
@@ -280,19 +281,19 @@ MAX_GRID_Y = 65_535
 # Number of positions of a tile, and number of threads of the block for a tile.
 TILE, TILE_THREADS = constant("tiles.cuh", "GS_TILE"), constant("tiles.cuh", "GS_TILE_THREADS")
 
-# An array for each stream of each device, in which the blocks of a launch count their arrivals.
+# For each device, a counter per stream, in which the blocks of a launch count how many of them have finished.
 _arrivals: WeakKeyDictionary[Device, Scratch] = WeakKeyDictionary()
 
 
 class PerStream(Generic[_Result]):
-    """The result of `bind` for each stream, made with arrays that only this stream uses and that are initially zero.
+    """The result of `bind` for each stream. `bind` gets arrays that only this stream uses, filled with zeros at first.
 
     Parameters
     ----------
     device : Device
     bind : callable
-        Function that takes the arrays, and returns the result of `get`. It must not refer to the product, because that
-        would be a reference cycle.
+        Function that takes the arrays, and returns what `get` returns. It must not refer to the object that owns this
+        one, because that would be a reference cycle.
     arrays : tuple of (int, dtype)
         The size and the dtype of each array.
     """
@@ -313,7 +314,7 @@ class PerStream(Generic[_Result]):
 
 
 class Scratch(PerStream[tuple[Array, ...]]):
-    """Arrays for each stream, which are initially zero.
+    """Arrays for each stream, filled with zeros when they are made.
 
     Parameters
     ----------
@@ -327,7 +328,7 @@ class Scratch(PerStream[tuple[Array, ...]]):
 
 
 def call_for_stream(bound: PerStream[Any]) -> Callable[..., None]:
-    """Return a function that calls ``bound.get()``, the function for the caller's current stream."""
+    """Return a function that calls ``bound.get()(...)``, so that each call uses the caller's current stream."""
 
     def call(*args: Any) -> None:
         bound.get()(*args)
@@ -336,7 +337,7 @@ def call_for_stream(bound: PerStream[Any]) -> Callable[..., None]:
 
 
 def records(device: Device, long_rows: LongRows) -> Array:
-    """Return the chunks of long rows in the form of kernels: records of 32 bytes (`struct Chunk` in long_rows.cuh)."""
+    """Return the chunks of long rows as kernels read them: records of 32 bytes (`struct Chunk` in long_rows.cuh)."""
     rows, chunks = long_rows, device.empty((long_rows.num_chunks, 8), np.int32)
     args = (np.int32(rows.num_chunks), rows.rows, rows.begins, rows.ends, rows.first_chunk, rows.chunk_rows, chunks)
     name, threads = expression("list_chunks", rows.rows.dtype), Launch().threads_per_block
@@ -360,15 +361,15 @@ def check_columns(columns: int) -> None:
 
 
 def num_tiles(size: int, tile: int = TILE) -> int:
-    """Return the number of tiles that hold `size` positions."""
+    """Return the number of tiles for `size` positions."""
     return -(-size // tile)
 
 
 def tally(device: Device, blocks: int, place: int = 0) -> tuple[Array, Any, Array]:
-    """Return arguments for a launch whose blocks count something: the counts, the arrivals, and the sum.
+    """Return three arguments for a launch whose blocks count something: the counts, the arrivals, and the total.
 
     After the launch, element i of the counts is the sum over all blocks before block i. The total is element `place` of
-    ``device.counts.read(place + 1)``. A launch without blocks writes no total.
+    ``device.counts.read(place + 1)``. If no block is launched, the total is not written.
     """
     arrivals = _arrivals.get(device)
     if arrivals is None:

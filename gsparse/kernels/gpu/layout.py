@@ -1,8 +1,8 @@
 """Statistics of a structure, and positions of entries in padded formats (contract: `gsparse.kernels.set_up`).
 
-The survey divides the rows into at most `_MAX_PARTS` equal parts, and counts the outputs of later kernels in each part.
-From these counts, the host knows how much to allocate, and each block of a later kernel knows where its output begins
-(parts.cuh). After the survey, nothing waits for the device, unless rows are sorted.
+The survey divides the rows into at most `_MAX_PARTS` equal parts. For each part, it counts the outputs of later
+kernels. From these counts, the host knows how much to allocate, and each block of a later kernel knows where to write
+(parts.cuh). After the survey, the host waits for the device only if rows are sorted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gsparse.kernels.set_up import Survey
 
 # Number of rows that one block sorts.
 SORTING_SCOPE = constant("setup_rows.cu", "GS_SCOPE")
-# Rows with more entries than this are not stored in slices: twice the lanes of a warp keep a warp busy.
+# Rows with more entries than this are not stored in slices: a row of twice the lanes of a warp is enough work for a
+# warp.
 LONG_LENGTH = 64
 SCALAR_LENGTH = costs.SCALAR_LENGTH
 # Number of entries in a chunk of a long row.
@@ -30,20 +31,19 @@ CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 
 _SOURCE = Source("setup_rows.cu", TILE_THREADS)
 _SURVEY = Source("setup_survey.cu", _SOURCE.threads)
-# Maximum number of parts, one for each block: enough to fill any GPU, and few enough that each block can sum the counts
-# of the parts before its own.
+# Maximum number of parts. Each part is surveyed by a block. This is enough to fill any GPU, and few enough that each
+# block of a later kernel can add up the counts of all parts before its own.
 _MAX_PARTS = 1024
-# Maximum number of blocks that share the columns (eight per multiprocessor of an H200), and minimum number of columns
-# of a thread.
+# Maximum number of blocks that read the column indices (eight per multiprocessor of an H200), and minimum number of
+# column indices per thread.
 _MAX_BLOCKS, _COLUMNS_PER_THREAD = 1056, 4
-# The names of the statistics (setup_survey.cu) and of the counters (parts.cuh). Below: the limits above which long rows
-# are counted.
+# The names of the statistics (setup_survey.cu) and of the counters (parts.cuh).
 _FACTS = (
     "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
     "max_column", "num_unsorted", "run_span", "contradicted",
 )  # fmt: skip
 _COUNTERS = ("slice_positions", "short_positions", "long_positions")
-# The bits of `contradicted` (setup_survey.cu) if no number of rows and no number of columns of a block is possible.
+# The value of `contradicted` (setup_survey.cu) if dense blocks of any size are impossible.
 _ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
 _LIMITS = tuple(constant(_SOURCE.file, "GS_FIRST_LIMIT") << i for i in range(constant(_SOURCE.file, "GS_LIMITS")))
 _NUM_COUNTS = constant(_SOURCE.file, "GS_COUNTS")
@@ -53,7 +53,7 @@ _SORT_THREADS = 512
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Counts of a survey, for kernels that compute positions of rows.
+    """Counts of a survey. Later kernels compute positions of rows from them.
 
     Attributes
     ----------
@@ -78,17 +78,17 @@ class Counts:
         return self.totals[_COUNTERS.index(counter)]
 
     def of(self, counter: str) -> Array:
-        """Return a view of `parts` whose elements 0, `stride`, 2·`stride`, ... are the counter of each part."""
+        """Return a view of `parts`. Its elements 0, `stride`, 2·`stride`, ... are this counter for each part."""
         return self.parts[_COUNTERS.index(counter) :]
 
     def above(self, limit: int) -> tuple[int, int]:
-        """Return the number of rows longer than a limit, and the number of their chunks."""
+        """Return the number of rows longer than `limit`, one of `_LIMITS`, and the number of their chunks."""
         place = len(_COUNTERS) + 2 * _LIMITS.index(limit)
         return self.totals[place], self.totals[place + 1]
 
 
 def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-    """Return the statistics of row pointers and columns, from one pass. Synchronizes."""
+    """Return the statistics, computed in one pass over row pointers and columns. Synchronizes."""
     num_rows = indptr.size - 1
     part_rows = SORTING_SCOPE * max(1, -(-num_rows // (SORTING_SCOPE * _MAX_PARTS)))
     num_parts = -(-num_rows // part_rows)
@@ -114,7 +114,7 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
 
 
 def _read(words: list[int]) -> dict[str, int]:
-    """Decode the statistics: maxima are unsigned numbers, minima are their complements, and 0 means none."""
+    """Decode the statistics. Maxima are unsigned numbers, minima are complements of such numbers, and 0 means none."""
     facts = dict(zip(_FACTS, words, strict=True))
     sign, mask = 1 << 63, (1 << 64) - 1
     for name in ("min_length", "max_length", "min_column", "max_column"):
@@ -133,10 +133,10 @@ def _place(device: Device, name: str, indptr: Array, counts: Counts, *args: Any)
 def long_rows(
     device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
 ) -> tuple[LongRows, int]:
-    """Return the rows that are longer than `limit`, in their order."""
+    """Return the rows that are longer than `limit`, in the order of the matrix."""
     counts: Counts = survey.counts
     num_long, num_chunks = counts.above(limit)
-    # Allocate two arrays and divide them into five.
+    # Two allocations serve for all five arrays.
     longs, ints = device.empty(2 * num_long, np.int64), device.empty(2 * num_long + 1 + num_chunks, np.int32)
     begins, ends = longs[:num_long], longs[num_long:]
     rows, first_chunk, chunk_rows = ints[:num_long], ints[num_long : 2 * num_long + 1], ints[2 * num_long + 1 :]
@@ -150,7 +150,7 @@ def long_rows(
 def cut_slices(
     device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
 ) -> tuple[Array | None, Array, int]:
-    """Sort the rows if `sort`, and compute the positions of slices. Synchronizes with `sort`."""
+    """Compute the positions of slices; if `sort`, sort the rows before that, and synchronize."""
     counts: Counts = survey.counts
     num_rows = indptr.size - 1
     num_slices = -(-num_rows // device.lanes)
@@ -170,9 +170,9 @@ def cut_slices(
 
 
 def sort_rows(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
-    """Return the rows, sorted by descending length in each scope, and the number of positions of each part.
+    """Sort the rows of each scope by descending length. Return them, and the number of positions of each part.
 
-    In place of rows longer than `long_length`, and after the last row, there is -1.
+    Places of rows longer than `long_length`, and places after the last row, hold -1.
     """
     num_rows = indptr.size - 1
     rows, positions = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
@@ -184,7 +184,7 @@ def sort_rows(device: Device, indptr: Array, counts: Counts, long_length: int, n
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-    """Return items copied from CSR order to the positions of slices and long rows."""
+    """Copy items from CSR order to the positions of slices and long rows, and return them."""
     long_rows, out = slices.long_rows, device.empty(slices.num_positions, items.dtype)
     num_places = slices.num_slices * device.lanes
     sizes = (np.int64(slices.num_rows), np.int64(num_places), np.int64(slices.long_length))
@@ -198,7 +198,7 @@ def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding
 
 
 def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
-    """Return items copied from CSR order to the positions of ELLPACK."""
+    """Copy items from CSR order to the positions of ELLPACK, and return them."""
     out = device.empty(width * pitch, items.dtype)
     sizes = (np.int64(indptr.size - 1), np.int64(pitch), np.int64(NO_LIMIT))
     _lay_out(device, indptr, items, padding, out, (*sizes, None, None, np.int64(pitch), np.int32(width)), pitch)
@@ -217,13 +217,13 @@ def _item_type(items: Array) -> np.dtype[Any]:
 
 
 def _items(items: Array, padding: Any, out: Array) -> tuple[Array, Any, Array]:
-    """Return items, padding and output as views of the dtype as which they are copied."""
+    """Return views of items, padding and output. Their dtype is an integer or complex type of the same size."""
     dtype = _item_type(items)
     return items.view(dtype), np.array(padding, items.dtype).view(dtype)[()], out.view(dtype)
 
 
 def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
-    """Count the frequent and the rare entries of each row with a warp, which also writes the key for sorting rows."""
+    """Count the frequent and the rare entries of each row. A warp does this, and writes the row's sort key."""
     num_rows = csr.num_rows
     found = device.empty((4, num_rows), np.int64)
     args = np.int64(num_rows), np.int64(most_steps), csr.indptr, csr.indices, numbers, found
@@ -233,7 +233,7 @@ def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) 
 
 
 def lane_positions(device: Device, csr: Csr, slices: LaneSlices) -> Array:
-    """Return the position of each entry; a warp numbers the frequent and the rare columns of a row."""
+    """Return the position of each entry. A warp numbers the frequent and the rare columns of a row."""
     positions = device.empty(csr.nnz, np.int64)
     layout = slices.numbers, slices.places, slices.lanes, slices.frequent_offsets, slices.rare_offsets
     sizes = np.int64(csr.num_rows), np.int64(slices.num_frequent_positions), np.int32(slices.group)

@@ -1,9 +1,9 @@
 """Products of two sparse matrices whose rows are merged in registers (kernels: `src/sparse_products_merged.cu`).
 
-The slot of a product, stored in a byte, is the index of its column within the row of the result. Slots depend only on
-the structures. If all rows have few products, their slots are found while the entries are counted. Otherwise slots
-would take too much memory, so the entries are counted first; then the rows are merged again and filled, a part of them
-at a time.
+Each product a·b that contributes to a row of the result has a *slot*, stored in a byte: the index of its column within
+that row. Slots depend only on the structures. If all rows have few products, their slots are found while the entries
+are counted. Otherwise slots would take too much memory, so the entries are counted first; then the rows are merged
+again and filled, some rows at a time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _SOURCE = Source("sparse_products_merged.cu", constant("sparse_products_merged.c
 MOST_SLOTS = constant(_SOURCE.file, "GS_MOST_SLOTS")
 # Maximum number of bytes of shared memory of a launch.
 SHARED_BYTES = 48 << 10
-# (number of rows of B per lane, number of lanes per row) for rows of A with at most 8, 16, 32 and 128 entries. Measured
-# on an H200 with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
+# (number of rows of B per lane, number of lanes per row) for rows of A with at most 8, 16, 32 and 128 entries, measured
+# on an H200.
 _MERGES = ((8, 1), (8, 2), (4, 8), (8, 16))
-# Possible numbers of lanes that add the products with a row of B. The largest that is at most the mean row length of B
-# is used. 7-point 200**3, columns and values, on an H200: 1, 2, 4, 8 and 16 lanes take 2.5, 2.0, 1.6, 2.2 and 3.9 ms.
+# Possible numbers of lanes that add the products with a row of B. The largest number that is at most the mean row
+# length of B is used (measured on an H200).
 _ADD_LANES = (1, 4, 16)
-# Rows with at most this many products are always merged, even if lengths differ.
+# If all rows have at most this many products, they are always merged, even if row lengths differ.
 _FEW_PRODUCTS = 64
-# Other rows are merged if the longest row of each matrix has at most _EVEN times as many entries as its mean row, and
-# no row of the result has more than _MOST_PRODUCTS products. Otherwise most lanes would wait for the longest rows.
-# There must also be many rows, at least _ENOUGH_ROWS times the square of that ratio or _MANY_ROWS, because the entries
-# of a row are found one after the other. A @ A on an H200, ms, in classes and merged: 27-point with 8,000 rows 0.29 and
-# 0.34, 27,000 rows 0.68 and 0.40, 512,000 rows 9.5 and 3.7; cavity14, 2,597 rows, ratio 2.1: 0.46 and 1.2; fe_body,
-# 45,087 rows, ratio 3.8: 0.30 and 0.49.
+# Otherwise, rows are merged on two conditions. First, row lengths are similar: the longest row of each matrix has at
+# most _EVEN times as many entries as the mean, and no row of the result has more than _MOST_PRODUCTS products. If not,
+# most lanes would wait for the longest rows. Second, there are at least _MANY_ROWS rows, or _ENOUGH_ROWS times the
+# square of the ratio of the longest to the mean row, because the entries of a row are found one after the other. (A @ A
+# of a
+# 27-point matrix on an H200: with 8,000 rows, merging was slower than classes; with 512,000 rows, 2.6 times as fast.)
 _EVEN, _MOST_PRODUCTS = 4, 8192
 _ENOUGH_ROWS, _MANY_ROWS = 9_000, 500_000
-# Limits of the memory of slots: as a fraction of the memory of the result while it is computed; in bytes that are
-# always allowed; and as a fraction of the memory of the result if slots are kept for further products.
+# Limits of the memory of slots: as a fraction of the memory of the result, for slots that are needed only while it is
+# computed; in bytes, which are always allowed; as a fraction of the result, for slots that further products use again.
 _SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.1, 1 << 20, 1.0
 
 
@@ -57,7 +57,7 @@ class MergePlan:
     add_lanes : int
         Number of lanes per row in `spgemm_add_merged`.
     most : int
-        Maximum number of products of a row.
+        Maximum number of products that a row of the result may need.
     threads, add_threads : int
         Number of threads per block of the two kernels.
     """
@@ -71,18 +71,18 @@ class MergePlan:
 
     @property
     def pitch(self) -> int:
-        """Number of bytes for the slots of a row: an odd number of words, so that rows begin in different banks."""
+        """Bytes for the slots of a row: an odd number of words, so that rows begin in different memory banks."""
         return 4 * (-(-self.most // 4) | 1)
 
     @property
     def has_few_products(self) -> bool:
-        """Whether slots take so little memory that they are found while entries are counted."""
+        """Whether slots take so little memory that they are found while the entries are counted."""
         return self.most <= _FEW_PRODUCTS
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Data on the structure of a product, in addition to its row pointers and columns.
+    """How the rows of a product are merged, and the slots of their products if they are stored.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan
 
 
 def _has_many_even_rows(a: Csr, b: Csr, longest: tuple[int, int]) -> bool:
-    """Return whether rows have similar lengths, and whether there are enough rows for this similarity."""
+    """Return whether row lengths are similar, and there are enough rows (see `_ENOUGH_ROWS`)."""
     ratio = max(of * csr.num_rows / csr.nnz for of, csr in zip(longest, (a, b), strict=True))
     return ratio <= _EVEN and a.num_rows >= min(_ENOUGH_ROWS * ratio**2, _MANY_ROWS)
 
@@ -143,12 +143,12 @@ def merge(
     device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, int], *, sizes: Array | None = None,
     places: Array | None = None, flag: Array | None = None,
 ) -> None:  # fmt: skip
-    """Compute the numbers of entries, and slots, of rows ``rows[0]`` to ``rows[1] - 1`` of the product.
+    """Count the entries of rows ``rows[0]`` to ``rows[1] - 1`` of the product, find the slots, or do both.
 
     Parameters
     ----------
     sizes : array, shape (num_rows,), optional
-        Receives the numbers of entries.
+        Receives the number of entries of each row.
     places : array of uint32, optional
         Receives the slots of these rows.
     flag : array of uint32, shape (1,), optional
@@ -175,12 +175,12 @@ def empty_places(device: Device, plan: MergePlan, num_rows: int) -> Array:
 
 
 def slots_limit(nbytes: float, keeps_slots: bool) -> float:
-    """Return the maximum bytes of slots for a product whose columns and values take `nbytes`."""
+    """Return the maximum bytes of slots for a result whose columns and values take `nbytes`."""
     return max((_KEPT_PART if keeps_slots else _SPARE_PART) * nbytes, _SPARE_BYTES)
 
 
 def with_places(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots) -> Slots:
-    """Return `slots` of A·B = C with the slots of all rows, unless they would take too much memory."""
+    """Return `slots` with the slots of all rows of C = A·B, or unchanged if these would take too much memory."""
     num_bytes = slots.plan.pitch * a.num_rows
     if slots.places is not None or num_bytes > slots_limit(c.indices.nbytes + c.data.nbytes, True):
         return slots
@@ -188,7 +188,7 @@ def with_places(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots) -> Slots:
 
 
 def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Array | None, Array | None]) -> None:
-    """Write the product's values to `c`; with flags also its columns, and set the flag if a value is 0."""
+    """Write the values of the product to `c`. With flags, also write its columns, and set the flag if a value is 0."""
     if slots.places is not None:
         _add(device, a, b, c, slots, slots.places, (0, a.num_rows), flags)
         return
@@ -202,10 +202,10 @@ def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Arra
 def _add(
     device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, places: Array, rows: tuple[int, int], flags: tuple[Any, Any]
 ) -> None:
-    """Fill rows ``rows[0]`` to ``rows[1] - 1``, whose slots are in `places`."""
+    """Write the values of rows ``rows[0]`` to ``rows[1] - 1``. `places` holds their slots."""
     plan, structure, index, count = slots.plan, flags[0] is not None, c.indices.dtype, rows[1] - rows[0]
     each = c.dtype.itemsize + (index.itemsize if structure else 0)
-    # A multiple of 32 keeps the columns, which follow the sums, aligned.
+    # The columns follow the sums in shared memory. A multiple of 32 keeps them aligned.
     of_block = -(-(plan.add_threads // plan.add_lanes) * slots.longest // 32) * 32
     capacity = min(of_block, SHARED_BYTES // each // 32 * 32)
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)

@@ -1,4 +1,4 @@
-"""Arguments and types of products with a vector, and the entries of the most common row pattern."""
+"""Arguments and types of kernels for A·x, and the arguments for the most common row pattern."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gsparse.formats.row_pattern import MASK_BITS, CommonPattern
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.launch import BLOCK_DOTS, NARROW, NO_DOTS, bind_product, expression, launch_blocks, plain_types
 
-# The arguments that differ between calls of a product, in the order of the kernels.
+# The arguments that each call of a product supplies, in the order of the kernels' parameters.
 SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)
 
 
@@ -30,7 +30,7 @@ class ProductKernel(NamedTuple):
         The file in `src/`.
     name : str
     types : tuple
-        The template arguments, without the last one, which is `NO_DOTS` or `BLOCK_DOTS`.
+        The template arguments, except the last one: `NO_DOTS` or `BLOCK_DOTS`.
     """
 
     source: str
@@ -50,7 +50,7 @@ def bind_with_dots(
     args: tuple[Any, ...],
     dtype: np.dtype[Any],
 ) -> Multiply:
-    """Return the product of a kernel. All arguments that do not change between calls are fixed.
+    """Return a function that computes y = A·x. All arguments that do not change between calls are fixed.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def bind_with_dots(
     kernel : _Kernel
     blocks, threads_per_block : int
     args : tuple
-        The kernel's arguments before the vectors.
+        The kernel's arguments that precede the vectors.
     dtype : dtype
         The compute dtype.
     """
@@ -76,14 +76,14 @@ def bind_with_dots(
 
 
 def with_num_dots(multiply: Callable[..., None], num_dots: int) -> Multiply:
-    """Set `num_dots`, the number of partial sums of conj(x)·y that a product writes (one per block), and return it."""
+    """Return the product with its attribute `num_dots` set: how many partial sums of conj(x)·y it writes."""
     product: Any = multiply
     product.num_dots = num_dots
     return cast(Multiply, product)
 
 
 def entry_args(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
-    """Return the arguments from which kernels read entries (`Entries` in entries.cuh)."""
+    """Return the arguments from which kernels read entries of A (`Entries` in entries.cuh)."""
     value_args = (values.codes, values.table)
     return value_args if columns is None else (columns.codes, columns.bases, *value_args)
 
@@ -94,17 +94,17 @@ def value_type(values: Values) -> np.dtype[Any] | str:
 
 
 def stored_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """List pairs: a type of stored values, and a dtype in which products with them compute."""
+    """List pairs: a type of stored values, and a dtype in which products with these values compute."""
     return [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
 
 
 Integers = npt.NDArray[np.int64]
-# Longer patterns have no triples, because the search compares each distance with all entries.
+# Longer patterns are not searched for triples, because the search compares each distance with all entries.
 _MOST_ENTRIES = 128
 
 
 class CommonEntries(NamedTuple):
-    """The entries of the common pattern: triples first, then single ones.
+    """The entries of the most common row pattern: first those in triples (`find_triples`), then single entries.
 
     Attributes
     ----------
@@ -123,14 +123,14 @@ class CommonEntries(NamedTuple):
 def common_entries(
     device: Device, common: CommonPattern, pattern_values: Array, least: int, most: int
 ) -> CommonEntries:
-    """Return the entries of the common pattern, with triples if some have a distance from `least` to `most`."""
+    """Return the entries of the common pattern. Only triples with a distance from `least` to `most` are formed."""
     distance, order, num_triples = find_triples(common.offsets, least, most)
     single = order[3 * num_triples :]
     firsts = np.append(order[: 3 * num_triples : 3], single)
     values = pattern_values[common.first : common.first + order.size]
     values = device.xp.take(values, device.upload(order)) if num_triples else values
-    # With more than 32 entries, the mask of the common pattern has all bits set and all other masks are 0. So any bit
-    # of a mask is correct for entries with numbers above 31.
+    # With more than 32 entries, the mask of the common pattern has all bits set, and all other masks are 0. So entries
+    # with numbers above 31 may use any bit of a mask.
     places = np.minimum(order, MASK_BITS - 1)
     numbers = device.upload(np.append(common.offsets[firsts], places).astype(np.int32))
     counts = np.int32(num_triples), np.int32(single.size)
@@ -154,7 +154,7 @@ def find_triples(offsets: Integers, least: int, most: int) -> tuple[int, Integer
     distance : int
         The distance with the most triples, or the largest of several such distances; 0 if there are no triples.
     order : ndarray of int64, shape of `offsets`
-        An order of the entries: one triple after the other, and then single entries.
+        An order of the entries: all triples, each with its three entries in order, and then the single entries.
     num_triples : int
     """
     entries = offsets.tolist()

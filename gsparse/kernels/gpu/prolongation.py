@@ -17,14 +17,13 @@ from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 _SOURCE = Source("prolongation.cu", constant("prolongation.cu", "GS_PROLONG_THREADS"))
 # Number of entries that a lane holds in registers, and possible numbers of lanes per node in the search for aggregates.
-# The smallest number that holds the longest row is used, if the row's length is known. Each aggregate takes all lanes
-# of a node one step, whether they hold entries or not, so eight lanes would take four times as long as two for a
-# 7-point stencil.
+# If the longest row is known, the smallest number of lanes that can hold it is used. Each aggregate takes all lanes of
+# a node one step, even lanes without entries; for a 7-point stencil, eight lanes would take four times as long as two.
 _HELD, _REACH_WIDTHS = constant(_SOURCE.file, "GS_HELD"), (2, *WIDTHS)
-# Numbers of lanes that share a row of a prolongator, and the largest mean numbers of entries for each.
+# Numbers of lanes that share a row of a prolongator; _ROW_LENGTHS holds the largest mean row length for each.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
-# The smaller number of lanes is used up to this mean number of rows per aggregate, or of entries per node in
-# `expand_pattern`.
+# The smaller number of WIDTHS is used for at most this mean number of rows per aggregate, or, in `expand_pattern`, of
+# entries per node.
 _SMALL_AGGREGATES = 16
 
 
@@ -44,7 +43,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
 ) -> tuple[Array, Array]:
-    """Return Q and R: a group of lanes orthonormalizes the columns of each aggregate one after the other."""
+    """Return Q and R. A group of lanes orthonormalizes the columns of an aggregate one after the other."""
     num_aggregates, k = int(bounds.size) - 1, int(candidates.shape[1])
     q, r = device.xp.zeros_like(candidates), device.xp.zeros((num_aggregates * k, k), candidates.dtype)
     width = WIDTHS[candidates.shape[0] > _SMALL_AGGREGATES * num_aggregates]
@@ -57,7 +56,7 @@ def orthonormal_candidates(
 def prolongator_pattern(
     device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
 ) -> NodePattern:
-    """Count the aggregates that each node reaches, then list them in ascending order. Synchronizes."""
+    """Count the aggregates in the row of each node, then list them in ascending order. Synchronizes."""
     num_nodes, index, width = nodes.num_rows, nodes.indices.dtype, lanes_of(nodes)
     if nodes.longest is not None:
         width = next((lanes for lanes in _REACH_WIDTHS if nodes.longest <= _HELD * lanes), width)
@@ -77,7 +76,7 @@ def prolongator_pattern(
 
 
 def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
-    """Repeat each row of the pattern for all rows of the node."""
+    """Repeat each row of the pattern for each unknown of the node."""
     if block_size == k == 1:
         return indptr, indices
     num_nodes, nnz = int(indptr.size) - 1, int(indices.size) * block_size * k
@@ -104,7 +103,7 @@ def prolongator_values(
     block_size: int,
     omega: float,
 ) -> Array:
-    """Return the values; each lane sums one value of the prolongator."""
+    """Return the values of the prolongator. Each lane sums one value."""
     k, index = int(tentative.shape[1]), csr.indices.dtype
     if pattern.indices.dtype != index:
         csr, nodes, index = csr.with_index_dtype(np.int64), nodes.with_index_dtype(np.int64), np.dtype(np.int64)

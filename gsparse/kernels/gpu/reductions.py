@@ -1,7 +1,7 @@
 """Sums and extremes of runs of consecutive values (kernels: `src/reductions.cu`).
 
-The contract is in `gsparse.kernels.algebra`. A group of lanes reduces a run. Runs that are much longer than the others
-are cut into pieces. The results of the pieces of a run form a run at the next level:
+The contract is in `gsparse.kernels.algebra`. A group of lanes reduces a run. A run that is much longer than the others
+is cut into pieces. The results of the pieces of a run form a run at the following level:
 
     runs     | a a a | b b b b b b b b b b | c |            bounds of level 0: those of the pieces
     pieces   | a a a | b b b b | b b b b | b b | c |
@@ -23,7 +23,7 @@ from gsparse.kernels.gpu.launch import TILE_THREADS, Source, num_tiles, tally
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 
 _SOURCE = Source("reductions.cu", 256)
-# Maximum number of values of a run that one lane reads, one after the other. Longer runs are cut into pieces.
+# Maximum number of values of a run that one lane reads. Longer runs are cut into pieces.
 _VALUES_PER_LANE = 128
 # Maximum number of blocks in a sum of all values: several for each multiprocessor of a large GPU.
 _MOST_BLOCKS = 1024
@@ -55,7 +55,7 @@ def _sum_dtype(dtype: np.dtype[Any], terms: str) -> np.dtype[Any]:
 
 
 def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
-    """Return the sums, computed in double precision level by level. Synchronizes if there are long runs."""
+    """Return the sums, computed in double precision, level by level. Synchronizes if there are long runs."""
     if bounds is None:
         return _sum_of_all(device, data, terms)
     for level in _levels(device, bounds, int(data.size), longest):
@@ -76,14 +76,14 @@ def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
 
 
 def first_where(device: Device, values: Array, *tests: str) -> int | None:
-    """Return the first position that passes: the last block compares those of all blocks. Synchronizes."""
+    """Return the first position that passes a test: the minimum over the blocks' results. Synchronizes."""
     size = int(values.size)
     rest = _tally_tests(device, "first_where", values, tests) if size else 0  # synchronizes
     return size - rest if rest else None
 
 
 def count_where(device: Device, values: Array, *tests: str) -> int:
-    """Return the number of values that pass: blocks count, and the last block sums the counts. Synchronizes."""
+    """Return the number of values that pass. Blocks count, and the last block adds up the counts. Synchronizes."""
     return _tally_tests(device, "count_where", values, tests) if values.size else 0  # synchronizes
 
 
@@ -106,7 +106,7 @@ def extreme_entries(
     full: int = 0,
     unsigned: bool = False,
 ) -> Array:
-    """Return the extremes, level by level, at the last one with zeros. Synchronizes if there are long runs."""
+    """Return the extremes, level by level; only the last level considers zeros. May synchronize."""
     levels = _levels(device, bounds, int(data.size), longest)
     for level in levels:
         extremes = device.empty(level.size - 1, data.dtype)
@@ -126,7 +126,7 @@ def extreme_positions(
     for level in levels:
         best = device.empty(level.size - 1, np.int64)
         _launch(device, "extreme_positions", level, values, _search(extreme, unsigned), (best,))
-        # A piece is never empty, but a run may be.
+        # A piece is never empty, but a run may be: its position is negative.
         positions = best if positions is None else device.xp.where(best < 0, best, positions[best])
         if level is not levels[-1]:
             values = data[positions]
@@ -134,7 +134,7 @@ def extreme_positions(
 
 
 def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False) -> Array:
-    """Compare the extreme entry of each row with 0, and search for the first column without entry."""
+    """Return a column with each row's extreme: compare entries with 0, and find the first column without an entry."""
     columns = device.empty(csr.num_rows, np.int64)
     sizes = (*_search(extreme, unsigned), np.int64(csr.num_rows), np.int64(csr.num_cols))
     args = (*sizes, csr.indptr, csr.indices, csr.data, positions, columns)
@@ -143,7 +143,7 @@ def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, un
 
 
 def _launch(device: Device, name: str, bounds: Array, data: Array, before: Any, after: Any, *types: Any) -> None:
-    """Launch a kernel with a group of lanes for each run: a power of two close to the mean length of runs."""
+    """Launch a kernel with a group of lanes per run: a power of two, close to the mean length of runs."""
     num_runs = int(bounds.size) - 1
     width = _lanes_per_run(device, num_runs, int(data.size))
     args = (*before, np.int32(width), np.int64(num_runs), np.int64(data.size), bounds, data, *after)
@@ -155,12 +155,12 @@ def _lanes_per_run(device: Device, num_runs: int, size: int) -> int:
 
 
 def _search(extreme: str, unsigned: bool) -> tuple[np.int32, np.int64]:
-    """Return the number of an extreme, and the bit to flip so that uint64 values are ordered like int64 values."""
+    """Return an extreme's number in kernels, and the bit to flip so that int64 order is uint64 order."""
     return np.int32(EXTREMES[extreme]), np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
 def _levels(device: Device, bounds: Array | None, size: int, longest: int) -> list[Array]:
-    """Return the bounds of the runs at each level, until each run is one value. Synchronizes if there are long runs."""
+    """Return the bounds of the runs at each level; the last level reduces each run to one value. May synchronize."""
     xp = device.xp
     if bounds is None:
         length = _VALUES_PER_LANE * device.lanes

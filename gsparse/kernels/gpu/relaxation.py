@@ -1,7 +1,7 @@
 """Sweeps, projections and colours (kernels: `src/relaxation.cu`).
 
-The contract is in `gsparse.kernels.relaxation`. A group with many rows is one launch. Consecutive small groups are one
-launch of one block.
+The contract is in `gsparse.kernels.relaxation`. A group with many rows is visited by a launch of its own. Consecutive
+small groups are visited by one launch of a single block.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
 
 _SOURCE = Source("relaxation.cu", constant("relaxation.cu", "GS_COLOR_THREADS"))
 _THREADS = constant(_SOURCE.file, "GS_SWEEP_THREADS")
-# Number of launches between two reads of the number of uncoloured rows. Ten to twenty launches colour a mesh.
+# Number of launches between two reads of the number of uncoloured rows. A mesh is coloured by ten to twenty launches.
 _ROUNDS = 8
-# Numbers of lanes that share a row, and the largest mean row lengths for each. Longer rows have a warp each.
+# Numbers of lanes that share a row; _LENGTHS holds the largest mean row length for each. A warp shares a longer row.
 _LANES, _LENGTHS = (4, 8), (4, 64)
-# A group is visited by one block, without a launch of its own, if this takes at most this many passes.
+# A group is visited by one block, without a launch of its own, if this takes the block at most this many passes.
 _NARROW_PASSES = 2
 
 
@@ -40,7 +40,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def color_rows(device: Device, graph: Csr) -> Array:
-    """Return the colours. Launch rounds until all rows are coloured, and synchronize after every `_ROUNDS` rounds."""
+    """Return the colours. Launch rounds until all rows are coloured; synchronize after every `_ROUNDS` rounds."""
     xp, index, num_rows = device.xp, graph.indptr.dtype, graph.num_rows
     priorities, colors = device.empty(num_rows, np.uint32), xp.full(num_rows, -1, np.int32)
     _SOURCE.launch(device, "row_priorities", (index,), num_rows, (np.int64(num_rows), graph.indptr, priorities))
@@ -55,7 +55,7 @@ def color_rows(device: Device, graph: Csr) -> Array:
 
 
 def _choose_lanes(device: Device, rows: Csr, size: int) -> int:
-    """Return the number of lanes that share a row, such that a thread block has room for all `size` rows of a block."""
+    """Return the number of lanes per row, such that a thread block has room for `size` rows."""
     mean, widths = rows.nnz / max(rows.num_rows, 1), (*_LANES, device.lanes)
     best = sum(mean > limit for limit in _LENGTHS)
     lanes = next((width for width in widths[best::-1] if size * width <= _THREADS), 0)
@@ -88,7 +88,7 @@ class _Groups:
         self.matrix = (rows.indptr, rows.indices, rows.data)
 
     def bind(self, name: str, args: tuple[Any, ...], skip: int) -> list[Callable[..., None]]:
-        """Bind the launches of a kernel, each for a range of groups. The first `skip` groups are omitted."""
+        """Bind the launches of a kernel. Each visits a range of groups; the first `skip` groups are left out."""
         kernel = expression(name, self.rows.dtype, self.rows.indices.dtype, self.lanes)
         return [
             self.device.bind_product(_SOURCE.file, kernel, grid, (_THREADS,), (*groups, *args))
@@ -96,7 +96,7 @@ class _Groups:
         ]
 
     def _ranges(self, skip: int) -> list[tuple[tuple[int, int], tuple[np.int32, np.int32, np.int32]]]:
-        """Return for each launch its grid, and a tuple: the first group, the group after the last one, and the step."""
+        """Return for each launch its grid and a tuple: its first group, the end of its groups, and the step."""
         num_groups = int(self.bounds.size) - 1
         numbers = np.arange(num_groups)[:: -1 if self.backward else 1][skip:]
         if not numbers.size:
@@ -114,7 +114,7 @@ class _Groups:
 def bind_sweep(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
 ) -> Sweep:
-    """Return a sweep. If it starts from zero, the first group does not read the matrix."""
+    """Return a sweep. If it starts from x = 0, the first group does not read the matrix."""
     assert levels is not None
     size = int(weights.shape[1])
     groups = _Groups(device, rows, levels, size, columns, backward)

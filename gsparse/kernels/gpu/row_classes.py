@@ -1,7 +1,7 @@
 """Classes of rows of a sparse matrix product. Each class has its own kernel.
 
-Products whose rows are all short, or have similar lengths, need no classes (`merged_rows.py`). The kernels that
-classify rows, and those for wide rows, are in `src/row_classes.cu`.
+If the rows of a product are all short, or have similar lengths, they are merged instead (`merged_rows.py`). The kernels
+that classify rows, and the kernels for wide rows, are in `src/row_classes.cu`.
 
 class    0            1 to 3                        4 to 6                            7
 rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
@@ -23,25 +23,25 @@ from gsparse.kernels.gpu.sparse_rows import point_to_rows, row_pointers, sum_til
 _SOURCE = Source("row_classes.cu", constant("row_classes.cu", "GS_COUNT_THREADS"))
 _CLASSES, FIRST_TABLE = constant(_SOURCE.file, "GS_ROW_CLASSES"), constant(_SOURCE.file, "GS_FIRST_TABLE")
 WIDE = _CLASSES - 1
-# The largest size of rows in each class with a table. The size is the number of products when entries are counted, and
-# the number of entries when they are filled in. The second tuple is for matrices with few columns, where rows count as
-# wide sooner because they have few windows.
+# The largest size of rows in each class with a table. The size of a row is its number of products while entries are
+# counted, and its number of entries while they are filled in. The second tuple is for matrices with few columns, where
+# the kernel for wide rows is fast because a row has few windows.
 COUNT_LIMITS = ((384, 896, 3584), (384, 896, 896))
 FILL_LIMITS = ((40, 160, 640), (40, 160, 160))
-# To save launches, a class joins the next class that has rows if it has fewer rows than this number, or than this
-# fraction of the other class's rows. The kernel of each class but the wide one can also process rows of the classes
-# before it.
+# To save launches, a class joins the following class that has rows, if its own rows are fewer than this number, or than
+# this fraction of the other class's rows. Each kernel, except the one for wide rows, can also process rows of lower
+# classes.
 _FEW_ROWS = (20_000, 20_000, 20_000, 4_000, 4_000, 500)
 _SMALL_PART = 0.2
-# Numbers of lanes that count the products of a row: for at most _SHORT_ROWS entries per row of A, and for more.
+# Numbers of lanes that count the products of a row: for at most _SHORT_ROWS entries per row of A, and for longer rows.
 _PRODUCT_LANES, _SHORT_ROWS = (8, 32), 16
 
 _WIDE_THREADS = constant(_SOURCE.file, "GS_WIDE_THREADS")
-# Number of columns of a window; numbers of entries of a window for values of up to 8 bytes, and of more.
+# Number of columns of a window, and numbers of entries of a window: for values of up to 8 bytes, and for larger values.
 _COLUMNS = constant(_SOURCE.file, "GS_WINDOW_COLUMNS")
 _ENTRIES = constant(_SOURCE.file, "GS_WINDOW_ENTRIES"), constant(_SOURCE.file, "GS_WINDOW_ENTRIES") // 2
-# Up to this many blocks are launched without reading how many are needed: waiting for that number takes longer than
-# starting blocks that have nothing to do.
+# Up to this many blocks are launched without reading how many are needed. Surplus blocks have nothing to do, and take
+# less time than waiting for that number.
 _FEW_BLOCKS = 4096
 # Maximum number of lanes that read a row of B together.
 _MAX_LANES = constant(_SOURCE.file, "GS_WIDE_LANES")
@@ -68,7 +68,7 @@ class RowClass:
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of all rows that have products, and the sum of the sizes of all rows.
+    """The classes of all rows that have products, and the sum of the sizes of all rows (see `COUNT_LIMITS`).
 
     Attributes
     ----------
@@ -76,9 +76,9 @@ class Classes:
     total : int
         The sum of the sizes.
     offsets : array of int64
-        The sum of the sizes of the rows before each tile of rows (`gsparse.kernels.gpu.sparse_rows.point_to_rows`).
+        The sum of the sizes of all rows before each tile of rows (`gsparse.kernels.gpu.sparse_rows.point_to_rows`).
     flag : array of uint32, shape (1,)
-        A flag that is 0, and that later kernels may set.
+        A flag that is 0. Later kernels may set it.
     """
 
     classes: tuple[RowClass, ...]
@@ -114,13 +114,13 @@ def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
 
 
 def find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
-    """Write the length of the longest row to element `place` of ``device.counts``."""
+    """Write the largest row length to element `place` of ``device.counts``. If `sizes`, `values` are lengths."""
     args = (np.int64(num_rows), values, *tally(device, num_tiles(num_rows), place))
     _SOURCE.launch_tiles(device, "longest_row", (values.dtype, sizes), num_rows, args)
 
 
 def num_products(device: Device, a: Csr, b: Csr) -> Array:
-    """Return the number of products for each row of A·B, at most 2³¹ - 1."""
+    """Return the number of products for each row of A·B. Larger numbers than 2³¹ - 1 become 2³¹ - 1."""
     index, lanes = a.indices.dtype, _PRODUCT_LANES[a.nnz > _SHORT_ROWS * a.num_rows]
     products = device.empty(a.num_rows, index)
     args = (np.int64(a.num_rows), a.indptr, a.indices, b.indptr, products)
@@ -131,8 +131,9 @@ def num_products(device: Device, a: Csr, b: Csr) -> Array:
 def classify(device: Device, sizes: Array, products: Array | None, limits: tuple[int, int, int]) -> Classes:
     """Return the classes of rows that have products. Synchronizes.
 
-    A row belongs to the first class whose limit is at least its number of products or, for classes with tables, its
-    size. Small classes join a class above them. Without `products`, the classes of sorted rows are not used.
+    A class with a table takes rows whose size is at most its limit. Classes of sorted rows compare `products` instead;
+    without `products`, they are not used. A row belongs to the first class that takes it. Small classes join a higher
+    one.
     """
     index, num_rows, blocks = sizes.dtype, int(sizes.size), num_tiles(int(sizes.size))
     of_row, flag = device.empty(num_rows, np.uint8), device.empty(1, np.uint32)
@@ -157,7 +158,7 @@ def classify(device: Device, sizes: Array, products: Array | None, limits: tuple
 
 
 def _join_small_classes(by_class: list[int]) -> None:
-    """Let small classes join the next class that has rows, in place.
+    """Change `by_class` so that small classes join the following class that has rows.
 
     Rows without products may join too, because they have no entries.
     """
@@ -169,7 +170,7 @@ def _join_small_classes(by_class: list[int]) -> None:
 
 
 def count_wide(device: Device, group: RowClass, a: Csr, b: Csr, sizes: Array | None) -> Array:
-    """Add the numbers of entries of wide rows to `sizes`, and return those for each window of columns."""
+    """Add the number of entries of each wide row to `sizes`; return the number for each row and window of columns."""
     windows, index = _num_windows(b), a.indices.dtype
     counts = device.empty(group.count * windows, np.int32)
     args: Any = (*_shape_of(group.rows, group.count, b), a.indptr, a.indices, b.indptr, b.indices, counts, sizes)
@@ -190,7 +191,7 @@ def fill_wide_columns(device: Device, rows: Array | None, num_rows: int, a: Csr,
 def fill_wide_values(
     device: Device, rows: Array | None, num_rows: int, a: Csr, b: Csr, c: Csr, flags: tuple[Array | None, Array | None]
 ) -> None:
-    """Write the values of wide rows, whose columns are known, to `c`. May synchronize.
+    """Write the values of wide rows to `c`, whose columns are known. May synchronize.
 
     If there are flags, they are set if a value is 0.
     """
@@ -213,7 +214,7 @@ def _num_windows(b: Csr) -> int:
 
 
 def _shape_of(rows: Array | None, num_rows: int, b: Csr) -> tuple[Any, ...]:
-    """Return kernel arguments: number of windows, lanes per row of B, number of rows, and row numbers."""
+    """Return kernel arguments: the number of windows, lanes per row of B, the number of rows, and the row numbers."""
     lanes = min(1 << (b.nnz // max(b.num_rows, 1)).bit_length(), _MAX_LANES)
     return np.int64(_num_windows(b)), np.int32(lanes), np.int64(num_rows), rows
 

@@ -16,16 +16,16 @@ from gsparse.kernels.gpu.launch import TILE, TILE_THREADS, Source, constant, num
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
 
 _SOURCE = Source("sparse_pairs.cu", TILE_THREADS)
-# Number of positions of a tile, for values and columns of at most _NARROW_BYTES bytes and of more.
+# Number of positions of a tile: the first if values and columns have at most _NARROW_BYTES bytes, the second otherwise.
 _NARROW_BYTES = constant(_SOURCE.file, "GS_NARROW_BYTES")
 _TILES = TILE, TILE // 2
 _BOOLEAN = np.dtype(np.uint8)
-# Matrices with at most this many entries are merged at once, which also tells whether they have the same structure:
-# comparing the structures first would take another wait.
+# If matrices have at most this many entries, they are merged without a comparison of their structures first. The merge
+# also tells whether the structures are the same; a separate comparison would mean one more wait for the device.
 _SMALL = 50_000
-# Number by which a block that finds a difference between structures increases the count of values.
+# A block that finds a difference between the structures adds this number to the count of values.
 _DIFFERS = constant(_SOURCE.file, "GS_DIFFERS")
-# Number by which an element with an entry in both matrices increases the count of entries of the result.
+# An element with an entry in both matrices adds this number to the count of entries of the result.
 _BOTH = constant(_SOURCE.file, "GS_RESULTS") + 1
 
 
@@ -39,7 +39,7 @@ class _Merge:
         The dtypes of values, indices and results.
     blocks : int
     args : tuple
-        The arguments of both passes.
+        The arguments that both passes have in common.
     offsets : array of int64, shape (blocks,)
         The number of entries before each block.
     """
@@ -58,10 +58,10 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
-    """Combine values if the structures are the same, otherwise merge the rows. Synchronizes.
+    """Combine the values if both structures are the same; otherwise merge the rows. Synchronizes.
 
-    Small matrices are merged unless they share their arrays. If the result has the structure of A, it shares A's
-    arrays.
+    Small matrices are merged even if their structures are the same, unless they share their arrays. If the result has
+    the structure of A, it shares A's arrays.
     """
     is_shared, may_be_alike = a.indptr is b.indptr and a.indices is b.indices, a.nnz == b.nnz > 0
     if may_be_alike and (is_shared or a.nnz > _SMALL):
@@ -83,7 +83,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> Array:
-    """Queue the comparison of two structures, and the combination of the values as if these were the same."""
+    """Queue the comparison of two structures, and combine the values as if the structures were the same."""
     size, num_pointers = a.nnz, a.num_rows + 1
     out = _BOOLEAN if operation in COMPARISONS else a.dtype
     pairs = [
@@ -101,7 +101,7 @@ def _number(operation: str) -> np.int32:
 
 
 def _flip(unsigned: bool) -> np.int64:
-    """Return the bit to flip so that uint64 values, read as int64, are in the right order; 0 if not `unsigned`."""
+    """Return the bit to flip so that int64 comparisons order uint64 values correctly; 0 if not `unsigned`."""
     return np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
@@ -121,7 +121,7 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
     if not blocks:
         return _Merge((a.dtype, index, out), blocks, args, counts[0])
     is_small = positions <= 2 * _SMALL
-    if not is_small:  # otherwise the counting blocks find these themselves
+    if not is_small:  # otherwise the counting blocks find where their tiles begin
         structure = (a.indptr, a.indices, b.indptr, b.indices, places)
         threads = (blocks + 1) * device.lanes
         places_args = (np.int32(tile), *sizes, *structure)

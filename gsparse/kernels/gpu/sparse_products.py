@@ -1,8 +1,8 @@
 """Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: see `src/products.cuh`).
 
-Rows that are short or have similar lengths are merged (`merged_rows.py`, which also makes this choice). Otherwise the
-rows of the result are divided into classes (`row_classes.py`), each with its own kernel. In both cases, the entries of
-each row are counted first, then filled in.
+If rows are short or have similar lengths, they are merged (`merged_rows.py`, which also makes this choice). Otherwise
+the rows of the result are divided into classes (`row_classes.py`), each with its own kernel. In both cases, the entries
+of each row are counted first, and then written.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _SORTED, _TABLES = (
     for file in ("sparse_products_sorted.cu", "sparse_products_tables.cu")
 )
 
-# Rows with at most 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
+# The products of a row are sorted in registers of eight lanes: up to 16, 32 and 64 products in 2, 4 and 8 registers.
 _SORT_LANES, _REGISTERS = constant(_SORTED.file, "GS_SORT_LANES"), (2, 4, 8)
-# Sort keys have 32 bits if there are at most this many columns, otherwise 64: six bits hold the number of the product.
+# Sort keys have 32 bits if there are at most this many columns, otherwise 64. Six bits hold the number of the product.
 _NARROW_COLUMNS = (1 << 32 - constant(_SORTED.file, "GS_NUMBER_BITS")) - 1
-# For at most this many rows, all rows are counted with the smallest table that is large enough for each of them.
-# Finding their classes would take longer.
+# If there are at most this many rows, all rows are counted with one size of table that is large enough for all. Finding
+# their classes would take longer.
 _ONE_CLASS_ROWS = 20_000
 # With at most this many columns, a wide row has at most two windows of columns (row_classes.py).
 _FEW_COLUMNS = 65_536
-# A number that exceeds the number of products of any row.
+# A number larger than the number of products of any row.
 _MANY = 2**63
-# If A has at least this many entries, it is worth finding the longest rows if they are unknown, because merged rows
-# need no classes.
+# If A has at least this many entries and the longest rows are unknown, it is worth finding them, because rows that can
+# be merged need no classes.
 _WORTH_A_LOOK = 100_000
-# The tables for other rows: number of lanes that share a table, and number of slots.
+# The tables for rows that are not sorted: number of lanes that share a table, and number of slots.
 _COUNT_TABLES = ((32, 512), (32, 1024), (128, 4096))
 _FILL_TABLES = ((8, 64), (32, 256), (128, 1024))
 
@@ -72,9 +72,9 @@ def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Compute the values as in the first product, for known columns. Synchronizes if there are wide rows.
+    """Compute the values for known columns, with the bits of the first product. Synchronizes if there are wide rows.
 
-    If rows are merged, the first call finds the slots, which are then stored in the result.
+    If rows are merged, the first call finds the slots, and stores them in the result.
     """
     c, order = known.result.with_data(device.empty(known.result.nnz, a.dtype)), known.order
     if isinstance(order, Slots):
@@ -88,8 +88,8 @@ def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownP
 def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | Classes]:
     """Return A·B with all entries of its structure, even if they are 0. Synchronizes.
 
-    Also return the classes of rows or, if rows are merged, `Slots`. These contain the slots of all rows if they take
-    little memory; with `keeps_slots`, as much memory as the result is allowed.
+    Also return the classes of rows or, if rows are merged, `Slots`. These contain the slots of all rows if the slots
+    take little memory; with `keeps_slots`, if they take at most as much memory as the result.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     plan = None if longest is None else plan_merge(a, b, longest, device.lanes)
@@ -131,7 +131,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
 def _allocated(
     device: Device, a: Csr, b: Csr, indptr: Array, nnz: int, longest: int | None = None
 ) -> tuple[Csr, Csr, Csr]:
-    """Return the factors in the index dtype of the product, and the product with columns and values not written."""
+    """Return A, B and their product, all in the index dtype of `indptr`. The product is not filled in yet."""
     index = indptr.dtype
     indices, data = device.empty(nnz, index), device.empty(nnz, a.dtype)
     c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True, longest=longest)
@@ -141,9 +141,9 @@ def _allocated(
 def _product_of_merged_rows(
     device: Device, a: Csr, b: Csr, plan: MergePlan, keeps_slots: bool
 ) -> tuple[tuple[Csr, Slots] | None, Array]:
-    """Return A·B with its `Slots`, and the number of entries of each row. Synchronizes.
+    """Return A·B, its `Slots`, and the number of entries of each row. Synchronizes.
 
-    The first result is None if a row of the product has more entries than slots can number.
+    A·B is None if a row of the product has more entries than slots can number.
     """
     sizes, flag = device.empty(a.num_rows, a.indices.dtype), device.empty(1, np.uint32)
     places = merged_rows.empty_places(device, plan, a.num_rows) if plan.has_few_products else None
@@ -167,7 +167,7 @@ def _product_of_merged_rows(
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel, for a warp of `lanes` lanes."""
     keys = np.dtype(np.uint32), np.dtype(np.uint64)
-    # Keys of wide indices are wide.
+    # Matrices with 64-bit indices have 64-bit keys.
     indices_and_keys = [(INDEX_DTYPES[0], keys[0]), *((index, keys[1]) for index in INDEX_DTYPES)]
     return [
         *merged_rows.instantiations(),
@@ -185,7 +185,7 @@ def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
 
 
 def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
-    """Return the number of entries of each row of the product, for rows in these classes."""
+    """Return the number of entries of each row of the product. `counted` holds the classes of the rows."""
     index, classes = a.indices.dtype, counted.classes
     # Rows without products are in no class, and the kernel for wide rows adds to `sizes`. Both need zeros.
     is_complete = sum(c.count for c in classes if c.number != WIDE) == a.num_rows
@@ -206,7 +206,7 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
 
 
 def _zero_flag(device: Device, flag: Array | None) -> tuple[Array | None, Array | None]:
-    """Return the arguments with which kernels report sums that are 0 (`struct ZeroFlag` in products.cuh)."""
+    """Return the arguments with which kernels report that a sum is 0 (`struct ZeroFlag` in products.cuh)."""
     if flag is None:
         return None, None
     device.counts.lower_flag()
@@ -214,7 +214,7 @@ def _zero_flag(device: Device, flag: Array | None) -> tuple[Array | None, Array 
 
 
 def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: bool) -> None:
-    """Write the values of the product to `c` and, if `structure`, its columns. The flag is set if a value is 0."""
+    """Write the values of the product to `c` and, if `structure`, its columns. A value that is 0 sets the flag."""
     index = c.indices.dtype
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
     flags = _zero_flag(device, classes.flag if structure else None)

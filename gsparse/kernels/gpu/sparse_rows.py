@@ -18,9 +18,10 @@ from gsparse.kernels.gpu.launch import ITEM_TYPES, Source, constant, num_tiles, 
 _SOURCE = Source("sparse_rows.cu", 256)
 # Number of lanes that share an unsorted row in `diagonal_entries`.
 _DIAGONAL_LANES = constant(_SOURCE.file, "GS_DIAGONAL_LANES")
-# The dtypes as which values are moved, one for each size.
+# The dtypes that kernels copy in place of values, one for each size.
 ITEMS = tuple(ITEM_TYPES.values())
-# The rules by which entries are selected, with their numbers in kernels. Only "nonzero" reads the values to count.
+# The rules by which entries are selected, and their numbers in kernels. Only "nonzero" must read values while it
+# counts.
 _RULES = {rule: constant(_SOURCE.file, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
 _BYTE = ITEMS[0]
 
@@ -33,7 +34,7 @@ def _item(data: Array) -> np.dtype[Any]:
 
 
 def as_items(data: Array) -> Array:
-    """Return the values as the dtype of the same size as which they are moved."""
+    """Return the values as a view. Its dtype is the one that kernels copy for values of this size."""
     item = _item(data)
     return data if data.dtype == item else data.view(item)
 
@@ -50,7 +51,7 @@ def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
 
 
 def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
-    """Return the entries where `keep` is true: count those of each tile, then copy them. Synchronizes."""
+    """Return the entries where `keep` is true. Entries are counted tile by tile, then copied. Synchronizes."""
     return _selected(device, csr, "marked", marks=keep.view(_BYTE))
 
 
@@ -60,7 +61,7 @@ def drop_zeros(device: Device, csr: Csr) -> Csr:
 
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
-    """Return the entries in columns that have a new place: count them, then copy them. Synchronizes."""
+    """Return the entries whose columns have a new place. Entries are counted, then copied. Synchronizes."""
     selected = _selected(device, csr, "placed", places=places)
     return Csr((csr.num_rows, num_cols), selected.indptr, selected.indices, selected.data, longest=csr.longest)
 
@@ -106,7 +107,7 @@ def _selected(
 
 
 def _bits_of_values(dtype: np.dtype[Any]) -> np.int64:
-    """Return the mask with which values of up to 8 bytes are compared with 0: all bits but the sign bits."""
+    """Return the bits of values (of up to 8 bytes) that are compared with 0: all but the sign bits."""
     if dtype.kind not in "fc":
         return np.int64(-1)
     real = np.zeros(1, dtype).real.dtype
@@ -131,7 +132,7 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
     Returns
     -------
     indptr : array, shape (num_rows + 1,)
-        Of the dtype of `values`, or int64 if that cannot hold the number of entries.
+        Its dtype is that of `values`, or int64 if `values` has a dtype that cannot hold the number of entries.
     nnz : int
     """
     num_rows = int(values.size if taken is None else taken.size)
@@ -145,17 +146,17 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
 def prefix_sums(device: Device, values: Array, *, is_total_read: bool = True) -> Array:
     """Return the sum of the values before each value (int64), followed by the total.
 
-    `is_total_read` says whether the caller reads the total from ``device.counts`` (see `sum_tiles`).
+    `is_total_read` is described in `sum_tiles`.
     """
     offsets = sum_tiles(device, values, is_total_read=is_total_read) if values.size else values
     return point_to_rows(device, values, offsets, np.int64)
 
 
 def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_total_read: bool = True) -> Array:
-    """Return the sum of the sizes before each tile of rows, and write the total to ``device.counts``.
+    """Return the sum of the sizes before each tile of rows. Write the total to ``device.counts`` if `is_total_read`.
 
-    If the caller does not read the total, it is written elsewhere. Otherwise it could overwrite a number that this
-    thread is about to read after work on another stream.
+    A caller that does not read the total must pass False: the total could overwrite a number that this thread is about
+    to read after work on another stream.
     """
     num_rows = int(values.size if taken is None else taken.size)
     counts = tally(device, num_tiles(num_rows))
@@ -169,7 +170,7 @@ def sum_tiles(device: Device, values: Array, taken: Array | None = None, *, is_t
 def point_to_rows(device: Device, values: Array, offsets: Array, dtype: Any, taken: Array | None = None) -> Array:
     """Return row pointers of the given dtype. `offsets` holds the sum of the sizes before each tile of rows.
 
-    `values` and `taken` are those of `row_pointers`.
+    `values` and `taken` have the same meaning as in `row_pointers`.
     """
     num_rows = int(values.size if taken is None else taken.size)
     if not num_rows:
@@ -195,7 +196,7 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
 
 
 def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
-    """Return the rows: sum their lengths, then copy entry by entry. Synchronizes."""
+    """Return the rows. Sum their lengths, then copy their entries, one per thread. Synchronizes."""
     item, num_rows = _item(csr.data), int(rows.size)
     taken = device.xp.ascontiguousarray(rows.astype(np.int64, copy=False))
     indptr, nnz = row_pointers(device, csr.indptr, taken)  # synchronizes
@@ -237,7 +238,7 @@ def sum_runs(device: Device, data: Array, starts: Array) -> Array:
 
 
 def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
-    """Return the diagonal: search sorted rows, or read all entries of rows that may be unsorted."""
+    """Return the diagonal. Sorted rows are searched; of other rows, all entries are read."""
     first, size = max(-offset, 0), csr.diagonal_size(offset)
     diagonal = device.empty(size, csr.dtype) if out is None else out
     args = (np.int64(size), np.int64(first), np.int64(offset), csr.indptr, csr.indices, csr.data, diagonal)
@@ -247,9 +248,9 @@ def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = 
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
-    """Return the indices counted from the start: check all, and add `size` to negative ones. Synchronizes."""
+    """Return the indices counted from the start: add `size` to negative indices, and check all. Synchronizes."""
     if numbers.dtype == np.uint64 and not are_in_range(device, numbers, size):  # synchronizes
-        return None  # as int64, the largest numbers would be negative
+        return None  # uint64 numbers above the int64 range would become negative
     checked = device.empty(int(numbers.size), np.int64)
     return checked if _are_valid(device, numbers, size, checked) else None  # synchronizes
 
@@ -271,7 +272,7 @@ def _are_valid(device: Device, numbers: Array, size: int, checked: Array | None)
 
 
 def count_numbers(device: Device, numbers: Array, size: int) -> Array:
-    """Return the number of times that each number occurs, counted with atomic additions."""
+    """Return how often each number occurs. The kernel counts with atomic additions."""
     counts = device.xp.zeros(size, np.int64)
     args = (np.int64(numbers.size), numbers, counts)
     _SOURCE.launch_tiles(device, "count_numbers", (numbers.dtype,), numbers.size, args)
@@ -279,7 +280,7 @@ def count_numbers(device: Device, numbers: Array, size: int) -> Array:
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
-    """Return the index of each number; None if two threads write to the same place. Synchronizes."""
+    """Return the index of each number; None if a number occurs twice. Synchronizes."""
     count, places = int(numbers.size), device.empty(size, dtype)
     device.fill_bytes(places, _ALL_BITS)
     if not count:

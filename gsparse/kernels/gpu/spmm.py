@@ -38,21 +38,23 @@ from gsparse.kernels.gpu.launch import (
 from gsparse.kernels.gpu.layout import Counts, long_rows, sort_rows
 from gsparse.kernels.set_up import Survey
 
-# Products with several columns also read row patterns whose rows share values, BSR, and CSR in half the precision.
+# The formats, besides CSR, that products with several columns read: row patterns whose rows share values, and BSR. They
+# also read CSR values in half the precision.
 FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
 READS_HALVES = True
-# There is none: rows of the result would be summed in an order that differs from run to run.
+# The GPU has no kernel for ``A.T @ X`` that reads A: it would add in an order that differs from run to run.
 TRANSPOSED_PRODUCT = None
 
-# A block computes each chunk of a long row if at most _FEW_PLACES threads of a warp have the same columns, or if there
-# are at most _FEW_CHUNKS chunks and most of the long rows have more than _VERY_LONG entries. Otherwise a warp does.
+# A chunk of a long row is computed by a block if at most _FEW_PLACES threads of a warp have the same columns, or if
+# there are at most _FEW_CHUNKS chunks and most long rows have more than _VERY_LONG entries. Otherwise a warp computes
+# it.
 _FEW_PLACES, _FEW_CHUNKS, _VERY_LONG = 2, 256, 512
-# If rows are sorted by length, a lane with this number of loads also loads entries ahead. With another number, there
-# are no registers left for this, or it gains nothing.
+# If rows are sorted by length, lanes that make this number of loads per entry also fetch later entries in advance. With
+# fewer loads this gains nothing; with more, no registers are left.
 _LOADS_AHEAD = 2
 
 _BLOCKS = "spmm_bsr.cu"
-# The dtypes of block columns.
+# The dtypes of column indices of blocks.
 BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))
 # Maximum number of bytes of sums that a thread holds in registers. With 192 bytes, some kernels spill.
 _SUM_BYTES = 160
@@ -60,8 +62,8 @@ _SUM_BYTES = 160
 
 # Number of threads of a block.
 THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")
-# Maximum number of bytes of partial sums of long rows. If a product needs more, its columns are multiplied in several
-# slabs.
+# Maximum number of bytes of partial sums of long rows. If a product would need more, its columns are multiplied in
+# several launches, one for each slab of columns.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
 
@@ -81,7 +83,7 @@ def panel_of(x: Array) -> Panel:
 
 
 def _pack(array: Array) -> int:
-    """Return the number of neighbouring columns in one access, which must be contiguous and aligned in every row."""
+    """Return how many neighbouring columns one access reads. They must be contiguous and aligned in every row."""
     itemsize: int = array.itemsize
     if array.strides[1] != itemsize:
         return 1
@@ -90,14 +92,15 @@ def _pack(array: Array) -> int:
 
 
 def bits_of(power: int) -> Any:
-    """Return the logarithm of a power of two as a kernel argument."""
+    """Return the base-2 logarithm of a power of two as a kernel argument."""
     return np.int32(power.bit_length() - 1)
 
 
 class PanelProduct(ABC):
-    """A product with dense columns. Kernels, chunks and scratch memory are created when first needed.
+    """A product with dense columns. Its kernels, chunks and scratch memory are created when first needed.
 
-    A launch is prepared for each layout of X and Y: shape, strides, and alignment of the first elements.
+    Each layout of X and Y has its own launch. The layout consists of shapes, strides, and alignment of the first
+    elements.
 
     Parameters
     ----------
@@ -131,7 +134,7 @@ class PanelProduct(ABC):
             launch(x, y, alpha, beta, conjugate)
 
     def _multiply_anew(self, layout: Any, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-        """Multiply for a layout without a prepared launch, and prepare one if a single launch is enough."""
+        """Multiply with a layout that has no prepared launch, and prepare one if a single launch is enough."""
         num_columns = x.shape[1]
         if num_columns == 0 or self._num_rows == 0:
             return
@@ -158,14 +161,14 @@ class PanelProduct(ABC):
 
 
 def panel_args(x: Array, y: Array, columns_per_load: int, row_step: Any) -> tuple[Any, ...]:
-    """Return the arguments for X, Y and the factors: placeholders, strides, and whether accesses of Y are packed.
+    """Return kernel arguments: placeholders for X, Y and factors, strides, and whether Y is written in packed accesses.
 
     Parameters
     ----------
     x, y : array
     columns_per_load : int
     row_step : type
-        The type of the number of bytes between rows of X.
+        The type that holds the number of bytes between rows of X.
     """
     x_steps = row_step(x.strides[0]), np.int64(x.strides[1])
     row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
@@ -182,7 +185,7 @@ def csr_spmm(
     survey: Survey,
     transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Return a product. `choose` returns its launch for each layout of X."""
+    """Return a function that multiplies. `choose` returns the launch for each layout of X."""
     if isinstance(matrix, Bsr):
         return BlockPanelProduct(device, matrix, dtype, choose).multiply
     return _Product(device, matrix, dtype, choose, survey).multiply
@@ -239,7 +242,7 @@ class _Product(PanelProduct):
         return call_for_stream(PerStream(device, bind, *arrays))
 
     def _chunk_threads(self, column_lanes: int, num_long: int, num_chunks: int) -> int:
-        """Return the number of threads that compute a chunk of a long row: a block or a warp."""
+        """Return the number of threads that compute a chunk of a long row: those of a block or of a warp."""
         lanes, counts = self._device.lanes, self._survey.counts
         if lanes // column_lanes <= _FEW_PLACES:
             return THREADS
@@ -247,7 +250,7 @@ class _Product(PanelProduct):
         return THREADS if is_very_long else lanes
 
     def _order(self, launch: PanelLaunch) -> Array | None:
-        """Return the rows sorted by length within each scope, sorted only once; None for their natural order."""
+        """Return the rows sorted by length within each scope; None for their natural order. Results are cached."""
         matrix, limit = self._matrix, launch.long_length
         if not launch.by_length or not isinstance(matrix, Csr) or not 0 < matrix.num_rows <= _INT32:
             return None
@@ -258,9 +261,9 @@ class _Product(PanelProduct):
         return self._orders[limit]
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
-        """Return the number of rows longer than `limit`, the number of their chunks, and the chunks or None.
+        """Return the number of rows longer than `limit`, the number of their chunks, and the chunks (None without any).
 
-        They are computed only once, on a separate stream.
+        Results are cached, and computed on a separate stream.
         """
         matrix = self._matrix
         if not isinstance(matrix, Csr) or self._survey.max_length <= limit or matrix.num_rows > _INT32:
@@ -288,7 +291,7 @@ class BlockPanelProduct(PanelProduct):
 
     @cached_property
     def _chunks(self) -> Array | None:
-        """The chunks of long block rows or None, computed on a separate stream."""
+        """The chunks of long block rows; None without any. They are computed on a separate stream."""
         long_rows = self._matrix.slices.long_rows
         if long_rows is None:
             return None
@@ -299,7 +302,7 @@ class BlockPanelProduct(PanelProduct):
         device, dtype, matrix, size = self._device, self._dtype, self._matrix, self._size
         slices, num_columns, column_lanes = matrix.slices, x.shape[1], launch.column_lanes
         tiles = -(-num_columns // launch.tile)
-        # Groups of lanes can share a block row only within a warp.
+        # Groups of lanes that share a block row must be in the same warp.
         share = min(matrix.row_lanes, device.lanes // column_lanes)
         num_places, num_chunks = slices.num_slices * device.lanes, len(() if self._chunks is None else self._chunks)
         num_groups = num_places * share // matrix.row_lanes
@@ -323,12 +326,12 @@ class BlockPanelProduct(PanelProduct):
 
 
 def _loads(itemsize: int, columns_per_load: int, size: int) -> tuple[int, ...]:
-    """Return the possible numbers of accesses of a lane per row of X, where each reads `columns_per_load` columns."""
+    """Return how many accesses a lane may make per row of X. Each access reads `columns_per_load` columns."""
     return tuple(n for n in (1, 2) if n == 1 or n * columns_per_load * itemsize * size <= _SUM_BYTES)
 
 
 def _fitted(launch: PanelLaunch, itemsize: int, size: int) -> PanelLaunch:
-    """Return the launch with fewer loads per lane if the sums would otherwise need too many registers."""
+    """Return the launch, with fewer loads per lane if its sums would otherwise need too many registers."""
     return replace(launch, loads=max(n for n in _loads(itemsize, launch.columns_per_load, size) if n <= launch.loads))
 
 

@@ -1,6 +1,6 @@
 """Sparse matrix-vector products (contract: `gsparse.kernels.contract`; CUDA sources: `src/spmv_*.cu`).
 
-For matrices with hubs, row lanes have their own kernel, `src/spmv_hubs.cu`.
+If a matrix in row lanes has hubs (columns that many rows read), its kernel is in `src/spmv_hubs.cu`.
 """
 
 from __future__ import annotations
@@ -44,37 +44,36 @@ from gsparse.kernels.gpu.product_arguments import (
 from gsparse.kernels.gpu.spmm import BLOCK_COLUMN_TYPES
 
 _INT32 = 2**31 - 1
-# Rows per thread of row_pattern_values: the second number for at least _MANY_ROWS rows. Measured on an H200, µs: with
-# 1, 3 and 4 rows, 27-point 64^3 takes 8.3, 7.4 and 6.9, and 7-point 64^3 4.3, 3.9 and 4.2; with 3 and 4, 27-point 128^3
-# takes 26.6 and 25.9, 7-point 200^3 46 and 48, and 7-point 100^3 7.7 and 8.4.
+# Rows per thread of row_pattern_values. The second number is for matrices with at least _MANY_ROWS rows. It was the
+# fastest for most stencils that were measured on an H200.
 _PATTERN_ROWS = (1, 3)
 _MANY_ROWS = 200_000
-# Maximum number of threads of a block. With 256 instead of 128, 7-point 200^3 takes 48 µs.
+# Maximum number of threads of a block. (With 256, a product with a 7-point 200^3 takes 48 instead of 46 µs on an H200.)
 _PATTERN_THREADS = 128
-# The rows of a thread are in different planes of a grid if there are at least this many planes per row of a thread.
+# The rows of a thread are in different planes of a grid if the grid has at least this many planes per row of a thread.
 _FEWEST_GROUPS = 8
 
-# The arguments for a matrix without long rows (`LongRows` in long_rows.cuh).
+# The arguments of a matrix without long rows (`LongRows` in long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
 
 _LANES, _HUBS = "spmv_lanes.cu", "spmv_hubs.cu"
-# Maximum number of threads of a block of each product, and number of blocks that a multiprocessor runs at once.
+# Maximum number of threads of a block of each product, and number of blocks that a multiprocessor runs at the same
+# time.
 _LANE_THREADS, _WIDE_LANE_THREADS = constant(_LANES, "GS_LANE_THREADS"), constant(_LANES, "GS_WIDE_LANE_THREADS")
 _LANE_BLOCKS = constant(_LANES, "GS_LANE_BLOCKS")
 _HUB_THREADS, _HUB_BLOCKS = constant(_HUBS, "GS_HUB_THREADS"), constant(_HUBS, "GS_HUB_BLOCKS")
-# Minimum number of warps of a block. If there are fewer slices than warps that the device runs at once, blocks are
-# smaller, so that all multiprocessors have work.
+# Minimum number of warps of a block. If there are fewer slices than warps that the device runs at the same time, blocks
+# are smaller, so that all multiprocessors have work.
 _FEWEST_WARPS = 4
 # Bytes of shared memory of a block for elements of x, if a multiprocessor has enough for `_HUB_BLOCKS` blocks. The
-# remaining shared memory is the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on
-# an H200, µs: 64 KiB 96 and 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113
-# and 1664.
+# remaining memory is the first-level cache, which serves other columns. R-MAT 2**20 in float64 on an H200: 96 µs, but
+# 107 µs with 32 KiB, and 100 µs with 96 KiB.
 _SHARED_BYTES = 64 * 1024
-# A matrix of more bytes is no longer in the second-level cache when the next product begins. Its entries are read with
-# a hint to evict them first: without it, the same two products take 102 and 1045 µs. Smaller matrices are read without
-# the hint, with which R-MAT 2**18 in float32 takes 20.3 instead of 17.7 µs.
+# If a matrix has more bytes than this, it is no longer in the second-level cache when the next product begins. Its
+# entries are then read with a hint to evict them first. The hint saves 6 % with R-MAT 2**20, but costs 15 % with a
+# small matrix.
 _CACHED_BYTES = 50_000_000
-# Bytes of shared memory that a multiprocessor needs in addition for each block.
+# Bytes of shared memory that a multiprocessor reserves for each block, in addition to the block's own.
 _RESERVED_BYTES = 1024
 _COLUMN_TYPES = np.dtype(np.uint16), np.dtype(np.int32)
 _GATHER_THREADS = constant("exchange.cu", "GS_HALO_THREADS")
@@ -92,8 +91,8 @@ def _bind_with_long_rows(
 ) -> Multiply:
     """Return the product of a kernel that sums long rows in chunks. Each stream has its own scratch memory.
 
-    The parameters are those of `bind_with_dots`, but `args` are the kernel's arguments before those of the long rows,
-    and after them. A chunk has `chunk_sums` partial sums.
+    `args` holds the kernel's arguments before and after the arguments for long rows. A chunk has `chunk_sums` partial
+    sums. The other parameters have the same meaning as in `bind_with_dots`.
     """
     check_grid(kernel.name, blocks)
     before, after = (*args[0], np.int32(long_rows.num_chunks), records(device, long_rows)), args[1]
@@ -118,7 +117,7 @@ def _bind_rows(
     dtype: np.dtype[Any],
     chunk_sums: int = 1,
 ) -> Multiply:
-    """Return the product of a kernel whose arguments for long rows are between the two parts of `args`."""
+    """Return the product of a kernel. `args` holds its arguments before and after the arguments for long rows."""
     if long_rows is None:
         before, after = args
         return bind_with_dots(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
@@ -131,12 +130,12 @@ def _blocks(threads: int, launch: Launch) -> int:
 
 
 def csr_scalar(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with one thread per row, and a warp per chunk of a long row."""
+    """Return the product. A thread computes a row, and a warp each chunk of a long row."""
     return _csr(device, matrix, dtype, launch, 1)
 
 
 def csr_vector(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with `launch.threads_per_row` lanes per row, and a warp per chunk of a long row."""
+    """Return the product. `launch.threads_per_row` lanes share a row, and a warp computes each chunk of a long row."""
     return _csr(device, matrix, dtype, launch, launch.threads_per_row)
 
 
@@ -150,7 +149,7 @@ def _csr(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launc
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with one thread per row of a column-major, padded matrix."""
+    """Return the product with a column-major, padded matrix. A thread computes a row."""
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
     args = (*sizes, *entry_args(matrix.values, matrix.columns))
@@ -159,7 +158,7 @@ def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launc
 
 
 def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with one thread per row, a warp per slice, and a warp per chunk of a long row."""
+    """Return the product. A thread computes a row, a warp a slice, and a warp each chunk of a long row."""
     slices = matrix.slices
     types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     before = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
@@ -169,13 +168,13 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
 
 
-# Maximum number of threads of a block that multiplies several slices. A single slice may need more: a warp for each row
-# of a dense block.
+# Maximum number of threads of a block that multiplies several slices. One slice may need more threads, because each row
+# of a dense block has a warp.
 _BSR_THREADS = 128
 
 
 def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with one thread per scalar row of each part of a block row.
+    """Return the product. A thread computes one scalar row of one part of a block row.
 
     A block row has `row_lanes` parts. If it is long, it is cut into chunks, each multiplied by a warp.
     """
@@ -195,9 +194,9 @@ def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with one thread per row, or per three rows.
+    """Return the product. A thread computes one row, or three rows.
 
-    A thread has three rows if rows of the same pattern also share their values and there are many rows.
+    A thread has three rows if all rows of a pattern have the same values and there are many rows.
     """
     if matrix.common is not None:
         return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
@@ -215,7 +214,8 @@ def _row_pattern_values(
     num_rows, threads_per_block = matrix.num_rows, min(launch.threads_per_block, _PATTERN_THREADS)
     rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
     # If the rows of a thread are a plane apart, they share elements of x. A plane must have at least as many rows as a
-    # block has threads, so that neighbouring threads have neighbouring rows, and there must be enough planes.
+    # block has threads, so that neighbouring threads have neighbouring rows, and there must be at least
+    # `_FEWEST_GROUPS` groups.
     most = num_rows // (_FEWEST_GROUPS * rows)
     limits = threads_per_block, most if rows > 1 else 0
     entries = common_entries(device, common, matrix.pattern_values, *limits)
@@ -230,7 +230,7 @@ def _row_pattern_values(
 
 
 def row_lanes(device: Device, matrix: RowLanes, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Return the product with a warp per slice, in as many blocks as the device runs at once."""
+    """Return the product. A warp computes a slice, in as many blocks as the device runs at the same time."""
     if matrix.slices.numbers is not None:
         return _with_hubs(device, matrix, dtype)
     slices = matrix.slices
@@ -306,12 +306,12 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
 
 
 def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
-    """List pairs: a dtype of columns in CSR, and a dtype of `indptr` with which it is used."""
+    """List pairs: a dtype of columns in CSR, and a dtype of `indptr` that may occur with it."""
     return [*((index, index) for index in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)]
 
 
 def _kernels(lanes: int) -> list[ProductKernel]:
-    """List the kernels that have variants with and without partial sums of conj(x)·y."""
+    """List the kernels that have two variants: with and without partial sums of conj(x)·y."""
     threads_per_row = [2**power for power in range(lanes.bit_length())]
     kernels = []
     for value, compute in stored_types():

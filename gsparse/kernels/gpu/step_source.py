@@ -121,7 +121,7 @@ from gsparse.kernels.gpu.launch import expression
 from gsparse.kernels.gpu.statements import ExpressionWriter
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
-# Number of elements that a thread loads at once.
+# Number of elements that a thread loads at the same time.
 _ELEMENTS = 2
 
 

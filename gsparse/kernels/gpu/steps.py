@@ -23,12 +23,11 @@ from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Call, Multiplication, Program, Step, StepState, queue
 
 _THREADS = constant("sums.cuh", "GS_PASS_THREADS")
-# Maximum number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes several
-# elements. Every block that needs a sum adds the partial sums of all blocks, so that more blocks take longer: twice as
-# many were 3 % slower (7-point 200**3).
+# Maximum number of blocks of a pass: four for each multiprocessor of an H200. If vectors are longer, a thread takes
+# several elements. Every block that needs a sum adds the partial sums of all blocks, so more blocks would take longer.
 _MAX_BLOCKS = 528
-# Maximum number of partial sums of a product that a pass adds itself. More are first reduced to _FEW_SUMS. Ranks
-# exchange this many.
+# Maximum number of partial sums of a product that a pass adds by itself. If there are more, or if ranks exchange the
+# sums, they are first reduced to _FEW_SUMS.
 _MAX_DOTS = 1056
 _FEW_SUMS = 32
 
@@ -37,8 +36,8 @@ _ITERATION_THREADS = (128, 256, 512)
 _MAX_ROWS_PER_THREAD = 8
 # Maximum length of a row. A thread multiplies its rows alone, a few entries at a time.
 _MAX_WIDTH = 32
-# (largest number of rows, rows per block), fitted on an H200. Fewer blocks exchange sums faster, and one block needs no
-# exchange at all, but more blocks have more arithmetic units.
+# Pairs (largest number of rows, rows per block), measured on an H200. Fewer blocks exchange sums faster, and one block
+# needs no exchange; but more blocks have more arithmetic units.
 _ROWS_PER_BLOCK = ((1024, 1024), (16384, 256), (math.inf, 512))
 # Bytes of shared memory that the kernel needs in addition to the entries of its rows: for sums, and for the driver.
 _RESERVED_BYTES = 6 << 10

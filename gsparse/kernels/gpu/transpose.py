@@ -27,11 +27,9 @@ _SMALL, _SMALL_THREADS = constant(_SOURCE.file, "GS_SMALL"), constant(_SOURCE.fi
 _SMALL_BITS = constant(_SOURCE.file, "GS_SMALL_BITS")
 # With fewer entries, columns are not counted: waiting for the counts takes longer than sorting.
 _FEW_ENTRIES = 100_000
-# Maximum mean number of numbers of its column that an entry reads if columns are counted. The entries of a matrix with
-# longer columns are sorted. On an H200, an earlier version took these ms to count and to sort: 1.7 and 5.3 for columns
-# of 7 entries (7-point 200**3), 1.1 and 2.3 for columns of 27 (27-point 100**3). Reading one more number takes about
-# 0.14 ns for 1000 entries, so the two are equal at about 170 numbers. Section `phases` of asv_bench/measure_algebra.py
-# measures both.
+# If columns are counted, an entry reads the numbers of all entries of its column. This is the maximum mean of these
+# numbers; matrices with longer columns are sorted. On an H200, counting and sorting take the same time for about 170
+# numbers (section `phases` of asv_bench/measure_algebra.py).
 _MOST_NUMBERS = 128
 
 # Number of bits of a digit, and number of different digits.
@@ -47,7 +45,7 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
     """
     if max(csr.nnz, csr.num_cols) <= _SMALL:
         return _transpose_small(device, csr)
-    # Entries would read, on average, at least as many numbers as the mean length of columns.
+    # On average, an entry would read at least as many numbers as the mean length of columns.
     if _FEW_ENTRIES <= csr.nnz <= min(MAX_INT32, _MOST_NUMBERS * csr.num_cols):
         return _transpose_by_counts(device, csr)
     order, columns = sorted_keys(device, csr.indices, csr.num_cols)

@@ -32,17 +32,17 @@ from gsparse.kernels.steps import Call
 # Triangular solves need levels: threads process the rows of a level at the same time.
 NEEDS_LEVELS = True
 
-# Number of threads of the single block for narrow levels, and of each of the blocks that share a wide level.
+# Number of threads of the single block for narrow levels. The blocks that share a wide level have the second number.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
-# Number of right-hand sides of a team of threads that owns a row, and smallest number of right-hand sides for which
-# teams are used: with fewer, most of their threads would have no column.
+# If a team of threads owns a row, it solves for this number of right-hand sides. Teams are used for at least the second
+# number of right-hand sides; with fewer, most of their threads would have no column.
 _TEAM_COLUMNS = constant("triangular.cu", "GS_LEVEL_COLUMNS")
 _MANY_COLUMNS = 8
 # A level that needs at most this many threads is processed by one block, without a launch of its own.
 _NARROW_LEVEL = 2 * _NARROW_THREADS
-# Number of launches between two reads of whether a level has increased. In each launch, a thread reads the levels of
-# the rows on which its row depends 32 times. The factors of a 7-point stencil on 40³ points have 118 levels.
+# Number of launches between two downloads of the flag that says whether a level has increased. In each launch, a thread
+# reads the levels of the rows on which its row depends 32 times.
 _LAUNCHES = 8
 
 _SOURCE = Source("triangular.cu", _WIDE_THREADS)

@@ -26,7 +26,7 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 # A least-squares problem with at most this many rows and columns is solved by dense singular values, in about a second.
 _DENSE = 600
-# A matrix with at most this many rows is factorized on the host without an estimate of the time: dense factors of 2 000
+# A matrix with at most this many rows is factorized on the host without an estimate of the time. Dense factors of 2 000
 # rows take 64 MB and a second.
 _SMALL = 2000
 # Largest estimated number of operations of a factorization on the host: about a minute at 1 Gflop/s. The estimate is
@@ -170,17 +170,16 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
 
 # Iterations per cycle of GMRES. Its basis takes as many vectors.
 _RESTART = 60
-# A solver monitors its own residual (updated, preconditioned, or relative to norm(A)·norm(x)). If it ends and the true
-# residual is still too large, it runs again from its solution, as long as each run reduces the true residual to at most
-# this fraction.
+# A solver tests a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If the solver ends,
+# but the true residual is too large, the solver continues from its solution. This is repeated as long as each run
+# multiplies the true residual by at most this factor.
 _PROGRESS = 0.5
 _MAX_RUNS = 4
 # A method that reached its limit of iterations may run again if it reduced the residual to at most this fraction.
 _GOOD_PROGRESS = 0.03
 # A solver that runs again aims at this fraction of the tolerance.
 _SAFETY = 0.5
-# lsmr aims at this fraction of the tolerance, because its tolerance is relative to norm(A)·norm(x), which exceeds
-# norm(b).
+# lsmr gets the tolerance times this factor, because its test is relative to norm(A)·norm(x), which exceeds norm(b).
 _LSMR_SAFETY = 0.01
 
 

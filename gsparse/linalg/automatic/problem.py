@@ -17,23 +17,23 @@ from gsparse.linalg.norms import norm
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Numbers of unknowns per node that are looked for, the largest first: six are displacements and rotations of a shell,
-# three are displacements of a solid, two of a plane.
+# Possible numbers of unknowns per node, in the order of the search: six are displacements and rotations of a shell,
+# three are displacements of a solid, and two are displacements of a plane.
 _BLOCK_SIZES = (6, 4, 3, 2)
-# If zeros were dropped from a matrix, its blocks are not full. Such blocks are looked for in samples of consecutive
-# nodes.
+# If zeros were dropped from a matrix, its blocks are not full. To find such blocks, samples of consecutive nodes are
+# examined.
 _NUM_SAMPLES, _SAMPLE_NODES = 16, 32
-# Blocks of a node must be filled to at least the fraction _FILLED. Two unknowns of a plane on a regular grid fill 0.72,
-# and pairs of neighbouring rows of a scalar problem 0.5. Blocks that begin one row later must be filled less, to at
-# most _SHIFTED times that fraction: otherwise neighbouring rows are similar because of a band, and not because of
-# nodes.
+# At least the fraction _FILLED of the elements of nodes' blocks must be entries. (This fraction is 0.72 for two
+# unknowns per node on a regular grid in the plane, and 0.5 for pairs of neighbouring rows of a scalar problem.) Blocks
+# that begin one row later must have at most _SHIFTED times that fraction. Otherwise, neighbouring rows are similar only
+# because the matrix is a band matrix.
 _FILLED, _SHIFTED = 0.65, 0.85
 # Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
 MOST_ROWS = 0.95
 # Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
 ROUNDING = 64
-# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
-# most this part of the diagonal, so that the condition number is at most 3.
+# Jacobi's preconditioner is good enough if, in each row, the magnitudes of the off-diagonal entries add up to at most
+# this fraction of the diagonal. The condition number is then at most 3.
 STRONG = 0.5
 
 
@@ -262,9 +262,9 @@ class LinearProblem:
 
     @property
     def relative_residuals(self) -> npt.NDArray[np.float64]:
-        """The norms of the true residuals divided by those of B; where B is zero, the norm of the residual itself.
+        """The norms of the true residuals, divided by the norms of B's columns unless these are 0.
 
-        They are residuals of the caller's equations. With damping, they are computed in each call, which synchronizes.
+        The residuals are those of the caller's equations. With damping, each call computes them, and synchronizes.
         """
         norms = self.residuals
         if self.is_damped:
@@ -291,7 +291,7 @@ class LinearProblem:
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
-        """Store this solution, whatever its residuals are, and restore the caller's right-hand side. Synchronizes."""
+        """Store x as the solution, even with large residuals; restore the caller's right-hand side. Synchronizes."""
         self.system.b, self.tolerances, self.x = self.given_b, self.given_tolerances, x
         self.residuals = self.true_residuals(x)
 
@@ -315,10 +315,10 @@ class LinearProblem:
         return bool((is_least | (self.residuals <= self.tolerances)).all())
 
     def as_columns(self, flat: Array) -> Array:
-        """Return columns, stored one after the other, as the argument of a solver: a vector, or a matrix of columns."""
+        """Return flat memory, which holds one column after the other, as a solver's argument: a vector or a matrix."""
         return flat if self.columns == 1 else flat.reshape(self.columns, -1).T
 
     def as_flat(self, x: Array) -> Array:
-        """Return a solver's result with its columns stored one after the other."""
+        """Return a solver's result as flat memory, which holds one column after the other."""
         xp = self.device.xp
         return xp.ascontiguousarray(x.reshape(x.shape[0], -1).T).reshape(-1).astype(self.system.dtype, copy=False)

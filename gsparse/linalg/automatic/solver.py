@@ -200,7 +200,7 @@ def _make_problem(
 
 
 def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInput]:
-    """Return A with the rows damp·I below it, and b with as many zeros below it. Synchronizes."""
+    """Return A with the rows damp·I appended, and b with zeros appended for these rows. Synchronizes."""
     size = matrix.shape[1]
     dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)
     rows = eye_array(size, dtype=dtype, device=matrix.device).multiply(damp)
@@ -244,8 +244,8 @@ def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None
     means = columns.mean(axis=1, keepdims=True)
     norms = np.abs(problem.device.download(means)).reshape(-1) * np.sqrt(columns.shape[1])  # synchronizes
     shares, is_larger = norms / np.where(problem.norms == 0, 1, problem.norms), norms > problem.tolerances
-    # A removed part within the tolerance is a part of the final residual. It is orthogonal to the remaining residual,
-    # so the tolerance for that is smaller: the squares of the two norms add up.
+    # The removed part of b remains in the final residual if its norm is within the tolerance. It is orthogonal to the
+    # rest of the residual, and the squares of both norms add up; so the rest has a smaller tolerance.
     part = np.where(is_larger, 0, norms / np.where(problem.tolerances == 0, 1, problem.tolerances))
     problem.replace_b((columns - means).reshape(-1), problem.tolerances * np.sqrt(1 - part**2))
     return float(np.where(is_larger, shares, 0).max())

@@ -156,10 +156,10 @@ class CudssFactors(Factors):
         return 2 * total if self.kind == "positive definite" and self._has_square_roots() else total
 
     def _has_square_roots(self) -> bool:
-        """Return True if the diagonal of Cholesky factors is that of L in L·Lᴴ, False if it is D of L·D·Lᴴ.
+        """Return True if the diagonal of Cholesky factors is the one of L in L·Lᴴ, False if it is D in L·D·Lᴴ.
 
-        cuDSS does not document this, so the matrix with the single entry 4 is factorized: L would be 2, and D would be
-        4.
+        cuDSS does not document which it is. So the 1 x 1 matrix [4] is factorized: the diagonal is 2 for L, and 4 for
+        D.
         """
         xp, index = self.device.xp, self._solver.csr.indices.dtype
         arrays = (np.array([0, 1], index), np.array([0], index), np.array([4], self.dtype))

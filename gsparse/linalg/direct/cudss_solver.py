@@ -44,14 +44,14 @@ _REAL_MODES: dict[Transposition, int] = {"N": 0, "T": 1, "H": 1}
 _NUM_ESTIMATES, _PEAK = 16, 1
 # Number of the library property that holds the major version.
 _MAJOR_VERSION = 0
-# cuDSS analyses a matrix with several host threads if it finds a threading library, which is installed with it. This
-# environment variable, which nvmath-python reads too, names its file.
+# cuDSS analyses a matrix with several host threads if it finds a threading library, which is part of its package. The
+# environment variable contains the path of this library; nvmath-python reads it, too.
 _LAYER_VARIABLE, _LAYER_FILES = "CUDSS_THREADING_LIB", "*/lib/libcudss_mtlayer_gomp.so*"
 
 
 @cache
 def find_bindings() -> tuple[Any, str]:
-    """Return the module with the bindings of cuDSS and "", or None and the reason why it cannot be used."""
+    """Return (module, ""), the bindings of cuDSS; or (None, reason) if they cannot be used."""
     try:
         bindings = import_module("nvmath.bindings.cudss")
     except ImportError as error:
@@ -200,7 +200,7 @@ class CudssSolver:
         self._execute("REFACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
     def solve(self, b: Array, columns: int, trans: Transposition = "N") -> Array:
-        """Return the solutions for right-hand sides; both are stored one column after the other. Synchronizes."""
+        """Return the solutions for right-hand sides. Both arrays hold one column after the other. Synchronizes."""
         if trans == "N":
             return self._solve(b, columns)
         self._set("SOLVE_MODE", (_COMPLEX_MODES if b.dtype.kind == "c" else _REAL_MODES)[trans])
@@ -276,11 +276,11 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors; with a matching, that of the scaled matrix. Synchronizes."""
+        """Return the diagonal of the factors, which with a matching are of the scaled matrix. Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
 
     def scales(self) -> npt.NDArray[Any]:
-        """Return the row scales and then the column scales of a matching, as one array. Synchronizes."""
+        """Return one array: the row scales of a matching, followed by its column scales. Synchronizes."""
         real = self.csr.data.real.dtype
         return np.concatenate([self._get(name, self._size, real) for name in ("SCALE_ROW", "SCALE_COL")])
 
@@ -339,7 +339,7 @@ def _memory_pool(device: Device) -> int:
 
 
 def _free_unused_memory(device: Device) -> None:
-    """Return memory that CuPy's pool keeps to the driver, so that cuDSS can allocate it."""
+    """Free the unused memory of CuPy's pool, so that cuDSS can allocate it."""
     pool = getattr(device.xp, "get_default_memory_pool", None)
     if pool is not None:  # on GPUs only
         pool().free_all_blocks()

@@ -132,7 +132,7 @@ class Factorization(Operator):
             self._factorize(matrix)
 
     def _check_declaration(self, matrix: SquareMatrix) -> None:
-        """Raise an error if the matrix is not of the declared kind: libraries that read one triangle cannot notice."""
+        """Raise an error if the matrix is not of the declared kind. Libraries that read one triangle do not check."""
         kind = self._declared
         is_as_declared = kind is None or kind == "general"
         if kind in ("hermitian", "positive definite"):
@@ -147,7 +147,7 @@ class Factorization(Operator):
             )
 
     def _factorize(self, matrix: SquareMatrix) -> None:
-        """Compute the factors. A matrix that only looks positive definite is factorized as a Hermitian one."""
+        """Compute the factors. If Cholesky's method fails and no kind was declared, factorize as Hermitian."""
         kind = self._declared or find_kind(matrix)
         try:
             self._factorize_as(matrix, kind)
@@ -324,7 +324,7 @@ class Factorization(Operator):
             self._csr, self._error = matrix.csr, None
 
     def _checked(self, matrix: SquareMatrix) -> SquareMatrix:
-        """Return the matrix in the dtype of the factors; raise an error if its structure is not the first one's."""
+        """Return the matrix in the dtype of the factors. Raise an error if its structure is not the factorized one."""
         matrix.check_places(self._csr, self._name)
         if not np.can_cast(matrix.dtype, self.dtype):
             raise DtypeError(f"the factors are {self.dtype}, got a matrix of {matrix.dtype}: make new ones")

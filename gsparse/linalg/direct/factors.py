@@ -17,7 +17,7 @@ from gsparse.errors import DeviceError, FactorizationError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Largest difference between an entry and its mirror image that counts as rounding error in the assembly of a matrix, in
+# Largest difference between entries (i, j) and (j, i) that counts as rounding error in the assembly of a matrix, in
 # units of eps times the largest magnitude in a row.
 _ROUNDING = 32
 
@@ -144,7 +144,7 @@ class Factors(ABC):
 
     @abstractmethod
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        """Return the solutions for right-hand sides: device arrays with one column after the other.
+        """Return the solutions for right-hand sides. Both are device arrays, which hold one column after the other.
 
         `b` is contiguous and has the dtype of the factors. It is not overwritten. There is at least one column.
         """
@@ -183,7 +183,7 @@ def solved(
 ) -> Any:
     """Return the solutions for a right-hand side of one or two dimensions, in the same array library.
 
-    ``solve(b, columns)`` gets and returns contiguous device arrays with one column after the other.
+    ``solve(b, columns)`` takes and returns contiguous device arrays, which hold one column after the other.
     """
     if right.gpu is not None and right.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {right.gpu.name}: bring one to the other")

@@ -114,7 +114,7 @@ def splu(
     A : sparse array, shape (N, N)
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     permc_spec : str, optional
-        As in SciPy. If this argument or one of the next four is passed, the library is SuperLU.
+        As in SciPy. If this argument or one of the following four is passed, the library is SuperLU.
     diag_pivot_thresh : float, optional
         As in SciPy.
     relax, panel_size : int, optional

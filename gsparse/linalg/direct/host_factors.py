@@ -24,8 +24,8 @@ from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host
 
-# Smallest number of right-hand sides that are solved on a GPU. For fewer, the host's processor is faster, because the
-# factors have many narrow levels.
+# Smallest number of right-hand sides for which the GPU solves. For fewer, the host is faster, because the factors have
+# many levels with few rows.
 MIN_COLUMNS = 8
 
 
@@ -86,9 +86,9 @@ class HostFactors(Factors):
         self._matrix, self._on_device, self._fits_on_device = matrix, None, True
 
 
-# SuperLU takes a diagonal entry of a symmetric matrix as the pivot if it is at least this large relative to the largest
-# entry of its column. Its guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering
-# relies on.
+# SuperLU chooses the diagonal entry of a symmetric matrix as the pivot if it is at least this fraction of the largest
+# entry in its column. SuperLU's guide recommends 0.0 to 0.1: other pivots destroy the symmetry, on which the ordering
+# relies.
 _SYMMETRIC_THRESHOLD = 0.1
 # SuperLU counts entries with C's type int.
 _MAX_ENTRIES = np.iinfo(np.intc).max
@@ -235,7 +235,7 @@ SUPERLU = FactorLibrary("superlu", "SuperLU", True, lambda device, kind: "", Sup
 
 @cache
 def find_cholmod() -> Any:
-    """Return the module `sksparse.cholmod`; None without one that has the interface of version 0.5."""
+    """Return the module `sksparse.cholmod`; None if it is missing, or lacks the interface of version 0.5."""
     try:
         module = import_module("sksparse.cholmod")
     except ImportError:

@@ -65,7 +65,7 @@ class LevelSolves:
         return Csr(S.shape, *(self._device.upload(part) for part in (S.indptr, S.indices, S.data)))
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        """Return the solutions for right-hand sides; both are device arrays with one column after the other."""
+        """Return the solutions for right-hand sides. Both are device arrays, which hold one column after the other."""
         xp = self._device.xp
         x = xp.empty((columns, self._size), self._dtype)
         rows = b.reshape(columns, self._size)
@@ -150,7 +150,7 @@ def spsolve_triangular(
 
 
 def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_diagonal: bool) -> Array:
-    """Solve D·(I + N)·x = b, where N is strictly triangular; b and x are stored one column after the other."""
+    """Solve D·(I + N)·x = b, where N is strictly triangular. b and x hold one column after the other."""
     device, dtype = matrix.device, b.dtype
     strict = _strict_part(matrix, lower)
     if not unit_diagonal:

@@ -26,8 +26,8 @@ from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.linalg.small_matrices import as_dense
 from gsparse.sparse.reductions import sums_of_squares
 
-# Rounding errors of A - σM are the unit of these two numbers. An eigenvalue closer to the shift than _NOISE counts as
-# equal to the shift. A shift that is moved is moved by at least _SMALLEST_MOVE.
+# Two distances, in units of the rounding errors of A - σM. An eigenvalue closer to the shift than _NOISE counts as
+# equal to the shift. If the shift is moved, it is moved by at least _SMALLEST_MOVE.
 _NOISE, _SMALLEST_MOVE = 10, 1000
 
 
@@ -251,7 +251,7 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
 
 
 def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
-    """Return the exponent of an operator's norm. It may be complex although the problem is real. Synchronizes."""
+    """Return the exponent of an operator's norm. The operator of a real problem may be complex. Synchronizes."""
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))

@@ -50,13 +50,13 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 _SHARE, _SMALLEST = 0.1, 50
 # Up to this number of rows, a matrix is factorized first, which takes less time than setting up multigrid.
 _FEW_ROWS = 10_000
-# Up to these numbers of rows, on the host and on the GPU, a matrix is factorized if iterations fail. (The factors of a
-# 7-point Laplacian have 42 M entries for 50³ rows and 921 M for 100³, which take 7.4 GB.)
+# If iterations fail, a matrix is factorized if it has at most this many rows, on the host and on the GPU. (For 100³
+# rows, the factors of a 7-point Laplacian take 7.4 GB.)
 _MAX_FACTORED_ROWS, _MAX_ROWS_ON_GPU = 100_000, 2_000_000
 # A method is replaced by the next one after this many iterations. The second number is GMRES's restart.
 _MAX_ITERATIONS, _RESTART = 2000, 50
-# MINRES runs at most this many times, each time for the remaining residual, because its tolerance is relative to the
-# norms of A and x.
+# Maximum number of runs of MINRES. Each run solves for the residual that is left, because MINRES has a tolerance
+# relative to the norms of A and x.
 _MAX_ROUNDS = 8
 
 

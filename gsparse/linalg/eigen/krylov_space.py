@@ -59,8 +59,8 @@ PROGRAM = Program(
 
 # If the remainder is at most this factor times the rounding error of a step, the vectors span an invariant subspace.
 _NOISE = 50
-# A cycle is captured in a CUDA graph at this run. Capturing takes as long as queueing the cycle, so it would not pay
-# for cycles that are run once or twice.
+# The first run of a cycle that is captured in a CUDA graph. Capturing takes as long as queueing the cycle, so it would
+# not pay for cycles that run once or twice.
 _CAPTURED_RUN = 3
 # Number of elements of the buffer in which a restart combines vectors.
 _BUFFER_SIZE = 2**27
@@ -241,7 +241,7 @@ class KrylovSpace:
         return [*calls, steps.finish(end)]
 
     def _product(self, operator: SpaceOperator) -> list[Call]:
-        """Bind an operator once, and make its sum `wu` the current one, which `predict` reads when it is bound."""
+        """Return the calls of an operator's product, bound once. Select the product's sum `wu` for `predict`."""
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
@@ -344,7 +344,7 @@ class KrylovSpace:
             self.decomposition.begin(self.first)
 
     def keep(self, projection: Projection, combinations: Host) -> None:
-        """Replace the vectors that are not locked by combinations of them, and w by the next basis vector."""
+        """Replace the vectors that are not locked by combinations of these vectors, and w by the next basis vector."""
         count, end = combinations.shape[1], len(projection.matrix)
         if projection.remainder:
             # v_m = (w - V·leftover) / remainder: the sum over V is one more combination.
@@ -357,7 +357,7 @@ class KrylovSpace:
             self._combine(combinations, self.num_locked, end, self.num_locked)
 
     def rotate(self, combinations: Host) -> None:
-        """Replace the first vectors by combinations of them; each column of `combinations` defines one."""
+        """Replace the first vectors by combinations of these vectors, one for each column of `combinations`."""
         self._combine(combinations, 0, combinations.shape[0], 0)
 
     def _combine(self, columns: Host, begin: int, end: int, target: int, *, add_last: bool = False) -> None:

@@ -46,7 +46,7 @@ def hermitian_order(values: Array, which: str) -> npt.NDArray[np.intp]:
 
 
 def worsened(values: Array, which: str, margins: Array) -> Array:
-    """Return real values moved by `margins` to where they are less wanted; negative margins do the opposite.
+    """Return real values moved by `margins` in the direction in which they are less wanted.
 
     For "BE", `values` must contain all candidates, because a value is least wanted midway between the two ends.
     """
@@ -231,7 +231,7 @@ _SHRINK = -64
 def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int | None:
     """Return an even e such that the operator times 2^-e has a norm near 1. Synchronizes.
 
-    It takes a product with a random vector. Return None if the product is zero or not finite.
+    The norm is estimated by a product with a random vector. Return None if the product is zero or not finite.
     """
     x, xp = random_vector(space, 0), space.device.xp
     for shrink in (0, _SHRINK):
@@ -311,7 +311,7 @@ def seed_of(rng: Any) -> int:
 
 
 def no_convergence(restarts: int, found: int, k: int, w: Array, v: Array) -> ArpackNoConvergence:
-    """Return SciPy's error for missing eigenpairs. It holds the pairs that have converged."""
+    """Return SciPy's error for missing eigenpairs. The error holds the pairs that have converged."""
     message = f"No convergence ({restarts} iterations, {found}/{k} eigenvectors converged)"
     if found >= k:
         message += ": the search for copies of multiple eigenvalues has not ended, so raise maxiter"

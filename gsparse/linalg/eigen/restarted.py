@@ -41,9 +41,9 @@ Host = npt.NDArray[Any]
 # components, which grow from step to step. If a vector has become this many times as long as the first one, the process
 # ends (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
-# A run with solves finds eigenvalues down to this size relative to the largest one. Rounding errors of the projected
-# problem hide smaller ones. The next run, in which the largest are locked, finds them. (A shift may be very close to an
-# eigenvalue, and a matrix almost singular.)
+# If the operator is a solve (shift-invert), a run accepts only eigenvalues of at least this size, relative to the
+# largest one. Rounding errors hide smaller ones, for example if the shift is very close to an eigenvalue or the matrix
+# is almost singular. A further run finds these, because the largest are locked then.
 _TRUSTED = 1e-4
 # No filter is used if all residuals are at most this many times the tolerance after the first cycle.
 _ALMOST_CONVERGED = 100.0
@@ -92,8 +92,8 @@ class Lanczos(Runs):
 
     def _start(self, start: Array) -> bool:
         has_mass = self.space.multiply_mass is not None
-        # If M is singular, the range of (A - σM)⁻¹·M is not the whole space. Its eigenvectors lie in the range, so the
-        # start vector must too. Not for M⁻¹·A, where vectors that it maps to zero are wanted too.
+        # If M is singular, (A - σM)⁻¹·M maps to a smaller space, which contains its eigenvectors, so the start vector
+        # must be in that space. This is not required for M⁻¹·A, because vectors that it maps to zero are wanted, too.
         needs_range = has_mass and isinstance(self.transform, Solve) and self.transform.kind != "mass"
         has_started = self.krylov.start(start, self.operator if needs_range else None)
         if has_started and has_mass and self._first_length is None:
@@ -154,7 +154,7 @@ class Lanczos(Runs):
         return self._worsened(ritz.values, -ritz.errors)
 
     def _worsened(self, values: Host, margins: Host) -> Host:
-        """Return values of pairs that are not locked, moved by `margins` to where they are less wanted."""
+        """Return values of unlocked pairs, moved by `margins` in the direction in which they are less wanted."""
         num_locked = len(self.values)
         everything = np.concatenate([self.values, values]), np.concatenate([np.zeros(num_locked), margins])
         return np.asarray(worsened(everything[0], self.wanted.which, everything[1]))[num_locked:]
@@ -205,7 +205,7 @@ class Lanczos(Runs):
             raise SemidefiniteMassError
 
     def _filter_first_run(self, projection: Projection, ritz: _LanczosRitz, count: int) -> bool:
-        """Continue the first run with a filter, if that saves time. Return whether it does.
+        """Continue the first run with a filter if that saves time. Return whether the run continues.
 
         The start vector is the sum of the best Ritz vectors.
         """

@@ -25,9 +25,9 @@ Places = npt.NDArray[np.intp]
 
 # A run after the first one has room for at least this many vectors in addition to the locked ones.
 _FEWEST_NEW_VECTORS = 16
-# A restart keeps the wanted vectors, and this share of the other vectors that it could keep.
+# A restart keeps all wanted vectors. Of the other vectors for which it has room, it keeps this fraction.
 _KEPT_SHARE = 1 / 3
-# With solves, convergence is tested after every this many steps.
+# If the operator is a solve, convergence is tested once in this number of steps.
 _STEPS_BETWEEN_CHECKS = 3
 
 
@@ -117,7 +117,7 @@ class Runs(ABC):
 
     @property
     def num_products(self) -> int:
-        """The number of steps of all runs, each of which takes one product with the operator of its run."""
+        """The number of steps of all runs. Each step takes one product with the operator of its run."""
         return self.krylov.num_steps
 
     @property
@@ -144,7 +144,7 @@ class Runs(ABC):
                 return
 
     def _run(self) -> int | None:
-        """Find vectors that are orthogonal to the locked ones, and lock those that are wanted.
+        """Find vectors that are orthogonal to the locked vectors, and lock the wanted ones.
 
         Returns
         -------
@@ -196,7 +196,7 @@ class Runs(ABC):
         return bool(len(others)) and not self._may_be_wanted(ritz, others)
 
     def _to_keep(self, needed: Places, available: int) -> Places:
-        """Return the indices of the values that a restart keeps: the needed ones, and some of the others."""
+        """Return the indices of the values that a restart keeps: all needed values, and some other values."""
         count = max(len(needed) + self._has_enough, 1)
         count = max(1, min(count + int(max(available - count, 0) * _KEPT_SHARE), available - 1))
         return np.concatenate([needed, np.setdiff1d(np.arange(available), needed)])[:count]
@@ -217,16 +217,16 @@ class Runs(ABC):
 
     @abstractmethod
     def _needed(self, ritz: Any) -> Places:
-        """Return the indices of the values that are among the k most wanted of these and the locked ones."""
+        """Return the indices of the values that are among the k most wanted of all values, including locked ones."""
 
     @abstractmethod
     def _may_be_wanted(self, ritz: Any, others: Places) -> bool:
-        """Return whether one of `others`, the values that are not needed, may be a wanted one within its error."""
+        """Return whether a value of `others` could be a wanted value, given its error bound."""
 
     @abstractmethod
     def _lock(self, projection: Projection, ritz: Any, places: Places) -> None:
-        """Lock the vectors of these values, and drop locked ones that are no longer among the k most wanted."""
+        """Lock the vectors of these values. Drop locked vectors that are no longer among the k most wanted."""
 
     @abstractmethod
     def _restart(self, projection: Projection, ritz: Any, needed: Places) -> None:
-        """Keep the best vectors, and begin the next cycle."""
+        """Keep the best vectors, and begin another cycle."""

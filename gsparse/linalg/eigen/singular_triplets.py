@@ -181,8 +181,8 @@ def _run(system: System, options: Options, start: Array | None, which: str, solv
         transform = Transform(normal, system.A.is_resident)
         cost = matrix_cost(system.A, system.dtype)
         if cost is not None and system.A.is_resident:
-            # Relative to the bytes of a right vector: the matrix is read twice, and the left vector is written and
-            # read.
+            # All terms are divided by the bytes of a right vector: the matrix is read twice, and the left vector is
+            # written and read.
             per_column = 2 * cost * system.A.shape[0] / system.columns + 2 * system.rows / system.columns
             rule = FilterRule(transform, per_column, options.tol, space.epsilon)
     else:

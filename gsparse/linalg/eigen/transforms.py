@@ -303,7 +303,7 @@ class FilterRule:
         return self._make(interval.get(which, (unwanted.min(), unwanted.max())), ends, degree)
 
     def later(self, locked: Array, ends: tuple[float, float], which: str, num_vectors: int) -> Filter | None:
-        """Return the filter, or None, for a later run. It looks for eigenvalues among and beyond the locked ones."""
+        """Return the filter, or None, for a later run, which searches among and beyond the locked eigenvalues."""
         degree = self._degree(num_vectors, _LATER_DEGREES, 6.0)
         if not degree:
             return None

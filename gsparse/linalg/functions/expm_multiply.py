@@ -40,8 +40,8 @@ from gsparse.matrix.arrays import frames_to_the_caller
 
 Host = npt.NDArray[Any]
 
-# The scalars after a term: whether it is the last one needed, and the factor of the next term. If squares may over- or
-# underflow, all m terms are computed.
+# Scalars that are computed after each term of the series: whether this term is the last that is needed, and the factor
+# of the following term. If squares may over- or underflow, all m terms are computed.
 _NEXT = """
     size = sqrt(bb)
     order += 1
@@ -184,7 +184,7 @@ def expm_multiply(
 
 
 def _parse_times(start: Any, stop: Any) -> tuple[float, float]:
-    """Return the first and the last time. They, and their difference, must be real and finite."""
+    """Return the first and the last time. Both times and their difference must be real and finite."""
     for name, time in (("start", start), ("stop", stop)):
         if time is None:
             raise TypeError(f"{name} is missing: several times need both start and stop, as in numpy.linspace")
@@ -218,7 +218,7 @@ def _warn_of_many_products(action: _Action, span: float) -> None:
 
 
 def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) -> Array:
-    """Return the results, one for each time with columns one after the other, in the shape and library of b."""
+    """Return the results in the shape and library of b. `result` holds one time after the other."""
     shape = (len(result), b.shape[0]) if b.ndim == 1 else (len(result), *b.shape[::-1])
     result = result.reshape(shape)
     result = result if b.ndim == 1 else result.transpose(0, 2, 1)

@@ -215,10 +215,9 @@ def _largest(device: Device, sizes: Array, count: int, place: int) -> tuple[list
 
 
 # θ_m is the largest norm for which the Taylor polynomial of degree m has a backward error of at most 2⁻⁵³ (or 2⁻²⁴):
-# the root of Σ |c_k|·θ^(k-1) = error with the coefficients c_k of log(exp(-x)·T_m(x)). The paper's table 3.1 has some
-# of them; tests/linalg/test_expm_multiply.py computes them. Terms of the series, and their rounding errors, grow like
-# exp(θ). In single precision, the table therefore ends at degree 22. That leaves errors of about ε·‖A‖ and takes as
-# many products as in double precision; with degree 55, errors would be 1000 times as large.
+# the root of Σ |c_k|·θ^(k-1) = error with the coefficients c_k of log(exp(-x)·T_m(x)). Table 3.1 of the paper has some
+# of these values; tests/linalg/test_expm_multiply.py computes all. Terms of the series, and their rounding errors, grow
+# like exp(θ), so the table ends at degree 22 in single precision. With degree 55, errors would be 1000 times as large.
 _DEGREES = (*range(1, 31), 35, 40, 45, 50, 55)
 _DOUBLE = (
     *(2.220e-16, 2.580e-8, 1.386e-5, 3.397e-4, 2.400e-3, 9.065e-3, 2.384e-2, 4.991e-2, 8.957e-2, 1.441e-1),
@@ -241,7 +240,7 @@ _TRACE_SAMPLES = 4
 
 @dataclass(eq=False)
 class ShiftedNorms:
-    """1-norms of A - μI and of its powers. They are computed when first needed."""
+    """1-norms of A - μI and of its powers. Each norm is computed when first needed."""
 
     A: Operator
     device: Device
@@ -293,7 +292,8 @@ class ShiftedNorms:
             return 0 if norm == 0 else 1, 1
         quotients, largest = [(m, norm / theta[m]) for m in theta], max(theta)
         powers = [p for p in range(2, _MAX_POWER + 1) if p * (p - 1) - 1 <= largest]
-        # Estimating the norms of powers takes products too. Below this norm, it cannot save as many.
+        # Estimating the norms of powers also takes products. Below this norm, it cannot save more products than it
+        # takes.
         worth = 2 * _BLOCK * powers[-1] * (powers[-1] + 3) * theta[largest] / (columns * largest)
         if norm > worth:
             quotients = []

@@ -67,9 +67,9 @@ PROGRAM = Program(
 
 # Number of steps of conjugate gradients for the estimate of the eigenvalues.
 _ESTIMATE_STEPS = 50
-# The bounds are these factors times the estimated smallest and largest eigenvalue. The estimate of the largest is
-# accurate to a few percent. The estimate of the smallest converges much later, and a bound that is too low costs less
-# than one that is too high.
+# The bounds of the spectrum are these factors times the estimates of the smallest and the largest eigenvalue. The
+# largest eigenvalue is known to a few percent. The estimate of the smallest eigenvalue is too high for many iterations;
+# too low a bound costs less time than too high a bound.
 _MARGINS = 0.3, 1.05
 # The factors if the residual vanished within these steps: then the estimates are eigenvalues.
 _EXACT_MARGINS = 0.99, 1.01

@@ -38,10 +38,10 @@ from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, OUT_OF_RANGE, ConvergenceMonitor, SolveResult, more_iterations
 from gsparse.matrix.arrays import frames_to_the_caller
 
-# The passes before and after the iterations of a cycle; those of the iterations are in `gsparse.kernels.basis`. w is
-# the preconditioned residual, with which a cycle begins. `ptol_max_factor` has SciPy's name. A cycle only knows the
-# preconditioned residual, so its tolerance is that residual times at most this factor. The factor decreases if a cycle
-# reached its tolerance but the true residual is too large; otherwise it increases.
+# The passes before and after the iterations of a cycle. (The passes of iterations are in `gsparse.kernels.basis`.) w is
+# the preconditioned residual, with which a cycle begins. A cycle knows only the preconditioned residual, so its
+# tolerance is the norm of w times a factor, `ptol_max_factor` (SciPy's name). This factor decreases if a cycle has
+# reached its tolerance although the true residual is too large; otherwise the factor increases.
 PROGRAM = Program(
     "gmres",
     "x b w u q",

@@ -35,8 +35,8 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.reductions import sums_along
 from gsparse.sparse.reductions import sums_of_squares
 
-# x overflows or underflows if rounding it to its dtype in the user's units changes it by more than this factor times
-# eps.
+# x overflows or underflows if its rounding to the dtype of x, in the user's units, changes it by more than this number
+# times eps.
 _ROUNDING = 16
 
 
@@ -158,7 +158,7 @@ class LinearSystem:
             return self.sum_over_ranks(np.array(roots)) ** 2
 
     def norms_of_b(self) -> npt.NDArray[np.float64]:
-        """Return the norm of each column of b. Synchronizes if they are not known yet."""
+        """Return the norm of each column of b. Synchronizes unless `b_norms` is set."""
         return self.norms(self.b) if self.b_norms is None else self.b_norms
 
     def scales(self) -> npt.NDArray[np.float64]:
@@ -229,7 +229,7 @@ class LinearSystem:
             return np.asarray(np.ldexp(norms, self.units.b + exponent))
 
     def in_units_of_caller(self, x: Array) -> Array:
-        """Return a solution, with its columns stored one after the other, in the user's units."""
+        """Return a solution in the user's units, as flat memory with one column after the other."""
         return x if self.units is ONES else scaled_columns(self.device, x, self.units.x)
 
     def columns_out_of_range(self) -> npt.NDArray[np.bool_]:

@@ -134,7 +134,7 @@ def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
 def statistics(loop: SolveLoop, norms: Mapping[str, npt.NDArray[np.float64]]) -> tuple[Any, ...]:
     """Return istop, iterations and the norms in the user's units, as SciPy does. Call this function after `result_of`.
 
-    Each is a number, or an array if b has several columns.
+    Each number is an array if b has several columns.
     """
     stop, units = loop.stop, loop.system.units
     istop = np.select([stop > _ISTOP - 1, stop == CONVERGED], [stop - _ISTOP, 1], 7)

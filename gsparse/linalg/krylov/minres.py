@@ -43,9 +43,9 @@ from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, REFUTED, C
 # Stop codes in addition to the common ones. All except _INDEFINITE mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 
-# The new beta, the new rotation, and the scalars that it changes. The first beta is the norm of the first residual,
-# which contains no information on A. SciPy compares it with the next beta, includes it in tnorm2, and compares gamma
-# with eps. So SciPy stops too early if norm(b) is much larger than norm(A), or if norm(A) is small.
+# Compute the new beta, the new rotation, and the scalars that it changes. The first beta is the norm of the first
+# residual, so it says nothing about A. SciPy compares this beta with the second one, includes it in tnorm2, and
+# compares gamma with eps. So SciPy stops too early if norm(b) is much larger than norm(A), or if norm(A) is small.
 _ROTATE = """
     beta_old = beta
     beta = sqrt(bb)
@@ -300,7 +300,7 @@ def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: Conv
     # With a preconditioner, the recurrence estimates the norm of the preconditioned matrix, not of A.
     norms_of_A = loop.last["anorm"].real if system.M is None else system.estimated_norms_of_A()
     exceeds = refute_by_backward_errors(loop, rtol, rtol, norms_of_A, _REASONS, adjoint=False)
-    # The scalars are those of the recurrence, and A @ r is A.H @ r, only if A is Hermitian.
+    # Unless A is Hermitian, the scalars of the recurrence are wrong, and A @ r is not A.H @ r.
     if (exceeds & ~loop.is_refuted).any() and not_hermitian(system):
         loop.is_refuted |= exceeds
     advice = {MAXITER: hermitian_maxiter_advice(system), REFUTED: _REFUTED_ADVICE}

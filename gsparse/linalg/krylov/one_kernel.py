@@ -104,7 +104,7 @@ def _operations(
 
 @cache
 def _with_scaling(program: Program, products: tuple[Multiplication, ...]) -> tuple[Program, dict[Multiplication, Step]]:
-    """Return a program with the diagonal as one more vector, and the step that replaces each product with it."""
+    """Return a program with the diagonal as a vector, and a dict from product to the step that replaces it."""
     steps = {
         product: Step(f"scale_{product.source}", each=f"{product.target} = {_SCALING} * {product.source}")
         for product in products

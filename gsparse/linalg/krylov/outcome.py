@@ -24,8 +24,8 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.sparse.reductions import sums_of_squares
 
-# A solution is accepted if b - A·x exceeds the tolerance by at most this factor. The methods test a residual from a
-# recurrence, whose rounding errors differ from those of b - A·x.
+# A solution is accepted if the norm of b - A·x is at most the tolerance times this factor. During the iterations,
+# methods test a residual from a recurrence, which has other rounding errors than b - A·x.
 _SLACK = 10
 
 
@@ -156,8 +156,8 @@ _NO_SOLUTION = "stopped: no x reaches the tolerance"
 _SUBTRACT_MEAN = (
     "A is singular, because its rows add up to zero, and only a b of mean zero has a solution: subtract the mean of b."
 )
-# The test takes three to five products with A, and three with M. That is at most a sixth of the time of a solve with
-# this many iterations.
+# The test needs three to five products with A, and three with M. It is made only after at least this many iterations,
+# so that it takes at most a sixth of the time of the solve.
 _MIN_ITERATIONS = 30
 
 

@@ -36,11 +36,11 @@ Solve = Callable[[LinearSystem, float, float, IterationLimit | None, Convergence
 
 _STAGNATED = 4
 
-# Relative tolerance of an inner solve. It is about what float32 can achieve for condition numbers of 1e3. A larger
-# value would waste time, because each correction begins a new Krylov space.
+# Relative tolerance of an inner solve. float32 can reach it for condition numbers up to about 1e3. A larger tolerance
+# would need more corrections, each of which begins a new Krylov space.
 _INNER_RTOL = 1e-5
-# The last correction aims at this fraction of the tolerance. A correction that does not reduce the residual to this
-# fraction, or takes no iteration, counts as stagnation, so that `maxiter` bounds the number of corrections.
+# A correction that is expected to be the last one aims at this fraction of the tolerance. If a correction takes no
+# iteration, or does not reduce the residual to this fraction, the solve stagnates and ends.
 _SAFETY = 0.5
 
 # `num_inner` is the number of inner iterations of the last correction.
@@ -138,7 +138,7 @@ def refined(
 
 
 class _Correction(Operator):
-    """The inner solve as an operator that approximates the inverse of A. It also stores the history of residuals."""
+    """The inner solve as an operator that approximates the inverse of A. It also stores all residuals."""
 
     is_resident = False
 

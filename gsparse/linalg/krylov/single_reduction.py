@@ -38,8 +38,8 @@ from gsparse.linalg.krylov.solve_loop import IterationLimit, SolveLoop
 from gsparse.linalg.krylov.units import SMALLEST_SQUARES
 from gsparse.linalg.result import ConvergenceMonitor
 
-# If the norm of b - A·x is too large, the method begins again from x. It does so as long as each attempt divides this
-# norm by at least this number, which shows that rounding errors do not limit the accuracy yet.
+# If the norm of b - A·x is too large at the end, the method begins again from x, as long as each attempt divides this
+# norm by at least this number. If it does not, rounding errors limit the accuracy.
 _PROGRESS = 10
 
 _REMEMBER = """

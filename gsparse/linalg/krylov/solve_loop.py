@@ -45,18 +45,19 @@ from gsparse.profiling.recording import Span
 # The largest number of iterations: one for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
 
-# (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
-# longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
+# Pairs: an upper limit of the seconds of an iteration, measured without a graph; and the number of iterations in a CUDA
+# graph. A graph should take longer than the host needs to read the scalars of the graph before. Above the last limit, a
+# graph has one iteration.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# The first iteration is also the timed one if it took longer than _LONG_ITERATION seconds and the system has at least
-# _MANY_UNKNOWNS unknowns. Otherwise a second iteration is timed, because allocations or launches by the host may have
-# taken most of the first one's time.
+# If the first iteration took longer than _LONG_ITERATION seconds and there are at least _MANY_UNKNOWNS unknowns, its
+# time counts. Otherwise a second iteration is timed, because allocations or launches by the host may have taken most of
+# the time of the first.
 _LONG_ITERATION, _MANY_UNKNOWNS = 2e-3, 1 << 20
-# If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
-# only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
+# If a graph takes at most this many seconds, the following graph is queued while the host waits for this one. Otherwise
+# the host first checks that the solve goes on, because a graph that begins after convergence wastes its time.
 _MAX_SECONDS_AHEAD = 4e-3
-# After this many iterations, a few products test whether the solve can converge at all. With 100 in place of 1000, CG
-# on the 7-point matrix 100**3, which takes 290 iterations and 12.5 ms on an H200, took 5 % longer.
+# After this many iterations, a few products test whether the solve can converge at all. (With 100 in place of 1000, a
+# solve of 290 iterations took 5 % longer.)
 _MANY_ITERATIONS = 1000
 
 
@@ -124,7 +125,7 @@ class SolveLoop:
         self._bound: dict[tuple[Any, bool], Apply] = {}
 
     def step(self, name: str, **renamed: str) -> Call:
-        """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""
+        """Bind a pass to its vectors. With ``x="y"``, the pass uses the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
         call = self.state.bind(name, vectors)
         if recording.recorder is not None:
@@ -153,13 +154,13 @@ class SolveLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the host only queues the calls of an iteration, so that they must not read scalars."""
+        """Whether the host only queues the calls of an iteration. The calls must then not read scalars."""
         return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
         """Bind the product target = operator·source and the pass that then sums conj(source)·target.
 
-        One kernel does both if the product can compute the sum too.
+        One kernel does both if the product can also compute the sum.
         """
         name, call = self._steps[step].targets("sums")[0], self._product(operator)
         x, y = self.vectors[source], self.vectors[target]
@@ -212,7 +213,7 @@ class SolveLoop:
                 return
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
-        """Run the first iterations one by one. Run the others in CUDA graphs on a GPU, or one by one on a CPU."""
+        """Run the first iterations one by one. On a GPU, run all further iterations in CUDA graphs."""
         first = self._run_without_graph(body, per_graph is None)
         if self.last.have_all_stopped:
             return

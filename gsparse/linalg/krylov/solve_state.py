@@ -16,8 +16,8 @@ from gsparse.kernels.steps import Call, Multiplication, Program, Step
 from gsparse.linalg.operators import Operator, RankGroup
 from gsparse.profiling import recording
 
-# Number of residuals of a right-hand side that the device stores until the host reads them. A single kernel runs at
-# most as many iterations.
+# Number of residuals per right-hand side that the device stores until the host reads them. If one kernel runs many
+# iterations, this is also the largest number of iterations per launch.
 HISTORY_LENGTH = 64
 
 
@@ -80,7 +80,7 @@ class SolveState:
 
     @property
     def cells(self) -> Array:
-        """All scalars on the device; those of one right-hand side are contiguous."""
+        """All scalars, on the device. The scalars of one right-hand side are contiguous."""
         return self.buffer[: self._num_cells].view(self._cell_dtype)
 
     @property

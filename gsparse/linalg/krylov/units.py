@@ -24,13 +24,12 @@ from gsparse.sparse.reductions import sums_of_squares
 
 HostArray = npt.NDArray[Any]
 
-# The sums of squares of a program are in double precision. Sums below this number are subnormal: they have lost digits,
-# so that the scalars computed from them depend on how a CPU rounds.
+# Programs add up squares in double precision. Sums below this number are subnormal, so they have lost digits, and
+# scalars that are computed from them depend on how a CPU rounds.
 SMALLEST_SQUARES = float(np.finfo(np.float64).tiny)
-# Scaling is needed if a norm is outside 2^-n to 2^n. The keys are the bytes of a real number, the values are n, for A
+# A and b are scaled if a norm is outside 2^-n to 2^n. The keys are the bytes of a real number; the values are n, for A
 # and for b. Solvers multiply vectors twice by A, divide b by A, and add up squares in double precision. Eigensolvers
-# add up squares of residuals, which are rounding errors of products, and in double precision squares of products with
-# Aᴴ·A.
+# also add up squares of residuals, which are rounding errors, and, in double precision, squares of products with Aᴴ·A.
 _RANGE_OF_A, _RANGE = {4: 50, 8: 200}, {4: 30, 8: 200}
 # Largest exponent of a factor, for which the factor and its inverse are normal numbers. The keys are bytes as above.
 _LARGEST = {4: 125, 8: 1021}
@@ -112,7 +111,7 @@ def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -
 
 
 def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: int, ranks: RankGroup | None) -> int:
-    """Return the even m for which M·2^m changes the magnitude of b the least. It takes one product. Synchronizes."""
+    """Return the even m for which M·2^m changes the magnitude of b the least. Needs one product. Synchronizes."""
     product = device.xp.zeros_like(b)
     M.bind(device, b.dtype, columns)(b, product)
     sums = add_over_ranks(device, ranks, np.sqrt([largest_magnitude(device, b), largest_magnitude(device, product)]))
@@ -139,10 +138,10 @@ def times_power(array: Any, exponent: int) -> Any:
 
 
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
-    """Return columns, stored one after the other, times 2^exponents; the same array if all exponents are 0."""
+    """Return flat memory of columns times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
-    # Multiply by two factors, because one alone may be out of range.
+    # Multiply twice, because 2^exponent may be out of range while its two factors are not.
     halves = exponents // 2, exponents - exponents // 2
     columns = flat.reshape(len(exponents), -1)  # with one exponent, all columns become one row
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -152,7 +151,7 @@ def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]
 
 
 def scaled_operator(operator: Operator, exponent: int, dtype: np.dtype[Any]) -> Operator:
-    """Return an operator times 2^exponent, for vectors of `dtype`. If its entries were readable, they still are."""
+    """Return an operator times 2^exponent, for vectors of `dtype`. Readable entries remain readable."""
     if not exponent:
         return operator
     factor = float(np.ldexp(1.0, exponent))
@@ -219,7 +218,7 @@ def _bytes_of_real(dtype: np.dtype[Any]) -> int:
 
 
 def _sum_of_entries(device: Device, A: Operator) -> float:
-    """Return the sum of the squares of A's entries, 0 if they cannot be read. Synchronizes if it is not known yet."""
+    """Return the sum of the squares of A's entries, 0 if they cannot be read. The first call synchronizes."""
     if isinstance(A, DenseOperator):
         return float(np.square(np.abs(A.array), dtype=np.float64).sum())
     return sum(_sum_of_matrix(device, matrix) for matrix in A.matrices)

@@ -34,13 +34,13 @@ FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, before it is divided by the largest eigenvalue of D⁻¹A.
 OMEGA = 4 / 3
-# Maximum number of generations of roots that are chosen in the order of the nodes. In each generation, all blocks of a
-# GPU wait for each other twice. A mesh of n³ points takes about 2.3·n generations, a mesh of n² points 1.1·n, and a
-# chain of n points n/3. Nodes that are then undecided are ordered by a hash, which takes about ten more generations.
+# Maximum number of generations of roots that are chosen in the order of the nodes. A mesh of n³ points takes about
+# 2.3·n generations, a mesh of n² points 1.1·n, and a chain of n points n/3. Nodes that are undecided after these
+# generations are ordered by a hash, which takes about ten more.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
-# If more than this fraction of all nodes is not next to a root, more aggregates are made of these nodes. The roots of
-# such aggregates have at least _FEWEST_NEIGHBOURS neighbours.
+# If more than this fraction of all nodes have no root as a neighbour, more aggregates are made of these nodes. The
+# roots of such aggregates have at least _FEWEST_NEIGHBOURS neighbours.
 _MANY_OUTSIDE, _FEWEST_NEIGHBOURS = 0.25, 3
 
 
@@ -138,11 +138,11 @@ class Coarsening:
         nodes = self._own_nodes(nodes)
         graph = phases.run("strength", strong_graph, device, nodes, examination, strength, symmetry)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
-        # Stored from the first update on, because they take much memory: the order of the nodes, and the structure of
-        # A·P.
+        # The order of the nodes, and the structure of A·P. They are stored only when the first update needs them,
+        # because they take much memory.
         self._groups: tuple[Array, Array] | None = None
-        # For the prolongator, and for the prolongator of the adjoint: the pattern of nodes, and (indptr, indices) of
-        # the rows.
+        # Two items, for the prolongator and for the prolongator of the adjoint: the pattern of nodes, and (indptr,
+        # indices) of the prolongator.
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: dict[str, CsrProduct] = {}
         self._transpose = CsrTranspose(device)
@@ -271,7 +271,7 @@ class Coarsening:
         return coarse
 
     def _multiply(self, name: str, a: Csr, b: Csr, find_blocks: FindBlocks) -> tuple[Csr, CsrProduct]:
-        """Return a product, and the `CsrProduct` that knows its structure."""
+        """Return a product, and the `CsrProduct` with which a product of the same structure is faster."""
         known = self._products.get(name)
         if known is None:
             known = CsrProduct(self._device, a, b, find_blocks() if may_have_blocks(a, b) else None)
@@ -315,7 +315,7 @@ class Coarsening:
         return block_pattern(device, R, (k, inner)), pattern or block_pattern(device, AP, (1, k))
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
-        """Put a 1 on the diagonal of empty rows, whose candidate depends linearly on the ones before it."""
+        """Put 1 on the diagonal of empty rows. Their candidate depends linearly on the candidates before it."""
         xp, k = self._device.xp, candidates.shape[1]
         if k == 1:
             own_values = candidates.reshape(-1)

@@ -39,17 +39,16 @@ from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, MatrixOptions
 from gsparse.products.structure import SparsityPattern, Structure
 
-# Maximum number of rows of a coarsest level that gets a dense inverse. A product with the inverse for 3000 rows reads
-# 72 MB in float64.
+# Maximum number of rows of a coarsest level that gets a dense inverse. For 3000 rows in float64, a product reads 72 MB.
 MAX_INVERTED = 3000
 # Coarsening ends if the next level would have more than this fraction of a level's rows.
 STALLED = 0.8
 # Expected numbers of products with the matrix of a coarse level and with a transfer: about as many as one solve makes.
-# They are too small for an analysis of values and columns, which took about 10 ms of the set-up of the 7-point matrix
-# on 200³ points on an H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
+# They are too small for an analysis of values and columns, so the plan looks only at the lengths of rows. (The analysis
+# took about 10 ms for the 7-point matrix on 200³ points on an H200.)
 LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
-# A coarse matrix with at least this many entries may be stored in dense blocks. For smaller ones, products take little
-# more than the time of a launch in any format, and the conversion takes a dozen launches.
+# A coarse matrix with at least this many entries may be stored in dense blocks. For smaller matrices, the conversion
+# does not pay: a product takes little more than the time of a launch in any format.
 _MIN_BLOCK_ENTRIES = 2**20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
@@ -173,7 +172,7 @@ class Setup(ABC):
 
     @abstractmethod
     def _coarse_matrix(self, matrix: Any, depth: int, transfers: Transfers[Any]) -> Any:
-        """Return the matrix of the next level, whose number is `depth`."""
+        """Return the matrix of level number `depth`, the following one."""
 
     def _smoothers(self, matrix: Any) -> tuple[Smoother, Smoother]:
         return self.make(matrix, self._is_hermitian)
@@ -321,7 +320,7 @@ class LevelSetup(Setup):
         return csr if dtype == csr.dtype else csr.with_data(csr.data.astype(dtype))
 
     def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
-        """Return the size of a coarse matrix's full blocks; None if storing blocks is not worth it.
+        """Return the size of a coarse matrix's full blocks; None if it should not be stored in blocks.
 
         A coarse matrix has one row per aggregate and candidate. The transfers consist of full blocks, and so do their
         products.

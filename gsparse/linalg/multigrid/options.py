@@ -45,7 +45,7 @@ class Phases:
         return results[0]
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase, in the order in which they first ran. Call it when the device is idle."""
+        """Return the seconds of each phase, in the order of their first runs. Call this when the device is idle."""
         seconds: dict[str, float] = {}
         for name, read in self._readers:
             seconds[name] = seconds.get(name, 0.0) + (read() or 0.0)
@@ -82,7 +82,7 @@ class Strength:
 
     @property
     def dropping_theta(self) -> float:
-        """The threshold below which prolongators ignore connections; 0 if they ignore none."""
+        """The threshold below which prolongators ignore connections; 0 if they use all connections."""
         return self.theta if self.drops else 0.0
 
 

@@ -59,17 +59,17 @@ def alternating(sweeps: int) -> tuple[Direction, ...]:
 
 
 def gauss_seidel(matrix: SquareMatrix, sweeps: int, *, ordering: str = "auto") -> Smoother:
-    """Return Gauss-Seidel's method, with forward and backward sweeps in turn."""
+    """Return Gauss-Seidel's method: forward and backward sweeps alternate."""
     return make_gauss_seidel(matrix, alternating(sweeps), ordering=ordering)
 
 
 def sor(matrix: SquareMatrix, sweeps: int, *, omega: float = 1.0, ordering: str = "auto") -> Smoother:
-    """Return successive over-relaxation, with forward and backward sweeps in turn."""
+    """Return successive over-relaxation: forward and backward sweeps alternate."""
     return make_gauss_seidel(matrix, alternating(sweeps), omega=omega, ordering=ordering)
 
 
 def block_gauss_seidel(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1, ordering: str = "auto") -> Smoother:
-    """Return Gauss-Seidel's method for blocks of rows, with forward and backward sweeps in turn."""
+    """Return Gauss-Seidel's method for blocks of rows: forward and backward sweeps alternate."""
     inverses = inverse_blocks(matrix, block_size, "the smoother block_gauss_seidel")
     return make_gauss_seidel(matrix, alternating(sweeps), ordering=ordering, inverses=inverses)
 
@@ -84,7 +84,7 @@ def block_jacobi(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1) -> S
 def gauss_seidel_ne(
     matrix: SquareMatrix, sweeps: int, *, ordering: str = "auto", of_residual: bool = False
 ) -> Smoother:
-    """Return Kaczmarz's method, or gauss_seidel_nr if `of_residual`, with forward and backward sweeps in turn."""
+    """Return Kaczmarz's method, or gauss_seidel_nr if `of_residual`: forward and backward sweeps alternate."""
     return projections(matrix, alternating(sweeps), of_residual=of_residual, ordering=ordering)
 
 

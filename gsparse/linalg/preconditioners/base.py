@@ -146,15 +146,15 @@ class Preconditioner(Operator):
 class MatrixPreconditioner(Preconditioner):
     """A preconditioner that is computed from the entries of a matrix, and can be updated for other values.
 
-    The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of
+    Functions of `gsparse.linalg`, such as `ilu`, return it; users do not construct it. Pass it as `M` to solvers of
     `gsparse.linalg`, SciPy or CuPy.
 
     Parameters
     ----------
     matrix : SquareMatrix
-        The matrix that the user passed to this function.
+        The matrix that the user passed to such a function.
     kind : str
-        Name of this function.
+        Name of the function.
     compute : callable, optional
         ``compute(matrix, latest)`` returns the values that products use. `latest` is its result for the previous
         matrix, which has the same structure; None the first time.

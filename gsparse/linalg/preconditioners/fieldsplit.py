@@ -88,7 +88,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         self.is_resident = all(solve.is_resident for solve in self._solves)
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
-        """Return the blocks by (row field, column field): diagonal ones, and others that have entries. Synchronizes."""
+        """Return a dict from (row field, column field) to diagonal blocks, and to others with entries. Synchronizes."""
         csr = matrix.csr
         whole = GpuSparseMatrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, device=matrix.device)
         places = range(len(self._fields))
@@ -97,7 +97,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return {(i, j): block for (i, j), block in blocks.items() if i == j or block.nnz}
 
     def _target(self, blocks: dict[tuple[int, int], Any], i: int) -> Any:
-        """Return the matrix for the solves with field i: its diagonal block, or perhaps a Schur complement."""
+        """Return the matrix for solves with field i: the diagonal block, or a Schur complement if one is used."""
         block = blocks[i, i]
         if i != len(self._fields) - 1 or _is_operator(self._solvers[i]):
             return block
@@ -122,7 +122,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return _sign(total)
 
     def _update_solves(self, targets: list[Any]) -> None:
-        """Update the solves. If one of them fails, restore the previous values of the others.
+        """Update the solves. If an update fails, restore the previous values of all solves.
 
         Entries of a Schur complement may appear or disappear, because values cancel. Then its solve is created again.
         """
@@ -158,7 +158,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return build_columns
 
     def _steps(self, adjoint: bool) -> Iterator[tuple[int, list[int]]]:
-        """Yield the fields in the order of the sweep, each with the fields on whose solutions it depends."""
+        """Yield (field, fields whose solutions it needs) in the order of the sweep."""
         form = _ADJOINT_FORMS.get(self._form, self._form) if adjoint else self._form
         places = list(range(len(self._fields)))
         if form == "diagonal":

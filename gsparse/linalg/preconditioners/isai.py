@@ -22,8 +22,8 @@ from gsparse.linalg.preconditioners.square_matrix import (
 from gsparse.linalg.registry import register
 from gsparse.sparse.construction import on_host
 
-# Maximum number of entries in a row of the inverse, which is also the size of its system. Only the largest entries of
-# longer rows are kept.
+# Maximum number of entries in a row of the inverse, which is also the size of the system that determines the row. Of a
+# longer row, only the largest entries are kept.
 _MAX_LENGTH = 128
 # Systems are padded to one of these sizes, so that rows of similar length are solved in one batch.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, _MAX_LENGTH)
@@ -176,7 +176,7 @@ def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:
 
 
 def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
-    """Yield batches of rows whose systems have a similar size, each with the size to which they are padded."""
+    """Yield pairs (rows, size). The systems of these rows have similar sizes, and are padded to `size`."""
     xp, smaller = matrix.device.xp, 0
     lengths = xp.diff(pattern.indptr)
     for size in _SIZES:

@@ -24,9 +24,9 @@ from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRel
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Limit for the number of pairs of entries in the same column, divided by the number of entries. Matrices with more
-# pairs get `jacobi_ne` instead: a dense column makes all rows depend on each other, so that each row would be a group
-# of its own.
+# Largest number of pairs of entries in the same column, divided by the number of entries, for these methods. Matrices
+# with more pairs get `jacobi_ne` instead: a dense column makes all rows depend on each other, so that each group would
+# have only one row.
 _MAX_PAIRS = 512
 
 
@@ -104,7 +104,7 @@ def projections(
 
 
 def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> OrderedMatrix | None:
-    """Return the rows of A, or of Aᴴ, in an order; None if too many pairs of rows share a column. Synchronizes."""
+    """Return the rows of A or Aᴴ in the order of visits; None if too many rows share columns. Synchronizes."""
     device, csr, kernels = matrix.device, matrix.csr, kernels_of(matrix.device)
     ordering = resolve_ordering(device, csr, ordering)
     transposed = kernels.transpose.csr_transpose(device, csr)

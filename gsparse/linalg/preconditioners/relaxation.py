@@ -20,7 +20,7 @@ from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditione
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 
 # ``relax(x, b, r, guess, residual)`` returns the calls that relax x. r is a work vector. Without `guess`, x starts as
-# zero. With `residual`, the residual is computed next.
+# zero. With `residual`, the caller needs b − A·x afterwards, and the calls leave in r what `Smoother.leaves` says.
 Relax = Callable[[Array, Array, Array, bool, bool], list[Call]]
 # ``step(omega, x, b, r, begins, copies)`` returns the call x += ω·W·(b − r). With `begins`, x starts as zero and r is
 # not read. With `copies`, the call also copies b to r.
@@ -58,7 +58,7 @@ class Smoother(ABC):
         """Allocate memory for the vectors of `bound`, and return the function that relaxes."""
 
     def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
-        """Return what `relaxation` has written to the work vector r, if the residual is to be computed next."""
+        """Return what the calls of `relaxation` leave in the work vector r if their argument `residual` is true."""
         return "nothing"
 
     def mirrored(self) -> Smoother:
@@ -237,7 +237,7 @@ class OperatorRelaxation(StepRelaxation):
 
 
 class SmootherPreconditioner(MatrixPreconditioner):
-    """A smoother as a preconditioner: it begins with x = 0."""
+    """A smoother as a preconditioner. Each product relaxes from x = 0."""
 
     _KEEPS_MATRIX = True
 
@@ -265,7 +265,7 @@ def chebyshev_omegas(low: float, high: float, degree: int) -> tuple[float, ...]:
 
 
 def in_leja_order(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sort points into Leja's order: each one maximizes the product of its distances to the previous ones."""
+    """Sort points into Leja's order: each point has the largest product of distances to the points before it."""
     remaining = list(np.sort(points)[::-1])
     ordered = [remaining.pop(0)] if remaining else []
     while remaining:

@@ -109,7 +109,7 @@ def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
 
 
 def check_ordering(ordering: str) -> None:
-    """Raise ValueError if there is no such order of rows."""
+    """Raise ValueError if `ordering` is not the name of an order of rows."""
     if ordering not in _ORDERINGS:
         raise ValueError(f"ordering must be one of {', '.join(map(repr, _ORDERINGS))}, got {ordering!r}")
 

@@ -22,14 +22,14 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical
 
-# A small system counts as singular if its product with the computed solution differs from the right-hand side by at
-# least this much in an element.
+# The system of a small block counts as singular if its matrix times the computed solution differs from the right-hand
+# side by at least this much in an element.
 MAX_ERROR = 1e-2
-# Largest asymmetry that counts as rounding error, in units of eps times the largest magnitude in a row. Assembly adds
-# contributions in a different order on the other side of the diagonal.
+# Largest asymmetry that counts as rounding error, in units of eps times the largest magnitude in a row. Such errors
+# occur because assembly may add the same contributions in different orders to entries (i, j) and (j, i).
 _ROUNDING = 32
-# Key in `SquareMatrix.shared` of a pair: the smallest and the largest real part of the diagonal's elements. If any
-# element is not positive, the smallest is 0. Methods that know these numbers store them there.
+# Key in `SquareMatrix.shared`. Methods that know the smallest and the largest real part of the diagonal's elements
+# store this pair there. If any element is not positive, the first number is 0.
 DIAGONAL_RANGE = "diagonal range"
 
 

@@ -12,9 +12,9 @@
 // Row k of Q ends at column k + 1. Q is stored instead of rotations, which would have to be applied one after the
 // other.
 //
-// No pass over the vectors waits for this. What the next pass needs (the norm of w and the last element of p) each of
-// its blocks computes by itself (`gs_head`). The rest (`gs_finish_column`: the column of R, the rotation and the
-// residual) is done by one extra block of that pass. Therefore s, the products and p exist twice, for even and odd j.
+// The passes over the vectors do not wait for the small problem. Each block of a pass computes by itself what it needs:
+// the norm of w and the last element of p (`gs_head`). One extra block of that pass does the rest (`gs_finish_column`):
+// the column of R, the rotation and the residual. Therefore s, the products and p are stored twice, for even and odd j.
 //
 // In `gs_finish_column` a block works on one problem: eight neighbouring lanes own a row of Q and R, and read it
 // coalesced. `shared` holds the sums over the block, and three values after them.
@@ -90,15 +90,16 @@ template <class T> struct SmallProblem {
   __device__ bool is_stopped() const { return gs_real(cells[0]) != 0; }
   __device__ C *q(int row) const { return Q + (m + 1ll) * row; }
   __device__ C *r(int row) const { return R + static_cast<long long>(m) * row; }
-  // The following are those of iteration j. s: what is left of the basis in w when the iteration begins, and w^H w.
+  // The following values belong to iteration j. s: the products of the basis with w when the iteration begins, then w^H
+  // w.
   __device__ C *s(int j) const { return sums + ((j & 1) * gridDim.y + blockIdx.y) * 2ll * (m + 1); }
   // The products of the basis with u, and at the end w^H u in place of the last element of p.
   __device__ C *products(int j) const { return s(j) + m + 1; }
   __device__ C *p(int j) const { return p_of_parity + (j & 1) * (m + 1); }
 };
 
-// What `gs_head` needs of earlier passes, loaded early so that the loads overlap with waiting: this lane's elements of
-// s, and w^H w. In the first iteration, the norm itself is loaded in place of w^H w.
+// The values of earlier passes that `gs_head` needs: this lane's elements of s, and w^H w. They are loaded early, so
+// that the loads overlap with waiting. In the first iteration, the norm itself is loaded in place of w^H w.
 template <class C> struct EarlySums {
   enum { COUNT = 2 };
   C s[COUNT], square;
@@ -112,11 +113,12 @@ template <class C> struct EarlySums {
   }
 };
 
-// The norm of w without what is left of the basis in it, its inverse, and the last element of p.
+// The norm of w after its components in the basis have been removed, the inverse of this norm, and the last element of
+// p.
 template <class C> struct Head { C norm, inverse, last; };
 
-// Compute these from the products; each warp does it, and all threads get the result. By Pythagoras,
-// norm^2 = w^H w - |s|^2, and the last element of p is (w^H u - s^H p) / norm.
+// Compute a Head from the products. Each warp does this, and all threads get the result. By Pythagoras, norm^2 = w^H w
+// - |s|^2, and the last element of p is (w^H u - s^H p) / norm.
 template <class T, class C>
 __device__ __forceinline__ Head<C> gs_head(const SmallProblem<T> &problem, int j, const EarlySums<C> &early,
                                            const C *products) {
@@ -190,7 +192,7 @@ __device__ __forceinline__ NewColumn<C> gs_new_column(const SmallProblem<T> &pro
   return {shared[SCRATCH], gs_real(shared[SCRATCH + 1]), gs_real(shared[SCRATCH + 2])};
 }
 
-// Apply a rotation to rows j and j + 1 of Q. Row j + 1 was that of the identity so far.
+// Apply a rotation to rows j and j + 1 of Q. Before this, row j + 1 is a row of the identity.
 template <class T, class C>
 __device__ __forceinline__ void gs_rotate_rows(const SmallProblem<T> &problem, int j, const Rotation<C> &rotation) {
   C *row = problem.q(j), *next = problem.q(j + 1);
@@ -201,9 +203,9 @@ __device__ __forceinline__ void gs_rotate_rows(const SmallProblem<T> &problem, i
   }
 }
 
-// Finish column j of R, record the residual and decide whether the cycle goes on, unless that has been done before. A
-// residual that is NaN stops the solve. One block does this; all of its threads must take part. `shared` has room for
-// 2 * GS_MAX_WARPS + 3 values.
+// Finish column j of R, record the residual, and decide whether the cycle continues, unless this has been done before.
+// A residual that is NaN stops the solve. One block calls this, with all of its threads. `shared` has room for 2 *
+// GS_MAX_WARPS + 3 values.
 template <class T>
 __device__ __forceinline__ void gs_finish_column(const SmallProblem<T> &problem, int j,
                                                  typename Wide<T>::type *shared) {
@@ -215,8 +217,8 @@ __device__ __forceinline__ void gs_finish_column(const SmallProblem<T> &problem,
   const double limit = gs_real(problem.cells[problem.limit]);
   if (gs_real(num_finished) > j) return;
   const NewColumn<C> column = gs_new_column(problem, j, inverse, shared);
-  // The square of the element below the diagonal of H is that of the norm of the new w. Values below `noise` are
-  // rounding error: then the operator adds nothing new to the basis.
+  // The element of H below the diagonal is the norm of the new w. Squares below `noise` are rounding error: then the
+  // operator adds nothing new to the basis.
   const double rest = square - column.left;
   const double noise = 100 * problem.epsilon * problem.epsilon * (rest > 0 ? column.height + rest : column.height);
   const bool is_broken = rest <= noise, is_singular = is_broken && gs_real(gs_abs2(column.diagonal)) <= noise;

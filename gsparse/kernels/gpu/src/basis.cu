@@ -4,7 +4,7 @@
 #include "arnoldi.cuh"
 #include "basis.cuh"
 
-// ---- kernels of the small problem, for what no pass over the vectors does on the way
+// ---- kernels of the small problem, for work that no pass over the vectors does
 
 // Add up the partial sums of `project`, or those of `orthogonalize` if `of_w` is true.
 template <class T>
@@ -17,7 +17,7 @@ basis_sums(int j, int of_w, const typename Wide<T>::type *partials, int blocks, 
   gs_add_up(of_w ? j + 2 : j + 1, partials, blocks, of_w ? problem.s(j + 1) : problem.products(j));
 }
 
-// Finish column j of R. Before that, add up what `orthogonalize` has left, unless `blocks` is 0.
+// Finish column j of R. Before that, add up the partial sums of `orthogonalize`, unless `blocks` is 0.
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 basis_finish_column(int j, const typename Wide<T>::type *partials, int blocks, GS_PROBLEM_PARAMETERS) {
@@ -64,8 +64,8 @@ basis_solve(GS_PROBLEM_PARAMETERS) {
 
 // ---- the passes over vectors
 
-// p = V^H u and w^H u, as partial sums. Block 0 adds up `before`, the partial sums of `orthogonalize` one iteration
-// ago, of `num_before` blocks.
+// Compute p = V^H u and w^H u, as partial sums. Block 0 adds up `before`: the partial sums that the `num_before` blocks
+// of `orthogonalize` have left in the iteration before.
 template <class S, class T>
 GS_KERNEL_FOR(GS_BASIS_THREADS, GS_BASIS_BLOCKS)
 basis_project(long long n, int j, int teams, const S *__restrict__ basis, const T *__restrict__ w,
@@ -102,8 +102,8 @@ __device__ __forceinline__ void gs_finish_last_column(const SmallProblem<T> &pro
   }
 }
 
-// Compute the coefficients of this iteration. Every block does it for itself; block 1 writes what later iterations
-// need. `shared` gets the products and `negated` the coefficients, if HELD. All threads must take part.
+// Compute the coefficients of this iteration. Every block computes them for itself; block 1 also stores what later
+// iterations need. If HELD, `shared` receives the products and `negated` the coefficients. All threads must take part.
 template <int HELD, class T, class C>
 __device__ __forceinline__ Coefficients<T, HELD> gs_coefficients(const SmallProblem<T> &problem, int j,
                                                                  const Products<C> &products, C *shared, T *negated) {
@@ -220,7 +220,7 @@ basis_combine(long long n, const S *__restrict__ basis, T *__restrict__ x, GS_PR
 //
 // The kernels have no grid of right-hand sides: gridDim.y is 1.
 
-// Add up `count` sums, of each of which `blocks` blocks have left a part. One block.
+// Add up `count` sums. Each has one partial sum for each of `blocks` blocks. Only one block is launched.
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 decomposition_sums(int count, const typename Wide<T>::type *__restrict__ partials, int blocks,
@@ -242,8 +242,9 @@ decomposition_project(long long n, int j, int teams, const T *__restrict__ basis
   gs_project(Team(teams, j), n, j, basis, w, u, partials, shared, [] { return false; });
 }
 
-// The norm of w without what is left of the basis in it, its inverse (0 if the norm is 0), and the last element of p.
-// Each warp computes them, and all threads get the result. By Pythagoras, norm^2 = w^H w - |s|^2.
+// The norm of w after its components in the basis have been removed, the inverse of this norm (0 if the norm is 0), and
+// the last element of p. Each warp computes them, and all threads get the result. By Pythagoras, norm^2 = w^H w -
+// |s|^2.
 template <class C> struct Direction { double norm, inverse; C last; };
 template <class C> __device__ __forceinline__ Direction<C> gs_direction(int j, const C *s, const C *p) {
   C left = Scalar<C>::zero(), dot = Scalar<C>::zero();

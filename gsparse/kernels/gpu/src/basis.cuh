@@ -40,7 +40,7 @@ enum {
   GS_BASIS_SHARED = GS_BASIS_THREADS / GS_WARP * GS_BASIS_TEAMS * GS_TEAM_VECTORS
 };
 
-// Elements of each vector that a thread has in flight: 16 bytes, where there are registers for them.
+// Number of bytes of each vector that a thread loads at the same time, if it has enough registers.
 enum { GS_BYTES_IN_FLIGHT = 16 };
 template <class S, class T> struct InFlight { enum { COUNT = GS_BYTES_IN_FLIGHT / sizeof(S) }; };
 template <class S> struct InFlight<S, Complex<double>> { enum { COUNT = 1 }; };
@@ -68,7 +68,8 @@ struct Team {
 
 // ---- sums over all elements
 
-// Add up `count` sums, of each of which `blocks` blocks have left a part. One block does it, a few lanes for each sum.
+// Add up `count` sums, each from one partial sum per block of `blocks`. One block does this, with a few lanes for each
+// sum.
 template <class C>
 __device__ __forceinline__ void gs_add_up(int count, const C *__restrict__ partials, int blocks, C *sums) {
   int width = GS_WARP;
@@ -87,8 +88,8 @@ __device__ __forceinline__ void gs_add_up(int count, const C *__restrict__ parti
   }
 }
 
-// What a thread holds of a tile: its elements of u, of w if its team leads, and of the vectors of its team. The first
-// tile is loaded before the thread begins to wait for anything.
+// The part of a tile that a thread holds: its elements of u, of w if its team leads, and of its team's vectors. The
+// first tile is loaded before the thread waits for anything.
 template <class S, class T> struct Tile {
   enum { COUNT = InFlight<S, T>::COUNT };
   long long index[COUNT];
@@ -162,7 +163,7 @@ __device__ __forceinline__ void gs_leave(const Team &team, int round, int end, c
   __syncthreads();
 }
 
-// Write the block's partial sums number first, first + 1, ..., to which every thread brings its part.
+// Write the block's partial sums number first, first + 1, ... Each thread passes its own part of them in `own`.
 template <int COUNT, class C>
 __device__ __forceinline__ void gs_leave_own(int first, C *own, C *partials, C *shared) {
   const int blocks = int(gridDim.x) - 1;
@@ -173,9 +174,9 @@ __device__ __forceinline__ void gs_leave_own(int first, C *own, C *partials, C *
 
 // ---- the first pass
 
-// Leave partial sums of V^H u (j of them) and of w^H u. `is_idle()` tells whether there is nothing to do; it is called
-// after the first loads, so that they overlap with waiting for what it reads. `shared` has room for GS_BASIS_SHARED
-// values. All blocks but block 0 take part.
+// Write partial sums of V^H u (j of them) and of w^H u. `is_idle()` returns whether there is nothing to do. It is
+// called after the first loads, so that they overlap with waiting for the data that it reads. `shared` has room for
+// GS_BASIS_SHARED values. All blocks but block 0 take part.
 template <class S, class T, class C, class Idle>
 __device__ __forceinline__ void gs_project(const Team &team, long long n, int j, const S *basis, const T *w, const T *u,
                                            C *partials, C *shared, Idle is_idle) {
@@ -201,14 +202,14 @@ __device__ __forceinline__ void gs_project(const Team &team, long long n, int j,
 
 // ---- the second pass, and its pieces
 
-// Partial sums of `project` in the form in which `orthogonalize` gets them.
+// The partial sums of `project`, as `orthogonalize` gets them.
 template <class C> struct Products {
   const C *partials;   // `count` of each product; the products of a right-hand side are `stride` after those before
   long long stride;
   int count;
 };
 
-// What the vectors of the basis are multiplied by in one iteration, in the type of the elements.
+// The coefficients of the vectors of the basis in one iteration, in the type of the elements.
 template <class T, int HELD> struct Coefficients {
   typedef typename Wide<T>::type C;
   const T *negated;  // -s, and GS_HELD_VECTORS further on -p, in shared memory; used if HELD

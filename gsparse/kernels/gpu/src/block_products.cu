@@ -1,15 +1,16 @@
 // block_products.cu - the values of the product of two sparse matrices that consist of full dense blocks, C = A·B.
 //
-// A has blocks of ROWS x inner elements, B of inner x columns, and C of ROWS x columns. The places of the blocks are known
-// (gsparse.kernels.set_up.BlockPattern), so columns are compared once for each pair of blocks and not for each pair of
-// elements. A thread has a column of a block of C, whose elements it sums up in registers:
+// A has blocks of ROWS x inner elements, B has blocks of inner x columns, and C has blocks of ROWS x columns. The
+// places of the blocks are known (gsparse.kernels.set_up.BlockPattern), so columns are compared once for each pair of
+// blocks, and not for each pair of elements. A thread owns a column of a block of C, and sums its elements in
+// registers:
 //
 //      block row i of A         [2]      [5]      [9]        the thread has column s of block (i, 7) of C
 //      block rows of B        4 [7] 8     2     [7] 9        it looks for block column 7 in block rows 2, 5 and 9 of B
 //      sums of the thread      A_i2·b_27,s  +  A_i9·b_97,s
 //
-// Each sum is made in the order of A's row. Threads of neighbouring columns read A's block at once, and neighbouring
-// elements of B's block and of C's block.
+// Each sum is made in the order of A's row. Threads of neighbouring columns read the same elements of A's block at the
+// same time, and neighbouring elements of B's block and of C's block.
 //
 // Reads: A's block row for each block of C, from the caches except for the first time; for each pair of blocks with a
 // common inner block column, B's block, which comes from the cache where block rows of A share it; the columns of B that a

@@ -1,18 +1,18 @@
-// connections.cu - the first passes of smoothed aggregation: weights of blocks, what connections are compared with, and
-// which of them are strong (gsparse/kernels/aggregation.py).
+// connections.cu - the first passes of smoothed aggregation: the weights of blocks, the scales of nodes, and which
+// connections are strong (gsparse/kernels/aggregation.py).
 //
 // A group of lanes owns a node, and reads the entries of its rows side by side (coalesced). Shared memory holds the
-// totals of each warp. Sums that decide anything have a fixed order; only integers, and the bits of positive numbers, whose
-// order is that of the numbers, are combined by atomic operations.
+// totals of each warp. All floating-point sums have a fixed order. Atomic operations combine only integers and maxima
+// of positive numbers, whose bits have the order of the numbers.
 // Source: P. Vanek, J. Mandel and M. Brezina, "Algebraic multigrid by smoothed aggregation for second and fourth order
 // elliptic problems", Computing 56, 1996.
 #include "weights.cuh"
 
 // Threads of a block.
 enum { GS_CONNECTION_THREADS = 256 };
-// What `examine_rows` finds in all rows: the entries that are dropped; the greatest of Gershgorin's bounds, for the
-// filtered matrix and for the matrix; and the largest element of the diagonal, and the smallest one. All but the first
-// are the bits of positive numbers, and those of the smallest one are inverted, so that the greatest of them counts.
+// The totals of `examine_rows` over all rows: the number of dropped entries; the largest Gershgorin bounds, first of
+// the filtered matrix, then of the matrix itself; the largest and the smallest element of the diagonal. All but the
+// first are the bits of positive numbers. The bits of the smallest element are inverted, so that it is a maximum, too.
 enum { GS_DROPPED, GS_BOUND, GS_UNFILTERED_BOUND, GS_LARGEST, GS_SMALLEST, GS_TOTALS };
 
 // ---------------------------------------------------------------------------- blocks
@@ -66,8 +66,8 @@ __device__ __forceinline__ Mask gs_bits(double number) {
   return v.bits;
 }
 
-// Add the first value of each thread up, and find the greatest of each of the others, over all blocks. Of numbers that
-// are not negative, NaN has the greatest bits. All threads of the block take part.
+// Over all blocks, add up the first value of each thread, and find the maximum of each of its other values. Values are
+// the bits of numbers that are not negative; NaN has the largest bits. All threads of the block must take part.
 __device__ __forceinline__ void gs_leave_totals(const Mask (&values)[GS_TOTALS], Mask *totals) {
   GS_SHARED(Mask, of_warps, GS_TOTALS *GS_CONNECTION_THREADS / GS_WARP);
   const int warp = threadIdx.x / GS_WARP, num_warps = GS_CONNECTION_THREADS / GS_WARP;
@@ -93,16 +93,16 @@ __device__ __forceinline__ void gs_find_greatest(Mask bits, Mask *greatest) {
   *greatest = *greatest < bits ? bits : *greatest;
 }
 
-// Gershgorin's bound of a row is (others + |diagonal|) / |divisor|, where `others` is the sum of the magnitudes off the
-// diagonal. A row whose divisor is 0 has none. `greatest` becomes the maximum of itself and the bound.
+// The Gershgorin bound of a row is (others + |diagonal|) / |divisor|, where `others` is the sum of the magnitudes off
+// the diagonal. A row with a zero divisor has no bound. `greatest` becomes the maximum of `greatest` and the bound.
 template <class C> __device__ __forceinline__ void gs_find_bound(double others, C diagonal, C divisor, Mask *greatest) {
   const double length = sqrt(gs_real(gs_abs2(divisor)));
   if (length != 0) gs_find_greatest(gs_bits((others + sqrt(gs_real(gs_abs2(diagonal)))) / length), greatest);
 }
 
-// Compute the scale of each node, which is the greatest weight of its row off the diagonal (`measure` 0) or that of the
-// diagonal (1), and the totals over all rows (GS_DROPPED and the following). `node_data` is `data` itself if BLOCKS is 0,
-// else the weights from merge_blocks.
+// Compute the scale of each node: the largest weight off the diagonal in its row (`measure` 0), or the weight on the
+// diagonal (1). Also compute the totals over all rows (GS_DROPPED and the following ones). If BLOCKS is 0, `node_data`
+// is `data` itself; otherwise it holds the weights from merge_blocks.
 template <class T, class N, int BLOCKS, class Index, int WIDTH>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
 examine_rows(long long num_nodes, int block_size, int measure, double theta, const Index *__restrict__ indptr,
@@ -142,7 +142,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
                                : gs_keeps(node, other, data[k], scale, theta);
       found[GS_DROPPED] += !kept;
       const double magnitude = sqrt(gs_real(gs_abs2(value)));
-      // What is dropped is added to the diagonal, or to an entry beside it in the node's own block.
+      // A dropped entry is added to the diagonal, or to an entry beside the diagonal in the node's own block.
       const bool is_lumped = !kept && (!BLOCKS || column - of_node * Index(size) == q);
       if (is_lumped) lumped = gs_add(lumped, value);
       (is_lumped ? total_dropped : total) += magnitude;
@@ -164,7 +164,7 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
 
 // ---------------------------------------------------------------------------- strong entries
 
-// Mark the strong entries of each row, and those on the diagonal.
+// Mark the strong entries of each row, and the entries on the diagonal.
 template <class N, class Index, int WIDTH>
 GS_KERNEL_FOR(GS_CONNECTION_THREADS, 5)
 mark_strong(long long num_rows, double square, const double *__restrict__ scales, const Index *__restrict__ indptr,

@@ -54,11 +54,9 @@ template <class T> __device__ __forceinline__ T gs_decode(unsigned short code, c
 template <class T> __device__ __forceinline__ T gs_decode(Same, const T *table) { return gs_load(table); }
 
 // ---- entries
-// The number of entries of a row that a thread processes together. A thread first issues the loads of their columns and
-// values, then those of the elements of x, and only then adds, so that SIZE loads are in flight at once. With a plain
-// loop and `#pragma unroll`, the remainder of a row (all of a short row) would wait for one entry at a time.
-// Four entries keep the register count, and so the number of resident warps, as it was with one; eight and two were
-// slower on an H200 by up to a tenth.
+// The number of entries of a row that a thread processes together. A thread first loads the columns and values of all
+// of them, then the elements of x, and only then adds, so that SIZE loads run at the same time. Four entries need no
+// more registers than one entry. On an H200, two and eight entries were slower by up to 10 %.
 template <class T> struct Batch { enum { size = sizeof(T) > 8 ? 2 : 4 }; };
 
 template <class Value, class Column, class T> struct Entries {
@@ -109,9 +107,9 @@ template <class Value, class Column, class T> struct Entries {
     return sum;
   }
 
-  // The same, for lanes of which nearly all have the same count: whole batches test no entry, and only the remainder
-  // does. On rows of seven entries this is a seventh faster. Where the counts differ the lanes diverge at the
-  // remainder, which would take twice the time.
+  // Do the same as the function above, but for lanes that mostly have the same count: whole batches test no entry; only
+  // the remainder does. This is faster by a seventh for rows of seven entries, but slower if counts differ, because
+  // lanes diverge.
   template <bool PADDED, int SIZE, class P>
   __device__ __forceinline__ T add_even(P first, P stride, int count, T sum) const {
     int j = 0;

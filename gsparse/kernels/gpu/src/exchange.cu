@@ -1,14 +1,14 @@
 // exchange.cu - what ranks exchange: messages that they write into each other's memory (gsparse/kernels/exchange.py has
 // the drawing), and the entries of vectors that other ranks need.
 //
-// Each thread of the messages accesses pairs of words, 16 bytes at once, and neighbouring threads access neighbouring pairs
-// (coalesced). Every word has a stamp, so readers need no flag, and writers no fence, which takes longer than the
-// transfer of a small message. The kernels that read wait for words of other ranks. Once the host sets the flag
-// GS_IS_STOPPED, they stop waiting.
+// A thread accesses pairs of words of a message (16 bytes in one access), and neighbouring threads access neighbouring
+// pairs (coalesced). Every word has a stamp. So readers need no flag, and writers need no fence, which would take
+// longer than the transfer of a small message. Kernels that read wait for words of other ranks, until the host sets the
+// flag GS_IS_STOPPED.
 #include "sums.cuh"
 
-// Elements of `flags`: the host sets the first to 1 to end all waits. A kernel stores in the second the sender of a
-// message of unexpected size, plus 1.
+// Elements of `flags`. The host sets the first element to 1 to end all waits. If a message has an unexpected size, a
+// kernel stores the number of its sender, plus 1, in the second element.
 enum { GS_IS_STOPPED = 0, GS_DISAGREES = 1 };
 // Threads of a block, and number of loads of a waiting thread between two polls of the stop flag. Polls are rare,
 // because each reads host memory.
@@ -16,8 +16,8 @@ enum { GS_MAILBOX_THREADS = 256, GS_LOADS_PER_POLL = 1024 };
 
 typedef unsigned long long Word;
 
-// A message to or from one rank. Kernels take an array of them (`letters`), and blocks with the same blockIdx.y serve one
-// of them.
+// A message to or from one rank. Kernels take an array of messages (`letters`). All blocks with the same blockIdx.y
+// process the same message.
 struct Letter {
   long long count;   // of words of 32 bits
   unsigned *words;   // the contents
@@ -30,7 +30,7 @@ __device__ __forceinline__ void gs_post_pair(Word *pair, unsigned stamp, unsigne
   gs_post(pair, high | first, high | second);
 }
 
-// Wait until both words have the stamp. The values are of no use if the host has stopped the wait.
+// Wait until both words have the stamp. If the host has stopped the wait, the values must not be used.
 __device__ __forceinline__ void gs_wait_for_pair(const Word *pair, unsigned stamp, const unsigned *flags,
                                                  unsigned &first, unsigned &second) {
   Word a, b;
@@ -43,8 +43,8 @@ __device__ __forceinline__ void gs_wait_for_pair(const Word *pair, unsigned stam
   second = unsigned(b);
 }
 
-// Let the last block to finish, of those with its blockIdx.y, advance `count` stamps, which all of them have read by
-// then. All threads must take part.
+// Let the last block that finishes, among all with its blockIdx.y, advance `count` stamps. All of these blocks have
+// read the stamps by then. All threads must take part.
 __device__ __forceinline__ void gs_finish_messages(unsigned *stamps, int count, unsigned *finished_blocks) {
   GS_SHARED(int, is_last, 1);
   __syncthreads();
@@ -96,9 +96,9 @@ collect_words(const Letter *__restrict__ letters, long long half_words, unsigned
   gs_finish_messages(stamps + letter.peer, 1, finished_blocks + letter.peer);
 }
 
-// Replace values by their sum over all ranks, which each rank adds in the order of the ranks. theirs[p] is this rank's
-// box in the memory of rank p, and boxes[p] that of rank p in this rank's memory. `stamps` has one for each rank. These
-// messages have no header: all ranks pass the same count.
+// Replace values by their sums over all ranks. Each rank adds in the order of the ranks. theirs[p] is this rank's box
+// in the memory of rank p, and boxes[p] is rank p's box in this rank's memory. `stamps` has an element for each rank.
+// These messages have no header, because all ranks pass the same count.
 template <class T>
 GS_KERNEL_OF(GS_MAILBOX_THREADS)
 sum_over_ranks(long long count, unsigned *values, int rank, int num_ranks, Word *const *theirs, Word *const *boxes,
@@ -134,8 +134,8 @@ sum_over_ranks(long long count, unsigned *values, int rank, int num_ranks, Word 
 //
 // Pack the entries of a vector that other ranks need, and add what arrives from them.
 //
-// A thread owns one exchanged entry, in scatter_add every step-th one. It reads or writes neighbouring elements of the
-// packed array (coalesced), and the element of the vector that `numbers` names.
+// A thread owns one exchanged entry; in scatter_add, it owns every step-th entry. It accesses neighbouring elements of
+// the packed array (coalesced), and the elements of the vector whose positions are in `numbers`.
 
 // out[i] = x[numbers[i]].
 template <class T, class Index>

@@ -1,11 +1,11 @@
 // independent_set.cu - roots of aggregates: a maximal set of nodes, no two of which are neighbours or have a common
-// neighbour (gsparse/kernels/aggregation.py). It is that of the greedy method, which looks at the nodes in the order of
-// their priorities; smaller numbers, or smaller hashes of them, come first.
+// neighbour (gsparse/kernels/aggregation.py). It is the set that the greedy method finds, which visits the nodes in the
+// order of their priorities. Smaller node numbers, or nodes with smaller hashes, come first.
 //
-// next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one
-// of itself and of all of its neighbours, because then all nodes before it within distance two are decided. missing[i]
-// counts how many of node i and its neighbours still have another next one. One launch makes all generations of roots.
-// Each generation has two phases, each of which only looks at what the phase before has listed:
+// next[j] is the first undecided node among j and its neighbours, in the order of priorities. A node is a root if all
+// its neighbours, and the node itself, have it as their next node; then all nodes before it within distance two are
+// decided. missing[i] is the number of these nodes that still have another next node. One launch makes all generations
+// of roots. Each generation has two phases, and each phase looks only at the items that the phase before has listed:
 //
 //   decide_nodes   roots    ->  their neighbours get the label of the root, undecided nodes at distance two OUTSIDE
 //   find_next      decided  ->  where such a node was the next one of j, find the one after it, and list new roots
@@ -13,14 +13,14 @@
 //     nodes in a line      0 1 2 3 4 5 6 7             generation 1: root 0 decides 1 and 2; new root 3
 //                          R n o R n o R n             generation 2: root 3, ...
 //
-// Each node is decided once, and is listed once in each list, so all phases together look at each entry of the graph a
-// few times. Generations are many and small: what takes time is to wait for memory, one read after the other. So the
-// items of a list are spread over all blocks, and a block collects what it lists in shared memory. The order of the
-// items in a list varies, but no result depends on it. Only integers are atomic. Values that other threads change
-// during a launch are read with gs_fresh.
+// Each node is decided once, and is listed once in each list, so all phases together read each entry of the graph a few
+// times. There are many small generations, and most of their time is waiting for memory. So the items of a list are
+// divided among all blocks, and a block collects new items in shared memory. The order of items in a list varies, but
+// no result depends on it. Atomic operations work on integers only. Values that other threads change during a launch
+// are read with gs_fresh.
 //
-// Between phases, blocks wait for each other. That must not depend on all blocks of the grid running at the same time.
-// So the blocks that run when the kernel begins form a team, and the others leave:
+// Between phases, blocks wait for each other. This must work even if not all blocks of the grid run at the same time.
+// So the blocks that run when the kernel begins form a team, and the other blocks end:
 //
 //     joined      1 2 3 ... 263 264 | closed          the first block waits for the others, but not for long
 //     team size                     | 264             a block that comes later sees that it is too late
@@ -33,7 +33,8 @@
 
 // Threads of a block, and of a block that makes generations.
 enum { GS_SET_THREADS = 256, GS_GENERATION_THREADS = 512 };
-// Entries of a row that a thread reads at once, and the length from which on it searches for the first of them.
+// Entries of a row that a thread reads at the same time, and the row length from which on it searches for the first
+// entry.
 enum { GS_AT_ONCE = 4, GS_SEARCHED = 16 };
 // Roots whose neighbours a block lists together (a power of two), and values that it collects before it lists them.
 enum { GS_BATCH = 32, GS_STAGED = 1024 };
@@ -42,7 +43,7 @@ enum { GS_UNDECIDED = -1, GS_OUTSIDE = -2, GS_ISOLATED = -3, GS_NONE = -1, GS_IG
 // Counters: lengths of the lists; blocks that have joined the team, its size, and arrivals at its barriers; and at the
 // end the numbers of nodes with two of the labels.
 enum { GS_ROOTS, GS_DECIDED, GS_JOINED, GS_TEAM_SIZE, GS_ARRIVALS, GS_NUM_UNDECIDED, GS_NUM_OUTSIDE, GS_COUNTERS };
-// Is added to GS_JOINED when the team is complete.
+// This number is added to GS_JOINED when the team is complete.
 #define GS_CLOSED 0x80000000u
 
 // The graph, and the state of its nodes. Each list has room for all nodes.
@@ -53,7 +54,7 @@ template <class Index> struct Nodes {
   unsigned *counters;
 };
 
-// The hash of a number below 2^31; different numbers have different ones.
+// The hash of a number below 2^31. Different numbers have different hashes.
 __device__ __forceinline__ unsigned gs_hash31(unsigned x) {
   x = (x ^ x >> 16) * 0x7feb352du & 0x7fffffffu;
   x = (x ^ x >> 15) * 0x846ca68bu & 0x7fffffffu;
@@ -63,7 +64,7 @@ template <int HASHED> __device__ __forceinline__ unsigned gs_key(int node) {
   return HASHED ? gs_hash31(unsigned(node)) : unsigned(node);
 }
 
-// Append the values of the lanes that have one to a list. All lanes of the warp take part.
+// Append to a list the values of all lanes that have a value. All lanes of the warp must take part.
 __device__ __forceinline__ void gs_append(bool has, int value, int *list, unsigned *length) {
   const Mask lanes = gs_ballot(has);
   if (!lanes) return;
@@ -104,7 +105,7 @@ __device__ __forceinline__ bool gs_join_team(Team *team, unsigned *counters, uns
   return joined[1] != 0;
 }
 
-// Wait until all threads of the team are here, and see what they wrote before.
+// Wait until all threads of the team have arrived. Afterwards, each thread sees what the others wrote before.
 __device__ __forceinline__ void gs_wait_for_team(Team *team) {
   __syncthreads();
   team->target += team->size;
@@ -125,7 +126,8 @@ struct Staged {
   unsigned *state;  // the number of values, and where they begin in the list
 };
 
-// Collect the values of the lanes that have one; without room, list them at once. All lanes of the warp take part.
+// Collect the values of all lanes that have a value; if there is no room, append them to the list now. All lanes must
+// take part.
 __device__ __forceinline__ void gs_stage(bool has, int value, Staged staged, int *list, unsigned *length) {
   const Mask lanes = gs_ballot(has);
   if (!lanes) return;
@@ -149,8 +151,8 @@ __device__ __forceinline__ void gs_list_staged(Staged staged, int *list, unsigne
 
 // ---------------------------------------------------------------------------- generations
 
-// Count that a node, unless it is negative, has become the next one of itself or of a neighbour. Return whether that
-// makes it a root.
+// Record that a node has become the next node of itself or of a neighbour. A negative number is no node. Return whether
+// the node is a root now.
 template <class Index> __device__ __forceinline__ bool gs_is_complete(Nodes<Index> n, int node) {
   return node >= 0 && atomicAdd(n.missing + node, -1) == 1;
 }
@@ -202,9 +204,9 @@ __device__ __forceinline__ void gs_read_batch(Nodes<Index> n, Batch<Index> batch
   __syncthreads();
 }
 
-// Decide the nodes within distance two of the roots in the list, from `begin` to `end`. A group of lanes has an item of
-// a batch: it labels that node, and looks at the row of it. A node that one group finds at distance two may be a
-// neighbour of a root for another group: whatever comes first, its label is that of the root in the end.
+// Decide the nodes within distance two of the roots from `begin` to `end` in the list. A group of lanes has an item of
+// a batch: it labels that node, and looks at the node's row. Another group may find that a node at distance two is also
+// the neighbour of a root. In any order of these writes, the root's label remains in the end.
 template <class Index, int WIDTH>
 __device__ __forceinline__ void gs_decide_nodes(Nodes<Index> n, Team team, Batch<Index> batch, Staged staged,
                                                 unsigned begin, unsigned end, int fewest) {
@@ -242,8 +244,8 @@ __device__ __forceinline__ void gs_decide_nodes(Nodes<Index> n, Team team, Batch
   gs_list_staged(staged, n.decided, n.counters + GS_DECIDED);
 }
 
-// The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to
-// `after` are decided. Entries are read several at a time, because to wait for their labels takes long.
+// The first undecided node among a node and its neighbours, or GS_NONE. In natural order, all nodes up to `after` are
+// decided. Several entries are read at the same time, because waiting for their labels takes long.
 template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undecided(Nodes<Index> n, int node, int after) {
   const Index end = n.indptr[node + 1];
   Index begin = n.indptr[node];
@@ -266,8 +268,8 @@ template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undec
   return best;
 }
 
-// Find the next nodes after those in the list of decided nodes, from `begin` to `end`. A group of lanes has one of
-// these.
+// Find new next nodes in place of the decided nodes from `begin` to `end` in the list. A group of lanes has one decided
+// node.
 template <class Index, int WIDTH, int HASHED>
 __device__ __forceinline__ void gs_find_next(Nodes<Index> n, Team team, Staged staged, unsigned begin, unsigned end) {
   const int lane = gs_lane<WIDTH>();
@@ -301,8 +303,8 @@ __device__ __forceinline__ Nodes<Index> gs_nodes(long long num_nodes, const Inde
 
 // -------------------------------------------------------------- kernels: `lists` are next, missing, roots and decided
 
-// The next node of each node, and, as its `missing`, the number of its neighbours in the graph and itself. Nodes
-// without neighbours become isolated. Counters are 0.
+// Find the next node of each node, and its `missing`: the number of its neighbours in the graph, plus 1. Nodes without
+// neighbours become isolated. All counters must be 0.
 template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
                                        int *lists, unsigned *counters) {
@@ -404,8 +406,8 @@ GS_KERNEL_OF(GS_SET_THREADS) mark_roots(long long num_nodes, const Label *__rest
   if (node < num_nodes) marks[node] = labels[node] == node;
 }
 
-// The aggregate of each node: numbers[r] for root r. A node that is outside joins the aggregate with which its
-// connections have the greatest sum of weights. A thread owns a node and walks its row.
+// Find the aggregate of each node: numbers[r] for root r. A node that is outside joins the aggregate to which its
+// connections have the largest sum of weights. A thread owns a node and reads its row.
 template <class N, class Index>
 GS_KERNEL_OF(GS_SET_THREADS)
 join_aggregates(long long num_nodes, int most_summed, const Index *__restrict__ indptr,

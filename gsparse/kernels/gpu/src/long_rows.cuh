@@ -1,8 +1,8 @@
 // long_rows.cuh - products with rows that are too long for the threads that serve the other rows of a format.
 //
 // A long row is cut into chunks of GS_CHUNK entries, and a warp owns a chunk: its lanes read neighbouring entries
-// (coalesced) and add their products up by shuffles. A row of one chunk is then finished. Otherwise the warp writes its
-// partial sum, and the warp that arrives last adds the partial sums of the row up, always in the same order:
+// (coalesced) and add their products up by shuffles. If the row has one chunk, it is then finished. Otherwise each warp
+// writes its partial sum, and the warp that arrives last adds up the partial sums of the row, always in the same order:
 //
 //     row r:     | chunk first | first + 1 | ... | first + chunks - 1 |     one warp for each chunk
 //                       v            v                    v
@@ -36,7 +36,7 @@ template <class T> struct LongRows {
   unsigned *arrivals;  // for each long row, the number of warps that have written their partial sum; 0 between products
 };
 
-// Return the number of blocks of a launch that serve chunks. They come first, because they take longest.
+// Return the number of blocks of a launch that process chunks. These blocks come first, because they take longest.
 __device__ __forceinline__ int gs_chunk_blocks(int num_chunks) {
   const int warps = int(blockDim.x) / GS_WARP;
   return (num_chunks + warps - 1) / warps;

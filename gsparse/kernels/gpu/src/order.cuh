@@ -1,6 +1,6 @@
-// order.cuh - which of two values is equal to, or less than, the other, and binary search in sorted integers. Complex
-// numbers compare as in SciPy: by the real parts, then by the imaginary parts. `flip` turns the order of unsigned
-// integers into that of signed ones.
+// order.cuh - comparisons of two values, and binary search in sorted integers. Complex numbers are compared as in
+// SciPy: by the real parts, then by the imaginary parts. `flip` is the bit that makes signed comparisons order unsigned
+// integers.
 #pragma once
 #include "scalar.cuh"
 
@@ -17,14 +17,14 @@ template <class R> __device__ __forceinline__ bool gs_less(Complex<R> a, Complex
   return gs_equal(a.re, b.re) ? gs_exact(a.im) < gs_exact(b.im) : gs_exact(a.re) < gs_exact(b.re);
 }
 
-// The magnitude of a number; that of a complex one is the larger magnitude of its two parts, which cannot overflow.
+// The magnitude of a real number. For a complex number: the larger magnitude of its two parts, which cannot overflow.
 __device__ __forceinline__ double gs_extent(double a) { return a < 0 ? -a : a; }
 template <class R> __device__ __forceinline__ double gs_extent(Complex<R> a) {
   const double re = gs_extent(a.re), im = gs_extent(a.im);
   return re < im || im != im ? im : re;
 }
 
-// The first position in [from, to) whose column is at least `column`; `to` if there is none.
+// The first position in [from, to) whose column is at least `column`; `to` if no column is.
 template <class Index, class Position, class Column>
 __device__ __forceinline__ Position gs_lower_bound(const Index *__restrict__ indices, Position from, Position to,
                                                    Column column) {

@@ -1,8 +1,8 @@
 // parts.cuh - the rows of a matrix in equal parts, one for each block.
 //
-// The survey (setup_survey.cu) counts in each part what later kernels (setup_rows.cu) will find there. A block of such
-// a kernel adds the counts of the parts before its own up, and so knows where in the output its first item goes: all
-// blocks write in the order of the rows, in one launch and without waiting for each other.
+// The survey (setup_survey.cu) counts for each part what later kernels (setup_rows.cu) will write. A block of such a
+// kernel adds up the counts of all parts before its own, which is the place of its first item in the output. So all
+// blocks write in the order of the rows, in one launch, and without waiting for each other.
 //
 //     part              0          1          2
 //     rows              0 .. 1023  1024 ..    2048 ..
@@ -17,7 +17,7 @@
 
 typedef unsigned long long Count;
 
-// What is counted in a part.
+// The counters of a part.
 enum {
   GS_SLICE_POSITIONS,  // positions of slices (blocked ELLPACK in natural order)
   GS_SHORT_POSITIONS,  // the same without the long rows, which are stored separately
@@ -30,8 +30,8 @@ template <class Index> __device__ __forceinline__ long long gs_row_length(const 
   return static_cast<long long>(indptr[row + 1]) - static_cast<long long>(indptr[row]);
 }
 
-// Store the row at a place of the slices in *row, and return the number of its entries there: 0 if there is no row, or
-// a long one. `rows` is null if rows keep their order.
+// Store the row at a place of the slices in *row, and return its number of entries: 0 if the place has no row, or the
+// row is long. `rows` is null if rows keep their order.
 template <class Index>
 __device__ __forceinline__ long long gs_row_at(long long place, long long num_rows, long long long_length,
                                                const int *rows, const Index *indptr, long long *row) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ long long gs_whole_runs(long long length) {
   return (length + GS_WARP - 1) / GS_WARP * GS_WARP;
 }
 
-// Return the sum of a count over the parts before this block's own, in all threads. `counts` points to the count of
-// part 0, and those of the other parts follow `stride` words apart. All threads must take part.
+// Return the sum of a count over all parts before this block's part, in all threads. `counts` points to the count of
+// part 0; the counts of the following parts are `stride` words apart. All threads must take part.
 __device__ __forceinline__ long long gs_before(const long long *counts, int stride, long long *sums) {
   long long sum = 0, total;
   for (int part = threadIdx.x; part < int(blockIdx.x); part += blockDim.x) sum += counts[part * stride];

@@ -81,7 +81,7 @@ __device__ __forceinline__ double gs_widen(float a) {
 }
 #endif
 
-// Read what another thread may have written during this launch: not from the cache of this multiprocessor.
+// Read a value that another thread may have written during this launch: not from the cache of this multiprocessor.
 #if defined(GS_EMU)
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
   T v;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void gs_receive(const unsigned long long *pair, unsig
 }
 #endif
 
-// The same for a pair of words in memory that another process, maybe on another GPU, writes or reads meanwhile.
+// The same for a pair of words in memory that another process, maybe on another GPU, reads or writes at the same time.
 #if defined(GS_EMU)
 __device__ __forceinline__ void gs_post(unsigned long long *pair, unsigned long long first, unsigned long long second) {
   gs_send(pair, first, second);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void gs_collect(const unsigned long long *pair, unsig
 }
 #endif
 
-// Load and store what nobody reads again in this launch: it leaves the caches first.
+// Load and store values that nobody reads again in this launch, so that the cache evicts them first.
 #if defined(GS_EMU)
 template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { return *p; }
 template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { *p = v; }
@@ -187,9 +187,8 @@ template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { retur
 template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { __stcs(p, v); }
 #endif
 
-// Count one more arrival and return the number of earlier ones. The last to arrive may then read what the others wrote
-// before they arrived. A relaxed atomic between two __threadfence() orders far more, and costs 0.3 to 2 us more in a
-// product on an H200.
+// Count one more arrival and return the number of earlier arrivals. The last thread to arrive may then read what the
+// others wrote before they arrived. (A relaxed atomic between two __threadfence() takes 0.3 to 2 us longer on an H200.)
 #if defined(GS_EMU)
 __device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) { return atomicAdd(arrivals, 1u); }
 #elif defined(GS_HIP)
@@ -207,8 +206,8 @@ __device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) {
 }
 #endif
 
-// A bit for each lane of the warp in which the condition holds; whether there is one; the number of bits of a word; and
-// the number of lanes in which the condition holds.
+// Four functions: a bit for each lane of the warp in which the condition holds; whether there is such a lane; the
+// number of bits of a word; and the number of lanes in which the condition holds.
 #if defined(GS_EMU)
 __device__ __forceinline__ bool gs_any(bool condition) { return gs_ballot(condition) != 0; }
 __device__ __forceinline__ int gs_num_bits(unsigned word) { return __builtin_popcount(word); }

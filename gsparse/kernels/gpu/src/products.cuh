@@ -23,8 +23,8 @@
 
 // Threads of a block.
 enum { GS_PRODUCT_THREADS = 128 };
-// Tells whether a sum of the result is 0: in memory of the device, which is 0 before, and in memory that the host reads.
-// Only the first thread that finds one writes to the latter, which is far away.
+// Records that a sum of the result is 0: in a flag in device memory, which must be 0 before the launch, and in a flag
+// that the host reads. Only the first thread that finds a zero writes to the host's flag, which takes long to reach.
 struct ZeroFlag {
   unsigned *seen;
   long long *host;
@@ -33,7 +33,7 @@ struct ZeroFlag {
   }
 };
 
-// The row of C that belongs to a group of lanes or to a block: the number-th of `rows`, or of all rows where that is null.
+// The row of C for a group of lanes or a block: element `number` of `rows`, or row `number` itself if `rows` is null.
 template <class Index> __device__ __forceinline__ long long gs_row(long long number, long long count, const Index *rows) {
   if (number >= count) return -1;
   return rows ? static_cast<long long>(rows[number]) : number;
@@ -49,7 +49,7 @@ template <int GROUP> struct Lanes {
     if (in_warp) gs_syncwarp();
     else __syncthreads();
   }
-  // Whether a condition, which is the same for all lanes of a group, holds for any group that has to keep step with this one.
+  // Whether a condition holds for any group that runs in step with this group. It is the same for all lanes of a group.
   static __device__ __forceinline__ bool any(bool condition) { return in_warp ? gs_any(condition) : condition; }
 };
 
@@ -65,13 +65,13 @@ template <int GROUP, class V> __device__ __forceinline__ V gs_inclusive_sum(V v,
   return v;
 }
 
-// How far products are numbered: within one group of lanes in a warp, their number fits 32 bits (classify_rows).
+// The type of product numbers. Within a group of lanes in a warp, they fit 32 bits (classify_rows).
 template <class Index, int GROUP> struct Numbers { typedef long long type; };
 template <> struct Numbers<int, 8> { typedef int type; };
 template <> struct Numbers<int, 32> { typedef int type; };
 
-// The parameters of a kernel that are the structure of A and B, the same with their values, and these with C and the flags
-// (ZeroFlag).
+// The parameters of a kernel: the structure of A and B; the structure and the values; and all these with C and the
+// flags (ZeroFlag).
 #define GS_STRUCTURES                                                                                                  \
   const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,         \
       const Index *__restrict__ b_indices
@@ -167,9 +167,9 @@ __device__ __forceinline__ void gs_visit_row(long long row, Structures<Index> s,
   gs_visit_products<GROUP, STEPS, Index>(begin, length, range, chunk, visit);
 }
 
-// Adds the products of a step to the sums of this row: sums[slot] += product for each lane with a product. All lanes with
-// one entry of A add at once, since their columns are distinct, and those of the next entry of A after them. For a group
-// of lanes in a warp.
+// Adds the products of a step to the sums of this row: sums[slot] += product for each lane with a product. Lanes with
+// the same entry of A add at the same time, because their columns are distinct; the entries of A follow one after the
+// other. This is for a group of lanes in a warp.
 template <int GROUP, class T>
 __device__ __forceinline__ void gs_add_in_turn(bool has_product, int entry, int slot, T product, T *sums) {
   const int first = gs_shfl(entry, 0, GROUP);  // (the first of the step: entries rise with the lanes)

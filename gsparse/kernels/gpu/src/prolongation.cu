@@ -2,8 +2,8 @@
 // within each aggregate, the aggregates that each node reaches, and P = (I - omega D^-1 A) T, where A is the filtered
 // matrix.
 //
-// T has k entries in each row, all of them in the columns of one aggregate, so P needs no general product of matrices:
-// a group of lanes has a row of P, and each lane one of its entries, whose sum it makes from all entries of A's row.
+// T has k entries in each row, all in the columns of one aggregate, so P needs no general product of matrices: a group
+// of lanes owns a row of P, and each lane one entry of it, which it sums from all entries of A's row.
 //
 //     row of A           a_i2   a_i5   a_i9          nodes 2, 5 and 9 are in aggregates 7, 4 and 7
 //     row of P (k = 2)   [4: lane 0, lane 1]  [7: lane 2, lane 3]
@@ -13,13 +13,14 @@
 // Source: P. Vanek, J. Mandel and M. Brezina, Computing 56, 1996.
 #include "weights.cuh"
 
-// Threads of a block; aggregates of a row that a lane holds; and a number that is greater than those of all aggregates.
+// Threads of a block; aggregates of a row that a lane holds; and a number that is larger than all aggregate numbers.
 enum { GS_PROLONG_THREADS = 128, GS_HELD = 4, GS_NO_AGGREGATE = 0x7fffffff };
 
 // ---------------------------------------------------------------------------- orthonormal candidates
 
-// The modified Gram-Schmidt method for the columns of `candidates` within each aggregate. A group of lanes has an
-// aggregate, and a lane every WIDTH-th row of it. Column c is copied to q, then made orthogonal to the columns before.
+// The modified Gram-Schmidt method for the columns of `candidates` within each aggregate. A group of lanes owns an
+// aggregate, and a lane every WIDTH-th row of it. Each column is copied to q, then made orthogonal to the columns
+// before it.
 template <class T, int WIDTH>
 GS_KERNEL_OF(GS_PROLONG_THREADS)
 orthonormalize(long long num_aggregates, int block_size, int k, double tolerance, const int *__restrict__ bounds,
@@ -75,10 +76,10 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
 
 // ---------------------------------------------------------------------------- the pattern
 
-// The aggregates that each node reaches: their number (FILLS = 0), or their numbers, which rise. A node that reaches
-// more than `most` is left with its own aggregate. A group of lanes has a node and takes the smallest aggregate that is
-// greater than the one before until none is left. A lane holds the aggregates of its first entries; those of a very
-// long row are read again each time.
+// Count the aggregates that each node reaches (FILLS = 0), or list their numbers in increasing order. A node that
+// reaches more than `most` keeps only its own aggregate. A group of lanes owns a node. In each step, it takes the
+// smallest aggregate that is larger than the one before, until there is no more. A lane holds the aggregates of its
+// first entries, and reads the aggregates of its further entries again in each step.
 template <class N, class Index, int WIDTH, int FILLS>
 GS_KERNEL_FOR(GS_PROLONG_THREADS, 4)
 reach_aggregates(long long num_nodes, int most, double theta, const double *__restrict__ scales,

@@ -1,9 +1,9 @@
 // reductions.cu - one value from each run of consecutive values: sums, extremes, and where the extremes are. Also which
 // values pass a test: the first one, and how many.
 //
-// Runs are rows of a matrix, or pieces of long rows. A group of `width` consecutive lanes has a run: lane i reads
-// values i, i + width, i + 2 width, ..., so neighbouring lanes read neighbouring values. The lanes then combine what
-// they have in a tree of shuffles. The order depends on the bounds of the runs alone, so the same input gives the same
+// Runs are rows of a matrix, or pieces of long rows. A group of `width` consecutive lanes owns a run. Lane i reads
+// values i, i + width, i + 2 width, ..., so neighbouring lanes read neighbouring values. The lanes then combine their
+// results in a tree of shuffles. The order depends only on the bounds of the runs, so the same input gives the same
 // bits.
 //
 // Run r holds data[bounds[r]] to data[bounds[r + 1] - 1]. A bound beyond `size`, the number of values, stands for
@@ -15,8 +15,8 @@ __device__ __forceinline__ long long gs_clamped(long long bound, long long size)
 
 // ---------------------------------------------------------------------------- sums
 
-// What is summed, by number (gsparse.kernels.algebra.TERMS): the values, their absolute values, the squares of those,
-// or 1 for each value that is not 0. Sums of floating-point values are made in double precision.
+// The terms of a sum, by number (gsparse.kernels.algebra.TERMS): values, absolute values, squares of absolute values,
+// or 1 for each value that is not 0. Sums of floating-point values are computed in double precision.
 enum { GS_VALUE, GS_ABSOLUTE, GS_SQUARE, GS_NONZERO };
 
 // The absolute value of a complex number, scaled so that squares neither overflow nor vanish.
@@ -61,7 +61,7 @@ GS_KERNEL sum_entries(int terms, int width, long long num_runs, long long size, 
   if (run < num_runs && lane == 0) sums[run] = sum;
 }
 
-// The sum of the terms of all values, in one launch: each block adds up every gridDim.x-th tile of values, and the last
+// The sum of the terms of all values, in one launch. Each block adds up every gridDim.x-th tile of values. The last
 // block to arrive adds up the sums of all blocks, in order.
 template <class T, class Out>
 GS_KERNEL_OF(GS_TILE_THREADS) sum_values(int terms, long long size, const T *__restrict__ data,
@@ -109,7 +109,7 @@ template <class R> __device__ __forceinline__ bool gs_passes(Complex<R> value, i
   return gs_passes(Widen<double>::from(value.re), Widen<double>::from(value.im), tests);
 }
 
-// *total becomes the number of values from the first one that passes the tests to the end: 0 if none passes them.
+// Set *total to the number of values from the first value that passes the tests to the end; 0 if no value passes.
 template <class T>
 GS_KERNEL_OF(GS_TILE_THREADS) first_where(int tests, long long size, const T *__restrict__ data,
                                           long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
@@ -123,7 +123,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) first_where(int tests, long long size, const T *__
   gs_leave_maximum(most, Tally{offsets, arrivals, total});
 }
 
-// *total becomes the number of values that pass the tests.
+// Set *total to the number of values that pass the tests.
 template <class T>
 GS_KERNEL_OF(GS_TILE_THREADS) count_where(int tests, long long size, const T *__restrict__ data,
                                           long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
@@ -135,29 +135,29 @@ GS_KERNEL_OF(GS_TILE_THREADS) count_where(int tests, long long size, const T *__
 
 // ---------------------------------------------------------------------------- extremes
 
-// What is looked for, by number (gsparse.kernels.algebra.EXTREMES). NaN wins a maximum or a minimum, as in NumPy, and
-// loses what begins with F.
+// The kinds of extremes, by number (gsparse.kernels.algebra.EXTREMES). NaN is the result of a maximum or a minimum, as
+// in NumPy, but is ignored by the kinds that begin with F.
 enum { GS_MAXIMUM, GS_MINIMUM, GS_FMAX, GS_FMIN };
 
 __device__ __forceinline__ bool gs_is_least(int extreme) { return extreme == GS_MINIMUM || extreme == GS_FMIN; }
 
-// Whether b replaces a as the extreme. Of equal values neither does.
+// Whether b replaces a as the extreme; false if they are equal.
 template <class T> __device__ __forceinline__ bool gs_beats(int extreme, long long flip, T a, T b) {
   const bool a_is_nan = !gs_equal(a, a), b_is_nan = !gs_equal(b, b);
   if (a_is_nan || b_is_nan) return a_is_nan != b_is_nan && b_is_nan == (extreme == GS_MAXIMUM || extreme == GS_MINIMUM);
   return gs_is_least(extreme) ? gs_less(b, a, flip) : gs_less(a, b, flip);
 }
 
-// Whether b, found at position j, replaces a, found at position i: of equal values the first one stays. Position -1
-// says that nothing was found.
+// Whether b, found at position j, replaces a, found at position i. If they are equal, the first position wins. Position
+// -1 means that no value has been found.
 template <class T>
 __device__ __forceinline__ bool gs_replaces(int extreme, long long flip, T a, long long i, T b, long long j) {
   if (j < 0) return false;
   return i < 0 || gs_beats(extreme, flip, a, b) || (j < i && !gs_beats(extreme, flip, b, a));
 }
 
-// Find the extreme of a run, and the position of the first value that is it; -1 for an empty run. Both are valid in the
-// first lane of a group. All lanes of a warp must take part.
+// Find the extreme of a run, and its first position; -1 for an empty run. Both are valid in the first lane of a group.
+// All lanes of a warp must take part.
 template <class T, class Index>
 __device__ __forceinline__ void gs_search_run(int extreme, long long flip, int width, long long run, long long num_runs,
                                               long long size, const Index *bounds, const T *data, T &best,

@@ -6,10 +6,10 @@
 //               group 0   group 1
 //
 // A launch visits the groups `first`, first + step, ... before `last`: either one group, with as many blocks as its
-// rows need, or several small ones with one block, which waits at a barrier after each of them. LANES consecutive lanes
-// own a row: they read its entries side by side (coalesced) and add up with a tree of shuffles. Vectors are read where
-// other threads may have written during the launch, so not from the cache of the multiprocessor (gs_fresh). Blocks
-// along y are right-hand sides. Sums have a fixed order and nothing is atomic, so that results are always the same.
+// rows need, or several small groups with one block, which waits at a barrier after each group. LANES consecutive lanes
+// own a row: they read its entries side by side (coalesced), and add up with a tree of shuffles. Other threads may
+// write vectors during the launch, so vectors are not read from the cache of the multiprocessor (gs_fresh). Blocks
+// along y are right-hand sides. Sums have a fixed order and nothing is atomic, so results are always the same.
 // Source: Y. Saad, "Iterative Methods for Sparse Linear Systems", chapters 4 and 12 (multicoloured Gauss-Seidel) and 8
 // (projections on rows: S. Kaczmarz, 1937).
 #include "scalar.cuh"
@@ -22,8 +22,8 @@ template <class T, class Index> struct OrderedRows {
   const Index *indptr, *indices;
   const T *data;
 
-  // Return start minus the sum of data[k] * v[indices[k]] over a row, valid in the first of its lanes. All lanes of the
-  // warp take part, also those without a row.
+  // Return start minus the sum of data[k] * v[indices[k]] over a row, valid in the row's first lane. All lanes of the
+  // warp take part, even lanes without a row.
   template <int LANES> __device__ __forceinline__ T residual(bool owned, long long place, T start, const T *v) const {
     const Index end = owned ? indptr[place + 1] : Index(0);
     T sum = Scalar<T>::zero();
@@ -35,8 +35,8 @@ template <class T, class Index> struct OrderedRows {
 };
 
 // Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread
-// owns an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a
-// row that does not exist is empty.
+// owns an element of x. `size` is the number of rows of a block. The last block may have fewer rows; its other places
+// are empty.
 template <class T, class Index>
 GS_KERNEL_OF(GS_SWEEP_THREADS)
 begin_sweep(long long num_places, long long num_rows, long long first, long long count, int size,
@@ -80,8 +80,8 @@ sweep_rows(int first, int last, int step, const long long *__restrict__ bounds, 
   }
 }
 
-// The same with blocks of `size` rows: x_i += W_i (b_i - (A x)_i). The residuals of the rows that the thread block
-// visits at once, whole blocks of them, are kept in shared memory.
+// The same with blocks of `size` rows: x_i += W_i (b_i - (A x)_i). A thread block visits whole blocks of rows, and
+// keeps the residuals of these rows in shared memory.
 template <class T, class Index, int LANES>
 GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
 sweep_blocks(int first, int last, int step, int size, const long long *__restrict__ bounds,

@@ -4,14 +4,15 @@
 #include "products.cuh"
 #include "tiles.cuh"
 
-// Classes of rows: rows without products, rows whose products are sorted in registers (at most 16, 32 and 64 products),
-// those of three tables, and wide rows. A block leaves the number of rows of each class, and the sum of the rows'
-// sizes: their numbers of products where entries are counted, and of entries where these are filled in.
+// Classes of rows: rows without products; rows whose products are sorted in registers (at most 16, 32 and 64 products);
+// rows for three sizes of tables; and wide rows. A block writes the number of its rows in each class, and the sum of
+// their sizes. The size of a row is its number of products while entries are counted, and of entries while they are
+// filled in.
 enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES + 1, GS_COUNT_THREADS = 128 };
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
 
-// The number of products that make up each row of C, at most 2^31 - 1. A group of GROUP lanes owns a row.
+// The number of products for each row of C, at most 2^31 - 1. A group of GROUP lanes owns a row.
 template <class Index, int GROUP>
 GS_KERNEL_OF(GS_COUNT_THREADS) spgemm_products(long long num_rows, const Index *__restrict__ a_indptr,
                                                const Index *__restrict__ a_indices,
@@ -51,8 +52,8 @@ __device__ __forceinline__ long long gs_unpacked(const Packed *counts, int of_ro
   return (of_row < 4 ? counts[0] : counts[1]) >> 16 * (of_row % 4) & 0xffff;
 }
 
-// Turn the counts of each class, one for each block, into the sums of those before; the last block to arrive does this,
-// a warp for each class. The total of a class comes behind all counts, and into `totals`.
+// Turn the counts of each class into the sums over all blocks before. The last block to arrive does this, with a warp
+// for each class. The total of each class is stored after all counts, and in `totals`.
 __device__ __forceinline__ void gs_sum_class_counts(long long *__restrict__ counts, long long *__restrict__ totals) {
   const long long blocks = gridDim.x;
   const int lane = threadIdx.x % GS_WARP;
@@ -269,7 +270,7 @@ GS_KERNEL count_windows(int window, long long count, const Index *__restrict__ r
   if (row >= 0) windows[number] = Index((c_indptr[row + 1] - c_indptr[row] + window - 1) / window);
 }
 
-// The place of a column among `size` rising ones, which hold it.
+// The position of a column in an increasing list of `size` columns, which contains it.
 template <class Index> __device__ __forceinline__ int gs_place(const Index *columns, int size, Index column) {
   int low = 0;
   for (int rest = size; rest > 1;) {  // the column is in columns[low : low + rest]

@@ -111,12 +111,12 @@ template <class R> __device__ __forceinline__ void gs_store_once(Complex<R> *p, 
 #endif
 
 // ---- values of other lanes of a group of `width` consecutive lanes
-// That of the lane `d` places after this one; a lane at the end of its group gets its own value.
+// The value of the lane `d` places after this one. A lane at the end of its group gets its own value.
 template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) { return gs_shfl_down(v, d, width); }
 template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
   return {gs_shfl_down(v.re, d, width), gs_shfl_down(v.im, d, width)};
 }
-// That of one lane of the group, in all of its lanes.
+// The value of one lane of the group, returned in all of its lanes.
 template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane, int width = GS_WARP) {
   return gs_shfl(v, lane, width);
 }
@@ -168,9 +168,9 @@ template <class Operation, int WIDTH, class V> __device__ __forceinline__ V gs_r
   return v;
 }
 
-// Store alpha*sum + beta*y in *y and return it. `read_y` says whether beta differs from 0; otherwise *y is not read, so
-// that NaN in it does not survive. There is no multiplication by a factor of 1: as a complex number it would turn inf
-// into NaN, by 0*inf.
+// Store alpha*sum + beta*y in *y and return it. `read_y` says whether beta differs from 0. If it is false, *y is not
+// read, so that NaN in it does not survive. A factor of 1 is not multiplied: as a complex number, it would turn inf
+// into NaN.
 template <class T> __device__ __forceinline__ T gs_store(T *y, T sum, T alpha, T beta, int read_y) {
   if (!Scalar<T>::is_one(alpha)) sum = gs_fma(alpha, sum, Scalar<T>::zero());
   if (read_y) sum = Scalar<T>::is_one(beta) ? gs_add(*y, sum) : gs_fma(beta, *y, sum);

@@ -1,8 +1,8 @@
 // setup_entries.cu - encode columns, values and rows in fewer bytes (entries.cuh, spmv_pattern.cu), and examine
 // beforehand whether that is possible; whether a matrix is symmetric.
 //
-// A thread owns a position, a key or a row, as each kernel says; threads that go on take every step-th one, so that
-// positions and keys are read coalesced. Only collect_keys uses shared memory.
+// A thread owns a position, a key or a row, as each kernel says. If a thread owns several, it takes every step-th one,
+// so that positions and keys are read coalesced. Only collect_keys uses shared memory.
 #include "entries.cuh"
 #include "order.cuh"
 
@@ -52,8 +52,8 @@ __device__ __forceinline__ Count gs_mix(Count h, Count word) {
   return h ^ (h >> 31);
 }
 
-// Hash each row: its length, its offsets (column minus row) and the bits of its values, of which each takes `words`
-// words; 0 leaves the values out. A thread owns a row.
+// Hash each row: its length, its offsets (column minus row) and the bits of its values. A value has `words` words; if
+// this is 0, values are left out. A thread owns a row.
 template <class Index, class Word>
 GS_KERNEL row_keys(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
                    const Word *__restrict__ values, Count *__restrict__ keys) {
@@ -69,8 +69,8 @@ GS_KERNEL row_keys(long long num_rows, const Index *__restrict__ indptr, const I
   keys[row] = h;
 }
 
-// Compare each row with the representative of its code: result[0] becomes 1 if a row differs in length, offsets or
-// values. After it follow the lengths of the representatives. A thread owns a row.
+// Compare each row with the representative of its code. result[0] becomes 1 if a row differs in length, offsets or
+// values. The lengths of the representatives follow in `result`. A thread owns a row.
 template <class Index, class Word, class Code>
 GS_KERNEL rows_follow(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                       int words, const Word *__restrict__ values, const Code *__restrict__ codes,
@@ -192,9 +192,9 @@ __device__ __forceinline__ double gs_largest(const Stored *__restrict__ data, In
   return largest;
 }
 
-// Test whether each entry (i, j) has an equal one at (j, i), or the conjugate one if `conjugate` is true: `differs`
-// becomes 1 if one has not. If `tolerance` is positive, the two may differ by this fraction of the largest magnitude in
-// either row, and an entry that is not stored counts as 0. A thread owns a row; columns increase strictly within rows.
+// Test whether each entry (i, j) equals the entry (j, i), or its conjugate if `conjugate` is true; otherwise `differs`
+// becomes 1. If `tolerance` is positive, the two may differ by this fraction of the largest magnitude in either row,
+// and a missing entry counts as 0. A thread owns a row; columns increase strictly within rows.
 template <class Index, class Stored>
 GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                    const Stored *__restrict__ data, int conjugate, double tolerance, int *__restrict__ differs) {

@@ -8,8 +8,8 @@
 #include "parts.cuh"
 
 // List the rows that are longer than limit number `which` of the survey, with the begin and end of their entries, and
-// which chunks they have. If `first` is not negative, their entries will be copied to positions from `first` on, each
-// row to whole runs of GS_WARP positions; otherwise they stay where they are in CSR.
+// the numbers of their chunks. If `first` is not negative, their entries will be copied to positions from `first` on,
+// each row to whole runs of GS_WARP positions; otherwise the entries stay in CSR.
 template <class Index>
 GS_KERNEL_FOR(GS_TILE_THREADS, 4)
 place_long_rows(long long num_rows, long long part_rows, int which, long long first,
@@ -70,9 +70,9 @@ GS_KERNEL list_chunks(int num_chunks, const Row *__restrict__ rows, const long l
 // Rows that are sorted together, by one block (gsparse.kernels.gpu.SORTING_SCOPE).
 enum { GS_SCOPE = 1024 };
 
-// Sort the rows of each scope by decreasing length, and equal ones in order, by a bitonic sort of (length, row) in
-// shared memory (GS_SCOPE keys). Long rows, and places past the last row, come last, as -1. The number of positions of
-// the slices is added up for each part of the rows, and after these for all of them; `counts` is 0 at first.
+// Sort the rows of each scope by decreasing length, and rows of equal length in order, by a bitonic sort of (length,
+// row) in shared memory (GS_SCOPE keys). Long rows, and places past the last row, come last, as -1. `counts` receives
+// the number of positions of slices, for each part of the rows and then for all rows; it is 0 at first.
 template <class Index>
 GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const Index *__restrict__ indptr,
                     long long part_rows, int num_parts, int *__restrict__ rows, Count *__restrict__ counts) {
@@ -106,9 +106,9 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
   atomicAdd(counts + num_parts, Count(positions));
 }
 
-// Write where each slice begins. A warp owns a slice, which has as many positions as its rows times the longest of
-// them. `counts` has the positions of each part. If `rows` is not null, it is the order of the rows. If `short_rows` is
-// not null, the rows are written there in natural order, with -1 for long ones and past the last row.
+// Write where each slice begins. A warp owns a slice. Its number of positions is its number of rows times the length of
+// its longest row. `counts` has the positions of each part. `rows` is the order of the rows, or null. If `short_rows`
+// is not null, it receives the rows in natural order, with -1 for long rows and past the last row.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS)
 place_slices(long long num_rows, long long part_rows, long long num_slices, long long long_length, int stride,
@@ -181,7 +181,7 @@ GS_KERNEL lay_out_long(int num_chunks, const Chunk *__restrict__ chunks, const I
 // The number of a column that is not frequent.
 enum { GS_RARE = 0xFFFF };
 
-// Return the number of lanes before this one in which the condition holds.
+// Return the number of lanes before this lane in which the condition holds.
 __device__ __forceinline__ int gs_lanes_before(bool condition) {
   const unsigned long long lanes = gs_ballot(condition);
   return gs_num_bits(lanes & ((1ull << threadIdx.x % GS_WARP) - 1));
@@ -196,8 +196,8 @@ __device__ __forceinline__ long long gs_lanes_of_row(long long length, long long
   return lanes;
 }
 
-// found = four arrays over the rows: a key, the number of lanes, and their steps with frequent and with rare columns. Keys
-// rise as the numbers of lanes fall, then those of all steps, then those of frequent steps. There are fewer than 2**20
+// found = four arrays over the rows: a key, the number of lanes, and their steps with frequent and with rare columns.
+// Keys sort rows by decreasing number of lanes, then of all steps, then of frequent steps. There are fewer than 2**20
 // lanes and 2**21 steps.
 template <class Index>
 GS_KERNEL lane_rows(long long num_rows, long long most_steps, const Index *__restrict__ indptr,
@@ -219,7 +219,7 @@ GS_KERNEL lane_rows(long long num_rows, long long most_steps, const Index *__res
   found[row + 3 * num_rows] = rare_steps;
 }
 
-// positions[k] = the position of entry k: those of all frequent positions first, then those of the rare ones.
+// positions[k] = the position of entry k. All frequent positions precede the rare positions.
 template <class Index>
 GS_KERNEL lane_positions(long long num_rows, long long num_frequent_positions, int group, const Index *__restrict__ indptr,
                         const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,

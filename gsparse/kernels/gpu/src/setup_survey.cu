@@ -2,10 +2,10 @@
 // memory each way to share the work out needs. Also the dense blocks of a matrix: found and arranged
 // (gsparse.formats.bsr).
 //
-// The first `num_parts` blocks each own a part of the rows (parts.cuh), with a thread for one row at a time. All blocks
-// share the columns, in runs of GS_WARP, which they read coalesced. Every thread collects its statistics in registers;
-// the warps of a block combine theirs in shared memory with atomics (`facts`, one word for each), and the blocks
-// combine them in global memory (`words`). They are integers that are added or compared, so that the order does not
+// Each of the first `num_parts` blocks owns a part of the rows (parts.cuh), and its threads take one row at a time. All
+// blocks share the columns, in runs of GS_WARP, which they read coalesced. Every thread collects its statistics in
+// registers. The warps of a block combine these in shared memory with atomics (`facts`, one word for each statistic),
+// and the blocks combine the results in global memory (`words`). All statistics are integers, so the order does not
 // matter.
 #include "parts.cuh"
 
@@ -65,10 +65,9 @@ __device__ __forceinline__ unsigned gs_first_contradictions(long long row, long 
 
 // ---------------------------------------------------------------------------- the survey
 
-// The statistics of the whole matrix, in words that are 0 at first. An extreme is stored as an unsigned number of the
-// same order (gs_ordered), a minimum as the complement of that number, so that atomicMax serves both and 0 means
-// "none"; the span is never negative and stored as it is. After them follow the counts of all parts together
-// (parts.cuh).
+// The statistics of the whole matrix, in words that are 0 at first. A maximum is stored as an unsigned number of the
+// same order (gs_ordered), and a minimum as the complement of that number, so that atomicMax computes both, and 0 means
+// "none". The span is never negative, so it is stored directly. The counts of all parts together follow (parts.cuh).
 enum {
   GS_SHORTEST,      // the least and the greatest row length
   GS_LONGEST,
@@ -89,7 +88,7 @@ enum {
 // Return an unsigned number that is ordered as the signed one.
 __device__ __forceinline__ Count gs_ordered(long long v) { return Count(v) ^ 1ull << 63; }
 
-// Combine a statistic of all lanes of the warp with that of the block. All lanes must take part.
+// Combine a statistic of all lanes of the warp with the statistic of the block. All lanes must take part.
 GS_CALLED void gs_combine_max(Count *facts, int fact, Count v) {
   v = gs_group_max<GS_WARP>(v);
   if (threadIdx.x % GS_WARP == 0 && v) atomicMax(facts + fact, v);
@@ -102,8 +101,8 @@ GS_CALLED void gs_combine_sum(Count *facts, int fact, long long v) {
 // Columns that a thread has in flight.
 enum { GS_RUNS = 4 };
 
-// Survey the columns, a warp for each run of GS_WARP entries: the least and the greatest, the widest run if `spans` is
-// true, and steps from one entry to the next that do not increase.
+// Survey the columns, a warp for each run of GS_WARP entries: the smallest and the largest column, the widest run if
+// `spans` is true, and the number of entries whose column is not larger than the one before.
 template <class Index>
 __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__restrict__ indices, Count *facts,
                                                   bool spans) {
@@ -140,7 +139,7 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
   gs_combine_max(facts, GS_HIGH, gs_ordered(high));
 }
 
-// What is known about the arrays and the part of the rows that a block surveys.
+// The arrays of the matrix, and the part of the rows that a block surveys.
 struct SurveyedRows {
   long long num_rows, part_rows;  // all rows, and those of a part
   long long nnz, long_length;     // entries, and the length above which a row is long
@@ -237,8 +236,8 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
 
 // ---------------------------------------------------------------------------- blocks
 
-// Set a bit of *contradicted for each number of rows and columns of blocks of which the matrix does not consist. A warp
-// owns every step-th row. It ends as soon as all bits are set, which in a matrix without blocks the first rows do.
+// Set a bit of *contradicted for each number of rows, and of columns, with which the matrix does not consist of blocks.
+// A warp owns every step-th row. It ends when all bits are set; without blocks, the first rows set all bits.
 template <class Index>
 GS_KERNEL full_blocks(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                       unsigned *contradicted) {

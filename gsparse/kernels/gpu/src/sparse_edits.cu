@@ -18,10 +18,10 @@ __device__ __forceinline__ long long gs_count_up_to(const long long *__restrict_
 
 // ---------------------------------------------------------------------------- samples
 
-// What a sample with several entries adds to the count of samples without one.
+// The count of samples without an entry is increased by this number for each sample with several entries.
 const long long GS_SEVERAL = 1ll << 40;
 
-// The position of a sample in a sorted row; -1 if there is none.
+// The position of a sample in a sorted row; -1 if the sample has no entry.
 template <class Index>
 __device__ __forceinline__ long long gs_find_sorted(const Index *__restrict__ indptr, const Index *__restrict__ indices,
                                                     long long row, long long column) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ long long gs_find_sorted(const Index *__restrict__ in
   return k < end && indices[k] == column ? static_cast<long long>(k) : -1;
 }
 
-// The position of the entry at each sample; -1 if there is none, -2 if there are several. *total becomes how many have
-// none, and GS_SEVERAL more for each that has several.
+// The position of the entry at each sample; -1 if it has no entry, -2 if it has several. *total becomes the number of
+// samples without an entry, plus GS_SEVERAL for each sample with several.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__restrict__ rows,
                                            const long long *__restrict__ columns, int is_sorted,
@@ -66,7 +66,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__r
   gs_leave_counts(remarkable, Tally{offsets, arrivals, total});
 }
 
-// The entry at each sample; all bits are 0 if there is none.
+// The entry at each sample; all bits are 0 if the sample has no entry.
 template <class Item, class Index>
 GS_KERNEL sample_sorted(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
                         const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -111,8 +111,8 @@ GS_KERNEL put_values(long long count, int is_one, const long long *__restrict__ 
 
 // ---------------------------------------------------------------------------- insertions
 
-// The number of old entries before each new one: those of earlier rows, and if rows are sorted, those of its own row
-// that have smaller columns.
+// The number of old entries before each new entry: all entries of earlier rows and, if rows are sorted, the entries of
+// its own row with smaller columns.
 template <class Index>
 GS_KERNEL insertion_places(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
                            int is_sorted, const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -146,7 +146,7 @@ GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, con
 
 // ---------------------------------------------------------------------------- dense arrays
 
-// Sums in any type: numbers wrap modulo the size of their type, and booleans are true if one of them is.
+// Sums in any type. Integers wrap modulo the size of their type; a boolean sum is true if a term is true.
 template <class T> __device__ __forceinline__ T gs_total(T a, T b, int) { return gs_add(a, b); }
 __device__ __forceinline__ int gs_total(int a, int b, int) { return int(unsigned(a) + unsigned(b)); }
 __device__ __forceinline__ unsigned short gs_total(unsigned short a, unsigned short b, int) { return a + b; }

@@ -57,8 +57,8 @@ struct Place {
   long long row, a, b;
 };
 
-// How many of the first `count` positions of a merged row are entries of A. `a` and `b` are the columns of the two
-// rows, of lengths a_length and b_length.
+// The number of entries of A among the first `count` positions of a merged row. `a` and `b` are the columns of the row
+// in both matrices, of lengths a_length and b_length.
 template <class Index>
 __device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_length, const Index *b, long long b_length,
                                                    long long count) {
@@ -71,8 +71,8 @@ __device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_l
   return low;
 }
 
-// Where the tile begins whose first position is `position`, or where the last one ends. All lanes of a warp look for
-// it.
+// The place where the tile begins whose first position is `position`, or where the last tile ends. All lanes of a warp
+// search together.
 template <class Index>
 __device__ __forceinline__ Place gs_find_place(long long position, long long num_rows, const Index *__restrict__ a_indptr,
                                                const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
@@ -241,8 +241,8 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
   return first.row;
 }
 
-// The lower bits of a count, which hold the number of entries of the result. `both`, what a place adds to the count
-// where both matrices have an entry, is 0 or the next higher bit.
+// The lower bits of a count hold the number of entries of the result. `both` is added to the count where both matrices
+// have an entry; it is 0 or the bit above these.
 const long long GS_RESULTS = (1ll << 40) - 1;
 
 // The number of entries of each tile's result. If `finds_places`, `places` are written as find_places does: that saves
@@ -318,12 +318,12 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
 
 // ---------------------------------------------------------------------------- matrices of one structure
 
-// What a block that finds a difference between the structures adds to the count of results.
+// A block that finds a difference between the structures adds this number to the count of results.
 const long long GS_DIFFERS = 1ll << 40;
 
-// results[k] = the combination of a[k] and b[k], for `count` values. *total becomes how many results are not 0, and
-// GS_DIFFERS more for each block that finds different row pointers or columns. Row pointers or columns that are the
-// same arrays are null.
+// results[k] = the combination of a[k] and b[k], for `count` values. *total becomes the number of results that are not
+// 0, plus GS_DIFFERS for each block that finds different row pointers or columns. Arrays that both matrices share are
+// passed as null, and not compared.
 template <class T, class Index, class Out>
 GS_KERNEL_OF(GS_TILE_THREADS) combine_alike(int operation, long long flip, long long count, long long num_pointers,
                                             const Index *__restrict__ a_indptr, const Index *__restrict__ b_indptr,
@@ -332,7 +332,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) combine_alike(int operation, long long flip, long 
                                             long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
                                             long long *__restrict__ total) {
   GS_SHARED(long long, sums, GS_TILE_WARPS);
-  // A thread counts in the lower part of a word what it keeps, and above that whether it found a difference.
+  // The lower part of a thread's word counts the results that it keeps; the upper part says whether it found a
+  // difference.
   const int SHIFT = 32;
   long long counted = 0, all;
   bool differs = false;

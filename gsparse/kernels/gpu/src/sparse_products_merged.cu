@@ -26,13 +26,13 @@
 // The most entries of a row of C: slots are bytes.
 enum { GS_MOST_SLOTS = 256 };
 
-// The greatest value of an index: the head of a row of B that has come to its end.
+// The largest value of an index. It marks a row of B of which all entries have been taken.
 template <class Index> struct Greatest { static const Index value = Index(~(1ull << (8 * sizeof(Index) - 1))); };
 
-// Merges rows first_row to first_row + num_rows - 1 of C. sizes[row] becomes the number of columns, unless `sizes` is
-// null. If SLOTS is 1, the slot of product t of a row is byte t of the row's `pitch` bytes, a multiple of four; the first
-// row of the launch comes first. They are staged in shared memory, in blockDim.x / LANES * pitch bytes. `has_zeros`, if
-// not null, becomes 0 for the kernels that follow.
+// Merges rows first_row to first_row + num_rows - 1 of C. sizes[row] receives the number of columns, unless `sizes` is
+// null. If SLOTS is 1, `places` receives the slots: `pitch` bytes (a multiple of four) for each row of the launch, with
+// the slot of product t in byte t. Slots are staged in shared memory, in blockDim.x / LANES * pitch bytes. If
+// `has_zeros` is not null, it is set to 0 for the following kernels.
 template <class Index, int LISTS, int LANES, int SLOTS>
 GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_merge(long long first_row, long long num_rows, int pitch, GS_STRUCTURES,
                                               Index *__restrict__ sizes, unsigned *__restrict__ slots,

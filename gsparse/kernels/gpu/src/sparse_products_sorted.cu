@@ -127,7 +127,8 @@ GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const 
   if (row >= 0 && threadIdx.x % GS_SORT_LANES == GS_SORT_LANES - 1) sizes[row] = Index(entries);
 }
 
-// Columns and sums of short rows of C; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, only the sums are written.
+// Write the columns and sums of short rows of C. If a sum is 0, set the flags (ZeroFlag). If STRUCTURE is 0, write only
+// sums.
 template <class T, class Index, class Key, int REGISTERS, int STRUCTURE>
 GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_fill_sorted(long long count, const Index *__restrict__ rows, GS_PRODUCT) {
   const int MOST = REGISTERS * GS_SORT_LANES, NUM_GROUPS = GS_PRODUCT_THREADS / GS_SORT_LANES;

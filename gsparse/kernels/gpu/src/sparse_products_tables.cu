@@ -26,9 +26,9 @@ __device__ __forceinline__ unsigned gs_hash(unsigned column) {
   return column ^ column >> 16;
 }
 
-// The slot of a column; `is_new` tells whether this lane has claimed it. The distance between the slots that are tried
-// depends on the column, too: with the next slot instead, a table that is half full has runs of taken slots, and all lanes
-// wait for the one in the longest run.
+// The slot of a column; `is_new` says whether this lane has claimed it. The distance between the slots that are tried
+// also depends on the column. With neighbouring slots, a table that is half full would have long runs of taken slots,
+// and all lanes would wait for the lane in the longest run.
 template <int SLOTS, class Key> __device__ __forceinline__ int gs_claim(Key *keys, Key column, bool *is_new) {
   const unsigned hash = gs_hash(unsigned(column));
   int slot = hash % SLOTS;
@@ -100,8 +100,7 @@ template <int GROUP, class Key> __device__ __forceinline__ void gs_sort(int n, K
     }
 }
 
-// The slots of the `size` columns of a table, in the order of the columns; `columns` and `slots` are for what goes on
-// between.
+// The slots of the `size` columns of a table, in the order of the columns. `columns` and `slots` are scratch memory.
 template <int GROUP, int SLOTS, class Key>
 __device__ __forceinline__ void gs_order_table(int size, const Key *keys, Key *columns, unsigned short *slots,
                                                unsigned short *order, int *warp_sums) {
@@ -127,7 +126,8 @@ __device__ __forceinline__ void gs_order_table(int size, const Key *keys, Key *c
     gs_sort<GROUP>(n, columns, slots);
     for (int e = lane; e < size; e += GROUP) order[e] = slots[e];
   } else {
-    // The place of a column is the number of smaller ones. Each lane finds it for four columns at a time.
+    // The place of a column is the number of smaller columns. Each lane finds the places of four columns at the same
+    // time.
     for (int first = lane; first < size; first += 4 * GROUP) {
       Key mine[4];
       int smaller[4] = {0, 0, 0, 0};

@@ -1,9 +1,9 @@
 // sparse_rows.cu - entries and rows of one sparse matrix: counted, copied, scaled and added up; and lists of
 // their numbers. The work is shared out in tiles of entries and row ends (tiles.cuh).
 //
-// A selection takes two launches with the same tiles. The first one counts what is selected in each tile, and its last
-// block turns the counts into the place of each tile's first entry (gs_leave_count). The host reads their sum and
-// allocates the result. The second launch looks again and copies.
+// A selection takes two launches with the same tiles. The first launch counts the selected entries of each tile, and
+// its last block turns the counts into the place of each tile's first entry (gs_leave_count). The host reads the total,
+// and allocates the result. The second launch selects again, and copies.
 #include "tiles.cuh"
 
 template <class Index>
@@ -151,8 +151,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_sizes(long long num_rows, const long long *__r
   gs_leave_counts(sum, Tally{offsets, arrivals, total});
 }
 
-// Row pointers: indptr[row + 1] is the sum of the sizes up to that of the row. The threads have consecutive rows, a
-// round of them after the other.
+// Row pointers: indptr[row + 1] is the sum of the sizes of all rows up to `row`. In each round, the threads have
+// consecutive rows.
 template <class Index, class Out, int TAKEN>
 GS_KERNEL_OF(GS_TILE_THREADS) point_to_rows(long long num_rows, const long long *__restrict__ taken,
                                             const Index *__restrict__ values, const long long *__restrict__ offsets,
@@ -305,8 +305,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) check_numbers(long long count, long long size, con
   gs_leave_counts(wrong, Tally{offsets, arrivals, total});
 }
 
-// counts[n] = how many of the numbers are n, where `counts` is 0 before. Only integers are added, so that the order of the
-// threads does not matter.
+// counts[n] = how often n occurs among the numbers; `counts` must be 0 before. Only integers are added, so the order of
+// the threads does not matter.
 template <class Number>
 GS_KERNEL_OF(GS_TILE_THREADS) count_numbers(long long count, const Number *__restrict__ numbers,
                                             long long *__restrict__ counts) {
@@ -320,8 +320,8 @@ __device__ __forceinline__ long long gs_claim_place(long long *place, long long 
   return static_cast<long long>(atomicCAS(reinterpret_cast<Unsigned *>(place), Unsigned(-1), Unsigned(number)));
 }
 
-// places[numbers[i]] = i, where `places` is -1 before. *total becomes how many numbers are there more than once; then
-// the places are of no use.
+// places[numbers[i]] = i, where `places` is -1 before. *total becomes the number of repetitions; if it is not 0, the
+// places are not valid.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) place_numbers(long long count, const long long *__restrict__ numbers,
                                             Index *__restrict__ places, long long *__restrict__ offsets,

@@ -95,9 +95,9 @@ __device__ __forceinline__ void gs_store_columns(const T *sums, const LaneColumn
 // Gathers columns of X and adds them up. The entries of A are in CSR: `indices` and `data`. If AHEAD is 1, the entries
 // of the next batch are loaded while those of X are on their way.
 template <class Stored, class T, class Index, int LOADS, int EACH, int AHEAD> struct Gather {
-  // Entries in flight at once: their columns and values are loaded first, then the elements of X, and then all is added
-  // up. All lanes of a group load the same entry, which is one access, and takes no longer than a shuffle would. Each
-  // lane has four loads of X in flight, as many as registers allow with GS_SPMM_BLOCKS.
+  // Entries that are processed together: their columns and values are loaded first, then the elements of X, and then
+  // all are added up. All lanes of a group load the same entry, which is one access, and takes no longer than a
+  // shuffle. Each lane has four loads of X in flight, which is as many as the registers allow with GS_SPMM_BLOCKS.
   enum { COLUMNS = LOADS * EACH, BATCH = LOADS > 2 ? 1 : 4 / LOADS };
   typedef Pack<T, EACH> Packed;
   const Index *indices;
@@ -159,7 +159,7 @@ template <class Stored, class T, class Index, int LOADS, int EACH, int AHEAD> st
         batch->a[b] = value(first + b * stride);
       }
   }
-  // Load what is left of a run: a whole batch, or less.
+  // Load the rest of a run: a whole batch, or less.
   template <class P> __device__ __forceinline__ void load_some(P first, P stride, int left, Batch *batch) const {
     if (left >= BATCH) load<true>(first, stride, BATCH, batch);
     else if (left > 0) load<false>(first, stride, left, batch);

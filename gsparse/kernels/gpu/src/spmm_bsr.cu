@@ -22,8 +22,8 @@ template <class Stored, class Column> struct BlockMatrix {
   const Stored *values;
 };
 
-// Which groups and parts there are: the logarithms of the lanes for the columns of a tile, of the parts of a block row,
-// and of the groups that share a block row.
+// The numbers of groups and parts, as logarithms: the lanes for the columns of a tile, for the parts of a block row,
+// and for the groups that share a block row.
 struct BlockShape { int column_bits, part_bits, share_bits; };
 
 // Gathers columns of X for the SIZE rows of a block row, and adds them up.
@@ -61,7 +61,7 @@ template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH> st
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) sums[r][c] = Scalar<T>::zero();
   }
-  // Return the code of the block column at a position; that of padding from position `end` on.
+  // Return the code of the block column at a position; positions from `end` on have the code of padding.
   __device__ __forceinline__ Column code(long long position, long long end) const {
     return position < end ? gs_load(matrix.columns + position) : Column(-1);
   }

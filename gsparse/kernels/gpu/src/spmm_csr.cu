@@ -33,8 +33,8 @@
 // on an H200.
 #include "spmm.cuh"
 
-// Blocks that a multiprocessor must be able to hold at once. More would leave too few registers for the loads in
-// flight, fewer would leave too few warps.
+// Number of blocks for which a multiprocessor must have room. With more blocks, too few registers are left for the
+// loads in flight; with fewer, too few warps run.
 #define GS_SPMM_BLOCKS (sizeof(T) + sizeof(Index) > 12 ? 3 : 4)
 
 // Rows of A as they are stored.
@@ -47,7 +47,7 @@ template <class Stored, class Index> struct Rows {
   const int *order;  // the rows in the order in which groups of lanes take them, and -1 for none; null for all in order
 };
 
-// How threads are shared out among the entries of a row and the columns of a tile.
+// How threads are divided among the entries of a row and the columns of a tile.
 struct Shape {
   int column_bits, entry_bits;  // logarithms of the numbers of lanes for the columns and for the entries of a row
   int chunk_bits;               // logarithm of the number of threads of a chunk

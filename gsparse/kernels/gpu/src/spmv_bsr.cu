@@ -19,9 +19,8 @@
 // The largest number of rows and columns of a block (gsparse.formats.bsr.MAX_BLOCK), and of threads of a launch.
 enum { GS_MAX_BLOCK = 8, GS_BSR_THREADS = GS_WARP * GS_MAX_BLOCK };
 
-// The number of blocks that a thread loads at once: those with at most 48 bytes of values, but at most six. With less
-// in flight, too few reads would be on their way to hide the latency of memory; with more, registers would not suffice
-// for enough warps.
+// The number of blocks that a thread loads at the same time: as many as have at most 48 bytes of values, but at most
+// six. Fewer would not hide the latency of memory; with more, registers would not suffice for enough warps.
 template <class T, int COLUMNS> struct BlockBatch {
   enum { fitting = 48 / (int(sizeof(T)) * COLUMNS), size = fitting < 1 ? 1 : fitting > 6 ? 6 : fitting };
 };

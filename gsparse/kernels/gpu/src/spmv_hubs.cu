@@ -92,7 +92,7 @@ template <class T> struct LongSlices {
   unsigned *arrivals;
 
   // Store the partial sum of slice s. The row has `count` slices, beginning with slice `first`. Return true in the last
-  // warp to arrive; the *sum of its first lane is then the sum of the row.
+  // warp of the row to arrive; *sum in the first lane of this warp is then the sum of the row.
   __device__ __forceinline__ bool add_up(long long s, int first, int count, T *sum) const {
     const int lane = threadIdx.x % GS_WARP;
     if (lane == 0) partials[s] = *sum;

@@ -58,8 +58,8 @@ template <int SIZE, bool WHOLE, class T, int ROWS>
 __device__ __forceinline__ void gs_add_groups(int num_groups, const int *offsets, const T *values, const int *places,
                                               const T *x_first, unsigned apart, int conjugate,
                                               const unsigned (&masks)[ROWS], T (&sums)[ROWS]) {
-  // Several groups at once have more loads in flight, but take more registers. A thread with several rows has several
-  // loads in flight anyway: two groups at once pay for values of 8 bytes, and none for float32.
+  // Several groups at the same time have more loads in flight, but take more registers. A thread with several rows has
+  // several loads in flight anyway: two groups are faster for values of 8 bytes, but not for float32.
   enum { UNROLLED = SIZE > 1 ? 1 : ROWS == 1 ? 4 : sizeof(T) > 4 ? 2 : 1 };
 #pragma unroll UNROLLED
   for (int k = 0; k < num_groups; ++k) {

@@ -1,8 +1,8 @@
 // steps.cu - what solver passes need besides the generated kernels: sums of partial sums, and numbers that look random.
 #include "sums.cuh"
 
-// Reduce many partial sums to a few: a large product leaves one for each of its blocks, more than the next solver pass
-// should add up by itself.
+// Reduce many partial sums to a few. A large product writes one for each of its blocks, which are more than the
+// following solver pass should add up by itself.
 //
 // Block b owns an equal, contiguous share of the partial sums. Its threads read neighbouring elements (coalesced), each
 // thread always the same ones, and add them up through shared memory (sums.cuh), so that the result is always the same.
@@ -30,8 +30,8 @@ __device__ __forceinline__ void gs_set_real(float *out, double real) { *out = fl
 __device__ __forceinline__ void gs_set_real(double *out, double real) { *out = real; }
 template <class R> __device__ __forceinline__ void gs_set_real(Complex<R> *out, double real) { *out = {R(real), R(0)}; }
 
-// out[i] = h / 2^32 - 1/2 for the hash h of i + 1 + offset. A thread computes one; neighbouring threads write neighbouring
-// ones (coalesced).
+// out[i] = h / 2^32 - 1/2 for the hash h of i + 1 + offset. A thread computes one element; neighbouring threads write
+// neighbouring elements (coalesced).
 template <class T> GS_KERNEL fill_hashes(long long size, unsigned offset, T *__restrict__ out) {
   const long long i = gs_thread();
   if (i >= size) return;

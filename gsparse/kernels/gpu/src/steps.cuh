@@ -1,10 +1,10 @@
 // steps.cuh - the parts that generated solver passes are made of (gsparse.kernels.gpu.step_source shows one): operators
 // and functions of the step language, cells in double precision, and sums over all elements with a fixed order.
 //
-// A pass sums as follows. Each thread adds up its elements, each block its threads (sums.cuh, in shared memory), and
-// the block writes its partial sum. Either every block of the next pass that needs the sum adds all partial sums up by
-// itself (gs_total), or the last block of this pass to arrive does it (gs_finish_sums). Both read the partial sums with
-// neighbouring threads (coalesced), always in the same order.
+// A pass sums as follows. Each thread adds up its elements, each block the sums of its threads (sums.cuh, in shared
+// memory), and the block writes its partial sum. Then there are two ways. Either every block of the following pass adds
+// up all partial sums by itself (gs_total), or the last block of this pass to arrive does so (gs_finish_sums). In both,
+// neighbouring threads read neighbouring partial sums (coalesced), always in the same order.
 #pragma once
 #include "sums.cuh"
 

@@ -1,7 +1,7 @@
 // sums.cuh - sums over all threads of a block, in double precision and always in the same order.
 //
-// A thread brings one value. The lanes of a warp add theirs with a tree of shuffles, the first lane of each warp writes
-// the warp's sum to shared memory (one value for each warp), and the first thread adds those up in order.
+// Each thread has one value. The lanes of a warp add up their values with a tree of shuffles. The first lane of each
+// warp writes the sum to shared memory (one value for each warp), and the first thread adds up these sums in order.
 #pragma once
 #include "scalar.cuh"
 
@@ -26,7 +26,7 @@ template <class C> __device__ __forceinline__ C gs_block_sum(C sum, C *shared) {
   return sum;
 }
 
-// Return whether this warp is the last of `count` warps to arrive, which then sees what the others wrote before.
+// Return whether this warp is the last of `count` warps to arrive. The last warp sees what the others wrote before.
 __device__ __forceinline__ bool gs_is_last_warp(unsigned *arrivals, int count) {
   int is_last = 0;
   if (threadIdx.x % GS_WARP == 0) is_last = gs_arrive(arrivals) == unsigned(count - 1);
@@ -54,7 +54,7 @@ template <class T> struct BlockDots {
 
   __device__ __forceinline__ explicit BlockDots(C *block_dots) : block_dots(block_dots), sum(Scalar<C>::zero()) {}
 
-  // Add one row: `x_row` points to its element of x, `y_row` is what was stored in y.
+  // Add one row: `x_row` points to its element of x, and `y_row` is the value that was stored in y.
   __device__ __forceinline__ void add(const T *x_row, T y_row) {
     sum = gs_fma(Scalar<C>::conjugate(Widen<C>::from(*x_row)), Widen<C>::from(y_row), sum);
   }

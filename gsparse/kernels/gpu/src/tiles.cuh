@@ -20,8 +20,8 @@ enum { GS_TILE_WARPS = GS_TILE_THREADS / GS_WARP };
 
 // ---------------------------------------------------------------------------- scans over a block of GS_TILE_THREADS
 
-// The combination of the values of all threads before this one (0 for the first one), and of all threads in *all.
-// `shared` has room for a value for each warp.
+// The combination of the values of all threads before this one (0 for the first thread); *all becomes the combination
+// of all values. `shared` has room for a value for each warp.
 template <class Operation, class V> __device__ __forceinline__ V gs_scan(V v, V *shared, V *all) {
   const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
   v = gs_running<Operation, GS_WARP>(v);
@@ -50,8 +50,8 @@ struct Tally {
   long long *total;
 };
 
-// Whether this block is the last one of the launch to arrive, which then sees what the others wrote before. All threads
-// of the block take part.
+// Whether this block is the last block of the launch to arrive. The last block sees what all others wrote before they
+// arrived. All threads of the block take part.
 __device__ __forceinline__ bool gs_is_last_block(unsigned *arrivals) {
   GS_SHARED(int, is_last, 1);
   if (threadIdx.x == 0) is_last[0] = gs_arrive(arrivals) == gridDim.x - 1;
@@ -60,7 +60,8 @@ __device__ __forceinline__ bool gs_is_last_block(unsigned *arrivals) {
 }
 
 // Leaves the count of this block, which its first thread has. The last block of the launch to arrive replaces each
-// count by the sum of those of the blocks before, and writes the sum of all. All threads of the block take part.
+// count by the sum of the counts of all blocks before, and writes the sum of all counts. All threads of the block take
+// part.
 __device__ __forceinline__ void gs_leave_count(long long count, Tally tally) {
   GS_SHARED(long long, sums, GS_TILE_WARPS);
   if (threadIdx.x == 0) tally.offsets[blockIdx.x] = count;
@@ -91,7 +92,8 @@ template <class V> __device__ __forceinline__ void gs_leave_counts(V count, Tall
   gs_leave_count(all, tally);
 }
 
-// The same for the greatest count of a block: *total becomes the maximum over all blocks, and the counts are of no use afterwards.
+// The same for the largest count of a block: *total becomes the maximum over all blocks. The counts are not valid
+// afterwards.
 __device__ __forceinline__ void gs_leave_maximum(long long count, Tally tally) {
   GS_SHARED(long long, greatest, GS_TILE_WARPS);
   if (threadIdx.x == 0) tally.offsets[blockIdx.x] = count;
@@ -114,8 +116,8 @@ struct Tile {
   int num_entries;
 };
 
-// The row to which a position belongs: the last one that begins at or before it. All lanes of the warp look for it:
-// each step divides the rows that are left by their number. `begins(row)` is the position at which a row begins.
+// The row of a position: the last row that begins at or before it. All lanes of the warp search together: each step
+// divides the number of rows that are left by the number of lanes. `begins(row)` is the position at which a row begins.
 template <class Begins>
 __device__ __forceinline__ long long gs_row_at(long long num_rows, long long position, Begins begins) {
   const int lane = threadIdx.x % GS_WARP;
@@ -143,7 +145,7 @@ __device__ __forceinline__ Tile gs_find_tile(const Index *__restrict__ indptr, l
   return Tile{first_row, end_row, first_entry, int(end - end_row - first_entry)};
 }
 
-// Writes rows[e], the row of entry e of the tile less the tile's first row. `rows` has GS_TILE elements, in shared
+// Writes rows[e]: the row of entry e of the tile, minus the tile's first row. `rows` has GS_TILE elements, in shared
 // memory.
 template <class Index>
 __device__ __forceinline__ void gs_find_rows(const Index *__restrict__ indptr, Tile tile, int *rows) {

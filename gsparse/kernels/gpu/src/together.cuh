@@ -7,10 +7,10 @@
 //     bits   63 ... 32    31 ... 0
 //            stamp        half of a double
 //
-// A reader repeats its load until the stamp is the one that it waits for. So no flag, no counter and no order of writes
-// is needed, and above all no fence, which takes 0.7 us on an H200. A number has two places, which are used in turn.
-// Before a block overwrites a place, it has received a sum from every other block, and each of them sends that sum only
-// after it has read the place.
+// A reader repeats its load until it sees the stamp for which it waits. So no flag, no counter and no order of writes
+// is needed, and no fence, which would take 0.7 us on an H200. A number has two places, which exchanges use
+// alternately. Before a block overwrites a place, it has received a sum from every other block; and each of them sends
+// that sum only after it has read the place.
 #pragma once
 #include "steps.cuh"
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool gs_receive(const unsigned long long *place, long
   return is_complete;
 }
 
-// Return the sum of the values that warps have left in shared memory.
+// Return the sum of the values that all warps have written to shared memory.
 template <class C> __device__ __forceinline__ C gs_total_of_warps(const C *sums, int count) {
   C total = sums[0];
   for (int w = 1; w < count; ++w) total = gs_add(total, sums[w]);
@@ -59,7 +59,8 @@ template <class C> __device__ __forceinline__ C gs_total_of_warps(const C *sums,
 
 // Replace each of COUNT sums of a thread by the sum over all threads of the grid. All blocks add up in the same order,
 // so all threads get the same bits. No exchange has more than MOST sums. `words` has room for 2 * MOST messages of each
-// block, and `shared` for 2 * MOST * GS_MAX_WARPS values. `number` is that of the exchange. All threads must take part.
+// block, and `shared` for 2 * MOST * GS_MAX_WARPS values. `number` is the number of the exchange. All threads must take
+// part.
 template <int COUNT, int MOST, class C>
 __device__ __forceinline__ void gs_exchange(C *sums, unsigned long long *words, unsigned number, C *shared) {
   const int blocks = int(gridDim.x), warps = int(blockDim.x) / GS_WARP;
@@ -203,9 +204,9 @@ template <class T, int ROWS> struct OwnRows {
     }
   }
 
-  // Load the elements of the vector for far entries of each row, from number `start` on. Return false if one of them has
-  // not arrived. For an entry that does not exist, an element of no use is loaded, so that all loads begin before the
-  // first one is waited for.
+  // Load the elements of the vector for far entries of each row, from entry number `start` on. Return false if an
+  // element has not arrived. In place of an entry that does not exist, any element is loaded, so that all loads begin
+  // before the thread waits for the first one.
   template <int TOGETHER, class Element>
   __device__ __forceinline__ bool load_far_elements(int start, T (&factors)[ROWS][TOGETHER], Element element) {
     bool is_complete = true;

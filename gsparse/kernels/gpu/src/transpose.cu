@@ -13,13 +13,13 @@
 //     placed                40 77 12     by rank, behind the entries of the columns before
 //     in order              12 40 77     by how many numbers of the column are smaller
 //
-// Each thread of the last step reads all numbers of its column, so columns have to be short. Placing the values
-// together with the numbers makes the last step read and write neighbouring elements.
+// Each thread of the last step reads all numbers of its column, so columns must be short. Values are placed together
+// with the numbers, so that the last step reads and writes neighbouring elements.
 #include "tiles.cuh"
 
 // ---------------------------------------------------------------------------- in one block
 
-// The most entries, and the most columns, of a small matrix; threads of the block that sorts it; bits of a digit.
+// The largest numbers of entries and columns of a small matrix; threads of the block that sorts it; bits of a digit.
 enum { GS_SMALL = 8192, GS_NUMBER_BITS = 13, GS_SMALL_THREADS = 512, GS_SMALL_BITS = 6 };
 enum { GS_SMALL_WARPS = GS_SMALL_THREADS / GS_WARP, GS_SMALL_ROUNDS = GS_SMALL / GS_SMALL_THREADS };
 enum { GS_SMALL_COUNTS = GS_SMALL_WARPS << GS_SMALL_BITS, GS_THREAD_COUNTS = GS_SMALL_COUNTS / GS_SMALL_THREADS };
@@ -107,7 +107,7 @@ GS_KERNEL_OF(GS_SMALL_THREADS) transpose_small(int nnz, long long num_rows, int 
 
 // ---------------------------------------------------------------------------- by counting
 
-// ranks[k] = how many entries of the same column were counted before entry k. `counts` is 0 before.
+// Set ranks[k] to the number of entries of the same column that were counted before entry k. `counts` must be 0 before.
 template <class Index>
 GS_KERNEL count_columns(long long nnz, const Index *__restrict__ indices, int *__restrict__ counts,
                         int *__restrict__ ranks) {
@@ -115,7 +115,7 @@ GS_KERNEL count_columns(long long nnz, const Index *__restrict__ indices, int *_
   if (k < nnz) ranks[k] = atomicAdd(counts + indices[k], 1);
 }
 
-// The sum of the squares of the counts: how many numbers the last step reads.
+// The sum of the squares of the counts: the number of reads in the last step.
 template <class Count>
 GS_KERNEL_OF(GS_TILE_THREADS) sum_squares(long long size, const Count *__restrict__ counts,
                                           long long *__restrict__ of_blocks, unsigned *__restrict__ arrivals,
@@ -125,7 +125,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_squares(long long size, const Count *__restric
   gs_leave_counts(sum, Tally{of_blocks, arrivals, total});
 }
 
-// Brings the row and the value of each entry to its place by rank, and its number unless `numbers` is null. `starts`
+// Copies the row and the value of each entry to its place by rank, and its number unless `numbers` is null. `starts`
 // are the row pointers of the transpose.
 template <class Item, class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) place_by_rank(long long nnz, long long num_rows, const Index *__restrict__ indptr,
@@ -217,7 +217,7 @@ template <class Visit> __device__ __forceinline__ void gs_visit_rounds(Visit vis
   for (int i = 0; i < GS_WARP_KEYS / GS_WARP; ++i) visit(i, first + i * GS_WARP + threadIdx.x % GS_WARP);
 }
 
-// If `places` is not null, the last block to arrive also adds the counts up: a thread has a digit.
+// If `places` is not null, the last block to arrive also adds up the counts: a thread owns a digit.
 template <class Key>
 GS_KERNEL_OF(GS_TILE_THREADS) count_digits(int shift, int mask, long long size, const Key *__restrict__ keys,
                                            int *__restrict__ counts, unsigned *__restrict__ arrivals,

@@ -21,7 +21,7 @@
 // The largest block that is launched (gsparse/kernels/gpu/triangular.py). One block alone must keep a multiprocessor
 // busy. GS_LEVEL_COLUMNS right-hand sides are solved together if there are many.
 enum { GS_LEVEL_THREADS = 512, GS_LEVEL_COLUMNS = 32 };
-// How often a thread looks at the rows on which its row depends, in one launch.
+// Number of times that a thread looks at the rows on which its row depends, in one launch.
 enum { GS_LEVEL_ROUNDS = 32 };
 
 // Raise the level of each row above those of the rows that its entries name; *num_raised counts the rows that rose. A
@@ -98,8 +98,8 @@ solve_levels(int first, int last, const long long *__restrict__ bounds, const In
   }
 }
 
-// The part of sum(data[k] * Y[indices[k] * columns]) that begins at the entry k and takes every step-th one. Four loads
-// of Y are under way at the same time, because nothing else hides their latency where a level has few rows.
+// Part of sum(data[k] * Y[indices[k] * columns]): every step-th term, from entry k on. Four loads of Y run at the same
+// time, because nothing else hides their latency if a level has few rows.
 template <class T, class Index>
 __device__ __forceinline__ T gs_part_of_row(long long k, long long end, int step, const Index *__restrict__ indices,
                                             const T *__restrict__ data, long long columns, const T *Y, T sum) {

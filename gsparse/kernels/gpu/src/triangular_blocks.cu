@@ -1,8 +1,8 @@
-// triangular_blocks.cu - matrices of dense blocks: inverses of those on the diagonal, relaxation with them, and incomplete
-// factorization and triangular solves, level by level.
+// triangular_blocks.cu - matrices of dense blocks: inverses of the diagonal blocks, relaxation with these inverses, and
+// incomplete factorization and triangular solves, level by level.
 //
-// In the latter, rows are those of blocks here, and each entry is a block of size * size elements, stored row by row in `blocks`, or column
-// by column in `columns`. The levels and launches are those of triangular.cu.
+// In factorizations and solves, a row is a row of blocks, and each entry is a block of size * size elements, stored row
+// by row in `blocks`, or column by column in `columns`. Levels and launches are the same as in triangular.cu.
 //
 // Values that other threads have written during the launch are not read from the cache of the multiprocessor
 // (gs_fresh). Nothing is in shared memory and nothing is atomic, so that results are always the same.
@@ -18,7 +18,7 @@
 // Source: G. H. Golub, C. F. Van Loan, "Matrix Computations", section 3.4 (partial pivoting); W. H. Press et al.,
 // "Numerical Recipes", section 2.1 (Gauss-Jordan elimination in place).
 
-// Whether the number is not 0 in a lane of the group; valid in the first lane of the group.
+// Whether the number is not 0 in any lane of the group; valid in the first lane of the group.
 __device__ __forceinline__ int gs_any_of_group(int is_true, int width) {
   for (int d = width / 2; d > 0; d /= 2) is_true |= gs_shfl_down(is_true, d, width);
   return is_true;
@@ -88,8 +88,8 @@ template <class T, class Index> struct DiagonalBlock {
   long long begin, num_rows;  // the first row of the block, and the number of rows of the matrix
   int size;
 
-  // Call visit(column of the block, value) for each entry of row i of the block. Rows past the end of the matrix, and
-  // with `fills` rows without an entry that differs from 0, are those of the identity.
+  // Call visit(column of the block, value) for each entry of row i of the block. Rows past the end of the matrix become
+  // rows of the identity; with `fills`, so do rows in which all entries are 0 or missing.
   template <class Visit> __device__ __forceinline__ void visit_row(int i, int fills, Visit visit) const {
     const long long row = begin + i;
     bool is_empty = true;
@@ -167,8 +167,9 @@ relax_blocks(long long num_rows, int size, int rows_per_block, T omega, int has_
 
 // ---------------------------------------------------------------------------- factors
 
-// The largest block of threads that is launched (gsparse/kernels/gpu/triangular.py), and the blocks of a factorization
-// and of a solve for which a multiprocessor must have registers. Without them, the compiler keeps some values in memory.
+// The largest number of threads of a block (gsparse/kernels/gpu/triangular.py), and the numbers of blocks of a
+// factorization and of a solve for which a multiprocessor must have registers. Without these numbers, the compiler
+// keeps some values in memory.
 enum { GS_BLOCK_LEVEL_THREADS = 512, GS_FACTOR_BLOCKS = 1, GS_SOLVE_BLOCKS = 2 };
 
 // A matrix of blocks whose columns rise, with `diagonal`, the position of each row's diagonal block.
@@ -181,8 +182,9 @@ template <class T, class Index> struct BlockRows {
     return (static_cast<long long>(block) * size + row) * size;
   }
 
-  // Subtract the products with earlier rows from row `r` of all blocks of a row, and divide the blocks below the diagonal
-  // by the diagonal blocks of those rows. One lane does that for each r; it reads nothing that others are writing.
+  // Subtract the products with earlier rows from row `r` of all blocks of a row, and divide the blocks below the
+  // diagonal by the diagonal blocks of the earlier rows. One lane does this for each r; it reads nothing that other
+  // lanes write.
   __device__ __forceinline__ void eliminate(Index row, int r) const {
     const Index end = indptr[row + 1];
     for (Index k = indptr[row]; k < diagonal[row]; ++k) {

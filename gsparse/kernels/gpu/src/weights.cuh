@@ -1,7 +1,7 @@
 // weights.cuh - weights of values, and groups of lanes that share a row (gsparse/kernels/aggregation.py).
 //
-// A weight is a magnitude that is rounded to 17 bits. Sums of a few of them are exact, and each operation that makes
-// one is rounded on its own (gs_product), so that weights are the same on every device.
+// A weight is a magnitude that is rounded to 17 bits. Sums of a few weights are exact, and each operation that makes a
+// weight is rounded on its own (gs_product), so weights are the same on every device.
 #pragma once
 #include "order.cuh"
 #include "steps.cuh"
@@ -58,8 +58,8 @@ __device__ __forceinline__ bool gs_keeps(long long node, long long other, N valu
   return theta == 0 || node == other || gs_weight(value) >= gs_product(theta, scale);
 }
 
-// The diagonal that the filtered matrix is divided by: its own one, unless its magnitude is less than a hundredth of
-// that of the matrix's diagonal.
+// The diagonal by which the filtered matrix is divided: its own diagonal, unless the magnitude is less than a hundredth
+// of the magnitude of the matrix's diagonal.
 template <class C> __device__ __forceinline__ C gs_safe_diagonal(C filtered, C diagonal) {
   return gs_real(gs_abs2(filtered)) >= 1e-4 * gs_real(gs_abs2(diagonal)) ? filtered : diagonal;
 }

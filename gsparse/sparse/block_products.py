@@ -23,8 +23,8 @@ from gsparse.sparse.canonical import in_common
 
 Size = tuple[int, int]
 
-# For each block of A, a thread searches B once, and then multiplies all elements of the block. This pays only if each
-# block of A has at least _FEWEST_ELEMENTS elements. Computing the block pattern of C pays only if multiplying two blocks
+# For each block of A, a thread searches B once, and then multiplies all elements of the block. This pays only if blocks
+# of A have at least _FEWEST_ELEMENTS elements. Computing the block pattern of C pays only if multiplying two blocks
 # takes at least _FEWEST_PRODUCTS products of elements.
 _FEWEST_ELEMENTS, _FEWEST_PRODUCTS = 2, 8
 

@@ -50,7 +50,7 @@ def make_lock() -> Any:
     return lock
 
 
-# A thread holds it for the microseconds in which it makes a value of `made_once`.
+# A thread holds this lock for the microseconds in which it makes a value of `made_once`.
 _making = make_lock()
 
 

@@ -1,7 +1,7 @@
 """Sums, means and counts, computed on the device.
 
-Results are NumPy's, as in SciPy. Every method with the argument `out` also takes an array of the device there, to which
-the result is written without a download.
+Results are NumPy's, as in SciPy. The argument `out` of a method may also be an array on the device. The result is then
+written to it, and not downloaded.
 """
 
 from __future__ import annotations

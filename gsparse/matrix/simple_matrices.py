@@ -46,7 +46,7 @@ def _on_device(home: Device, part: Any) -> Any:
 
 
 def csr_operands(device: Any, *parts: Any) -> tuple[Device, list[Csr | None]]:
-    """Return the device of an operation and its operands' sorted CSR arrays; None for extended precision."""
+    """Return the device of an operation, and each operand's sorted CSR arrays, or None if it is extended precision."""
     home, matrices = matrices_of(device, parts)
     return home, [sorted_csr(home, matrix) for matrix in matrices]
 

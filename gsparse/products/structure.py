@@ -212,7 +212,7 @@ class Structure(Part):
 
     @releasable
     def transposition(self) -> tuple[Structure, Array]:
-        """The structure of the transpose, and the position in this matrix of each of its entries. May synchronize.
+        """The structure of the transpose, and for each entry of the transpose its position here. May synchronize.
 
         The positions have the dtype of `indices`. They save time if several matrices of this structure are transposed.
         """

@@ -35,9 +35,9 @@ class LaneSlices:
         positions, the frequent ones of all slices first:     … a0 a1 b0 b1 | a2 a3 b2 b3 | a4 .. .. .. …
         and then the rare ones of all slices:                 … a5 a6 b4 b5 …
 
-    Rare positions may be grouped: `group` consecutive ones belong to the same lane, which reads them at once, and a
-    lane's number of rare positions is a multiple of `group`. With a group of two, c0 to c3 of a lane and d0 to d3 of
-    the next one are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
+    Rare positions may be grouped: `group` consecutive positions belong to the same lane, which reads them with one
+    instruction, and each lane's number of rare positions is a multiple of `group`. With a group of two, entries c0 to
+    c3 of a lane and d0 to d3 of the following lane are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class Combination(NamedTuple):
 
     @property
     def is_true_for_zeros(self) -> bool:
-        """Whether it is a comparison that is true for 0 and 0."""
+        """Whether this is a comparison that is true for 0 and 0."""
         return self.symbol in ("==", "<=", ">=")
 
 

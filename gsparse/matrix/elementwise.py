@@ -173,7 +173,7 @@ class ElementWise(MatrixLike):
         Raises
         ------
         TypeError
-            Where `casting` does not allow it.
+            If `casting` does not allow the conversion.
         DtypeError
             If a sparse matrix cannot have values of `dtype`, for instance of half precision.
         """

@@ -37,7 +37,7 @@ class MatrixProduct:
     ----------
     result : GpuSparseMatrix, shape (M, N)
         The product with the latest values, in canonical form. It has an entry wherever two entries are multiplied, even
-        if the sum is 0, because it may differ from 0 for other values.
+        if the sum is 0, because for other values the sum may not be 0.
 
     Raises
     ------

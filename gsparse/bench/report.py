@@ -15,7 +15,7 @@ SIZE_CLASSES = (
     ("below 1e5 nonzeros", 0, 100_000),
 )
 
-# A time of at most this factor times the best time counts as best, because repeated measurements differ as much.
+# A time of at most this factor times the best time counts as best, because repeated measurements differ by as much.
 NEAR_BEST = 1.05
 
 

@@ -192,7 +192,7 @@ class Rearrangements(MatrixLike):
         Raises
         ------
         ValueError
-            If they do not describe a matrix.
+            If the arrays do not describe a matrix.
         """
         if is_written_on_host(self):
             write_on_host(self, "check_format", full_check)
@@ -206,7 +206,7 @@ class Rearrangements(MatrixLike):
 
     @one_at_a_time
     def resize(self, *shape: Any) -> None:
-        """Change the shape in place; entries keep their rows and columns, and those outside of the shape are removed.
+        """Change the shape in place. Entries keep their rows and columns; entries outside the new shape are removed.
 
         Parameters
         ----------

@@ -59,8 +59,8 @@ def sums_along(
 ) -> Array:
     """Return the sums along an axis, in a compute dtype, on the device.
 
-    `convert` maps the values first. `terms` then says what is added up for each entry, such as "square"
-    (`gsparse.kernels.algebra.TERMS`).
+    `convert` maps the values first, if it is not None. `terms` says what is added up for each mapped value, such as
+    "square" (`gsparse.kernels.algebra.TERMS`).
     """
     device = matrix.device
     is_minor = (axis == 1) != matrix._by_columns

@@ -263,7 +263,7 @@ class MatrixArrays:
         return sum(pair.nbytes for pair in self)
 
     def read(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return read-only host arrays ``(data, indices, indptr)``. They do not count as on loan. Synchronizes."""
+        """Return read-only host arrays ``(data, indices, indptr)``, which do not count as on loan. Synchronizes."""
         with self.indptr.lock:
             return self.data.read(), self.indices.read(), self.indptr.read()
 

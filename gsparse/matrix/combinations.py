@@ -221,7 +221,7 @@ def _is_integer(scalar: Any) -> bool:
 def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
     """Return whether an integer dtype cannot hold an integer scalar.
 
-    Such a scalar is above or below all values, so a comparison with the scalar has the same result for all values and 0.
+    Such a scalar is above or below all values, so a comparison with it has the same result for all values and for 0.
     """
     if dtype.kind not in "iu" or not _is_integer(scalar):
         return False

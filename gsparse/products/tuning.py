@@ -171,7 +171,7 @@ def _parse_times(text: Any) -> dict[str, Timing]:
 def remember(key: str, times: Mapping[str, Timing]) -> None:
     """Store times by format, with their spread.
 
-    If the cache cannot be written, they are lost, and will be measured again.
+    If the cache cannot be written, the times are lost, and the next process measures them again.
     """
     text = json.dumps({name: [t.seconds, t.spread] for name, t in times.items()})
     try:

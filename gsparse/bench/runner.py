@@ -234,7 +234,7 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
 def _times(
     makers: Sequence[Callable[[], Sampler]], repeats: int
 ) -> tuple[dict[int, float | Exception], dict[int, str]]:
-    """Return (times, notes): for each maker, the median in seconds or its error; and the notes of samplers."""
+    """Return (times, notes): the median time of each maker's product in seconds, or its error; the samplers' notes."""
     samplers: dict[int, Sampler] = {}
     failed: dict[int, float | Exception] = {}
     for i, make in enumerate(makers):

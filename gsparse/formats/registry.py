@@ -51,7 +51,7 @@ class Encoding:
     values: bool
 
     def within(self) -> tuple[Encoding, ...]:
-        """Return all encodings that compress no other parts than this encoding, which comes first.
+        """Return the encodings that compress all or some of the parts that this encoding compresses; this one first.
 
         Examples
         --------

@@ -1,14 +1,14 @@
-"""Delay Ctrl-C, or let it end the process at once, where Python or a library cannot handle it.
+"""Delay Ctrl-C, or let it end the process immediately, where Python or a library cannot handle it.
 
 *Imports of the command line* take a second or two, in which Python would print a traceback of the module that is being
 imported. So `gsparse/__init__.py` imports this module first. If the process is the command ``gsparse`` or ``python -m
-gsparse``, Ctrl-C then ends it at once, as it ends a program written in C. `gsparse.cli` returns to Python's own
-handling when all modules have been imported. Other processes that import gsparse, such as workers of dask, are not
-changed.
+gsparse``, Ctrl-C then ends the process immediately, like a program written in C. When all modules have been imported,
+`gsparse.cli` returns to Python's own handling. In other processes that import gsparse, such as workers of dask, Ctrl-C
+works as without gsparse.
 
 *Compilation of kernels*: a KeyboardInterrupt within numba or llvmlite can crash the process, or break numba until the
-process ends. LLVM calls Python functions that cannot pass an exception on, numba's registries are left half filled, and
-modules half imported. `uninterrupted` delays the signal until they have finished.
+process ends: LLVM calls Python functions that cannot pass an exception on, and numba's registries may be left half
+filled, and modules half imported. `uninterrupted` delays the signal until numba and llvmlite have finished.
 """
 
 import signal
@@ -92,9 +92,9 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _restore(delayed: dict[int, _InterruptHandler]) -> None:
-    """Put the handlers back, unless the program has set others meanwhile, and call those whose signals have come.
+    """Restore the replaced handlers, unless the program has set others, and call those whose signals have come.
 
-    A handler may raise an exception. The remaining handlers are put back and called all the same.
+    If a handler raises an exception, the remaining handlers are still restored and called.
     """
     if not delayed:
         return

@@ -153,9 +153,9 @@ class ConvergenceWarning(UserWarning):
 
 
 class SmootherWarning(UserWarning):
-    """A smoother of multigrid diverges, or runs on no device, so that another one replaces it.
+    """The requested smoother of multigrid diverges, or no device can run it, so another smoother replaces it.
 
-    `repr` of M names the smoother that is used.
+    The `repr` of the preconditioner names the smoother that is used.
     """
 
 
@@ -164,7 +164,7 @@ class CoarseningWarning(UserWarning):
 
 
 class MatrixProductWarning(UserWarning):
-    """`*` or `**` is elementwise here, but was a matrix product of the `scipy.sparse.spmatrix` that was converted.
+    """`*` or `**` is elementwise for this matrix, but a matrix product for the `spmatrix` from which it was made.
 
-    Both are matrix products of a `gsparse.sparse.csr_matrix`.
+    For a `gsparse.sparse.csr_matrix`, both operators are matrix products.
     """

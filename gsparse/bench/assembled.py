@@ -1,8 +1,8 @@
 """Finite-element matrices that scikit-fem assembles, on structured meshes and on meshes with displaced nodes.
 
-Users' matrices are most often assembled ones. On a structured mesh their values repeat up to rounding errors, so that a
-matrix of millions of entries has only thousands of distinct values. On a mesh with displaced nodes, hardly any two
-values are equal. In both, neighbouring rows have columns that are close to each other.
+Most matrices of users are assembled. On a structured mesh, values repeat up to rounding errors, so that a matrix of
+millions of entries has only thousands of distinct values. On a mesh with displaced nodes, hardly any two values are
+equal. On both kinds of mesh, neighbouring rows have columns that are close to each other.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
-# A format is skipped if its padding ratio, or its predicted time divided by that of the fastest candidate, is above
-# these limits: it clearly does not fit the matrix, and its time would not add information.
+# A format is skipped if its padding ratio is above MAX_PADDING, or if its predicted time divided by that of the fastest
+# candidate is above MAX_PREDICTED_RATIO. It clearly does not fit the matrix, so its time would add no information.
 MAX_PADDING = 20.0
 MAX_PREDICTED_RATIO = 30.0
 

@@ -156,8 +156,8 @@ def counts(shape: tuple[int, int], entries: int, *, spread: float = 0.5, used: f
     spread : float
         Standard deviation of the logarithm of a row's expected length.
     used : float
-        The fraction of the columns that may have entries. Their expected numbers of entries follow Zipf's law, in
-        random order.
+        The fraction of the columns that may have entries. The expected numbers of entries of these columns follow
+        Zipf's law, in random order.
     xp : module
         NumPy or CuPy.
     """

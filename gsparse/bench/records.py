@@ -56,7 +56,7 @@ class Record:
         The libraries whose best time is `reference_us`.
     reference_us : float or None
     note : str
-        How the product was timed if not like the others, why it was skipped, or the error.
+        How the product was timed, if not like the other products; why it was skipped; or the error.
     status : {"measured", "skipped", "failed"}
     """
 
@@ -128,9 +128,9 @@ class Run:
     errors: dict[str, str] = field(default_factory=dict)
 
     def copy_share(self, record: Record) -> float | None:
-        """Return a record's bandwidth divided by that of a large copy with as many threads, or None.
+        """Return a record's bandwidth divided by that of a large copy with as many threads.
 
-        None if either bandwidth is unknown.
+        Return None if either bandwidth is unknown.
         """
         key = "gpu" if record.threads is None else str(record.threads)
         copy_bandwidth, bandwidth = self.copy_gbytes_per_second.get(key), record.gbytes_per_second

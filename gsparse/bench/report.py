@@ -15,7 +15,7 @@ SIZE_CLASSES = (
     ("below 1e5 nonzeros", 0, 100_000),
 )
 
-# A time of at most this factor times the best time counts as best, because repeated measurements differ as much.
+# A time of at most this factor times the best time counts as best, because repeated measurements differ by as much.
 NEAR_BEST = 1.05
 
 
@@ -72,7 +72,7 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _column_lines(records: Sequence[Record]) -> list[str]:
-    """Report how much faster the plan is than the reference, and a call than CuPy's, by number of columns and dtype."""
+    """Report, by number of columns and dtype, the plan's speed-up over the reference, and a call's over CuPy's call."""
     lines = []
     for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
         inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]

@@ -31,9 +31,9 @@ from gsparse.bench.timing import (
 )
 from gsparse.device.base import Device, measure_copy_bandwidth
 
-# Up to this size, all peers are prepared at once and timed in turns. Larger matrices are prepared and timed for one
-# peer after another, to save memory. The size is the number of entries plus the elements of X and Y beyond their first
-# columns.
+# For matrices of at most this size, all peers are prepared first and then timed in turns. For larger matrices, one peer
+# after another is prepared and timed, to save memory. The size is the number of entries plus the elements of X and Y
+# beyond their first columns.
 MAX_ENTRIES_TOGETHER = {"gpu": 5_000_000, "cpu": 20_000_000}
 
 
@@ -75,8 +75,8 @@ def run(problems: Iterable[Problem], settings: Settings, show: Callable[[Run], N
         The problems. Files whose names are not unique are named by their paths.
     settings : Settings
     show : callable, optional
-        Called first with a run that has only the environment. Then, after each matrix and dtype, called with a run that
-        has their records or their error.
+        Called first with a run that has only the environment. Later, after each matrix and dtype, called with a run
+        that has the records or the error of this matrix and dtype.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, s
 def _times(
     makers: Sequence[Callable[[], Sampler]], repeats: int
 ) -> tuple[dict[int, float | Exception], dict[int, str]]:
-    """Return (times, notes): for each maker, the median in seconds or its error; and the notes of samplers."""
+    """Return (times, notes): the median time of each maker's product in seconds, or its error; the samplers' notes."""
     samplers: dict[int, Sampler] = {}
     failed: dict[int, float | Exception] = {}
     for i, make in enumerate(makers):

@@ -36,9 +36,9 @@ class Sampler:
     sample : callable
         Runs the product, perhaps several times, and returns the seconds per product.
     note : str
-        How the product is timed, if not like the others.
+        How the product is timed, if not like the other products.
     pause : float
-        Seconds to wait after its turn, because its library's threads continue to spin.
+        Seconds to wait after the product's turn, because the threads of its library continue to spin.
     """
 
     sample: Callable[[], float]
@@ -93,7 +93,7 @@ def seconds_of_call(call: Callable[[], Any], synchronize: Callable[[], Any]) -> 
 
 
 def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
-    """Return the peak number of bytes of CuPy's memory pool that a call uses in addition to those used before."""
+    """Return the largest number of bytes of CuPy's memory pool that are in use during a call, minus those before it."""
     pool = cupy.get_default_memory_pool()
 
     class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
@@ -130,9 +130,9 @@ def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], pause:
 class GpuClock:
     """A timer of GPU work that is queued through CuPy.
 
-    While a matrix is measured, each sampler has its own stream. A captured call may allocate and free memory, to which
-    its graph still writes whenever it runs. CuPy reuses freed memory only on the same stream, so no other sampler
-    receives this memory.
+    While a matrix is measured, each sampler has its own stream. A captured call may allocate and free memory to which
+    its graph still writes in each run. CuPy reuses freed memory only on the same stream, so no other sampler receives
+    this memory.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ def _nccl_version() -> str:
 
 
 def _check(what: str, describe: Callable[[], str], remedy: str, failure: str = "missing") -> CheckResult:
-    """Return a check with the text ``describe()``. If that raises, with the status `failure` and the remedy."""
+    """Return a check with the text ``describe()``. If `describe` raises, return the status `failure` and `remedy`."""
     try:
         return CheckResult(what, describe())
     except Exception as error:  # an extension module whose library is missing may raise any exception

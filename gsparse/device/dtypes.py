@@ -18,7 +18,7 @@ Array = Any
 COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("float32", "float64", "complex64", "complex128", "int64")
 )
-# Type codes of extended precision, real and complex. No device supports it, so such arrays stay on the host.
+# Type codes of extended precision, real and complex. No device supports these dtypes, so such arrays stay on the host.
 HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
 

@@ -73,8 +73,8 @@ def _release_queue() -> ReleaseQueue:  # on GPUs only
 def kept_until_read(view: Array) -> Array:  # on GPUs only
     """Return a CuPy array over the memory of `view`, a CuPy array whose memory belongs to another library.
 
-    The returned array and its slices keep `view` alive. When the last of them has been dropped, `view` is kept until
-    the work that was then queued on the current stream of this call has ended.
+    The returned array and its slices keep `view` alive. After the last of them has been dropped, `view` is still kept
+    until all work that was queued by then, on the stream that is current in this call, has ended.
     """
     if not view.size:
         return view

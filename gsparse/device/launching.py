@@ -1,8 +1,7 @@
 """Kernel launches on a GPU through the driver's own function, with arguments that are packed here.
 
-CuPy makes an object for each argument of each launch, which takes 0.4 µs. A product with 22 arguments took 11 µs on the
-host of an H200, of which the driver's function took 4 µs. Here the arguments are packed into memory that is reused
-(``python asv_bench/measure_calls.py`` prints the difference):
+CuPy makes an object for each argument of each launch, which takes 0.4 µs. Here, the arguments are packed into memory
+that is reused (``python asv_bench/measure_calls.py`` prints the difference):
 
     pointers   | * | * | * | * |         what the driver gets: the address of each argument, in the kernel's order
                  |   |   |   |
@@ -160,7 +159,7 @@ class DriverKernel:
         return launch
 
     def _product_packing_of(self, args: Sequence[Any], dtype: np.dtype[Any]) -> _ProductPacking:
-        """Return how the arguments of a product are packed. Raise KeyError if CuPy has to pack one of them."""
+        """Return how the arguments of a product are packed. Raise KeyError if CuPy has to pack an argument."""
         slots = _ADDRESS, _ADDRESS, *(2 * (_FORMATS[dtype.type],)), _FLAG, _FLAG  # in the order of `Passed`
         places = [place for place, arg in enumerate(args) if not isinstance(arg, Passed)]
         packing = self._packing_of([args[place] for place in places], slots)

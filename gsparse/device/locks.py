@@ -1,8 +1,8 @@
 """Locks that are released even if Ctrl-C interrupts the code that acquires them, and that a forked child can acquire.
 
-If a process is forked while another thread holds a lock, the child has that lock, but not the thread that would release
-it. So the child resets all locks of this module. That is safe: an object that is made under a lock is stored only when
-it is complete, so the child repeats the work that another thread of the parent had begun.
+If a process is forked while another thread holds a lock, the child has the lock, but not the thread that would release
+the lock. So the child resets all locks of this module. This is safe because an object that is made under a lock is
+stored only when the object is complete: the child repeats the work that another thread of the parent had begun.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_lock() -> Any:
     return lock
 
 
-# A thread holds it for the microseconds in which it makes a value of `made_once`.
+# A thread holds this lock for the microseconds in which it makes a value of `made_once`.
 _making = make_lock()
 
 

@@ -78,7 +78,7 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
         return threading.get_ident()
 
     def outside_capture(self) -> AbstractContextManager[Any]:
-        """Run the work of the block at once, even while the caller's stream captures a graph. Synchronizes."""
+        """Run the work of the block immediately, even while the caller's stream captures a graph. Synchronizes."""
         return NO_CONTEXT
 
     def own_stream(self) -> AbstractContextManager[Any]:

@@ -3,7 +3,7 @@
 The kernels of `gsparse.kernels.cpu` have threads of their own that never need the GIL (`gsparse.kernels.cpu.pool`);
 `run_parts` decides how many of them a product has. The threads of this module run Python functions, and kernels on
 systems where those other threads do not work. Both replace the threading layers of numba: `workqueue` aborts the
-process when two threads enter it at once, and `omp` aborts a forked child.
+process when two threads enter it at the same time, and `omp` aborts a forked child.
 
 The calling thread computes parts until no part is left, and then waits only for parts that other threads have begun. So
 a product always ends, even if all threads of the pool are busy, if it is called from a part of another product, or if
@@ -29,14 +29,9 @@ import numpy.typing as npt
 from gsparse._interrupt import uninterrupted
 from gsparse.errors import SettingsError
 
-# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Times of a product in µs with
-# one thread / with two threads, on a virtual machine with two CPUs. The second thread is asleep, or awake because
-# another product has just ended:
-#   cost             8,000      40,000     96,000    160,000    256,000    870,912
-#   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
-#   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# A second thread that is awake saves time above a cost of 10,000 to 20,000, and a sleeping one above 160,000. It is
-# already woken above 40,000, because it is then awake for the next product.
+# Smallest cost (entries plus rows) per thread of a kernel that has its own threads. On a virtual machine with two CPUs,
+# a second thread saves time above a cost of 10,000 to 20,000 if it is awake because another product has just ended,
+# and above 160,000 if it is asleep. It is woken already above 40,000, so that it is awake for the following product.
 _NATIVE_COST = 20_000
 
 # The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool.
@@ -48,7 +43,7 @@ _WAKE_COST = 60_000
 # late or has slower rows.
 _PARTS_PER_THREAD = 4
 
-# Number of elements that `map_elements` maps at once: few enough that the result stays in the cache until it is copied.
+# Number of elements that `map_elements` maps per call: so few that the result stays in the cache until it is copied.
 _BLOCK = 2**16
 
 # The environment variables that set the number of threads. The first one that is set takes effect.

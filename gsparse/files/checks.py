@@ -1,7 +1,7 @@
-"""The checks that all readers share: a header is trusted only after the size of the file and SciPy's checks confirm it.
+"""The checks that all readers share. A header is trusted only if the size of the file and SciPy's checks confirm it.
 
-They are necessary because SciPy's conversions trust indices (an index out of range is a segmentation fault), and
-because SciPy's parsers allocate as much memory as a header says.
+The checks are necessary because SciPy's conversions crash at an index out of range, and because SciPy's parsers
+allocate as much memory as a header says.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and integer assembled matrices, whose numbers are in Fortran's formats I, E, D, 
 
 In Fortran, only the width in the format says where a number is. But SciPy's writer writes numbers that are one
 character narrower than its header says. So a line with the right number of words is split at blanks instead. In SciPy's
-files, a negative number may even touch the number before it, so that no reader can separate them. Therefore this module
+files, a negative number may even touch the number before it, and no reader can separate the two. Therefore this module
 also writes files itself.
 
 References

@@ -43,8 +43,8 @@ _CONTAINERS = ("cell", "struct", "object", "function", "opaque")
 _MATRIX, _COMPRESSED = 14, 15
 # The bytes of one number, for each type of an element.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
-# Largest number of bytes of the flags, of the sizes (SciPy reads up to 32 sizes) and of the name (MATLAB's names have
-# up to 63 characters).
+# Largest number of bytes of each of the first three elements of a variable: the flags, the sizes (SciPy reads up to 32)
+# and the name (MATLAB: up to 63 characters).
 _MAX_HEAD_BYTES = 1 << 10
 # Number of bytes that are read at a time, compressed or not.
 _PIECE = 1 << 14
@@ -154,7 +154,7 @@ def _read_tag(stream: IO[bytes], left: int, order: str) -> tuple[int, int, bytes
 def _fits(matlab_class: str, place: int, sizes: tuple[int, ...], count: int) -> bool:
     """Return whether a variable of these sizes may have `count` numbers in its element number `place`.
 
-    A full matrix must have as many values as elements. A sparse matrix must have a column pointer more than columns.
+    A full matrix must have as many values as elements. A sparse matrix must have one more column pointer than columns.
     """
     if matlab_class == "sparse":
         return place != 4 or (len(sizes) == 2 and count == sizes[1] + 1)

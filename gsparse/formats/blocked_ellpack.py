@@ -73,14 +73,14 @@ class Slices:
     slice_offsets : array of int64, shape (num_slices + 1,)
         The first position of each slice. Always int64, because padding can exceed 2**31 even if nnz does not.
     rows : array of int32, shape (num_slices * slice_size,), optional
-        The row in each place of the slices. -1 where there is none: after the last row, or instead of a long row.
+        The row in each place of the slices; -1 in places after the last row, and in the places of long rows.
     long_rows : LongRows or None
     long_length : int
         Rows with more entries than this are long rows. `NO_LIMIT` if `long_rows` is None.
     num_slice_positions : int
         Number of positions in the slices, which is the position where the long rows begin.
     num_positions : int
-        Number of all positions, those of the long rows included.
+        Number of all positions, including those of the long rows.
     """
 
     num_rows: int

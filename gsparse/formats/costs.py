@@ -1,10 +1,10 @@
-"""The model of the time of one product: a sum of terms, each of which is a measured constant times a count.
+"""The model of the time of one product: a sum of terms. Each term is a measured constant times a count.
 
 The constants of a built-in format are in its file in `gsparse.products`. All formats were timed in all encodings
-(``python asv_bench/fit_costs.py measure``), and the constants were fitted to these times (``fit_costs.py fit``): non-
-negative least squares of relative errors, in which a format that is much slower than the best one for the same matrix
-has a small weight. Then the constants were changed slightly, so that the choices lose less time. Gathers from x that
-miss the cache take additional time. It is about the same for all formats, so the model has no term for it.
+(``python asv_bench/fit_costs.py measure``), and the constants were fitted to these times (``fit_costs.py fit``) by
+non-negative least squares of relative errors. A format that is much slower than the best format for the same matrix has
+a small weight. Then the constants were changed slightly, so that the choices lose less time. The model has no term for
+gathers from x that miss the cache, because their time is about the same for all formats.
 
 GPU
     One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 matrices from
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from gsparse.formats.row_stats import RowStats
 
 MICROSECOND = 1e-6
-# Number of entries that a thread loads at once. `KernelModel.step` was fitted with this number.
+# Number of entries that a thread loads at the same time. `KernelModel.step` was fitted with this number.
 _LOADS_PER_ROUND = 4
-# Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
+# If a table of values has at least this many bytes, looking a value up takes the full time `KernelModel.table`.
 TABLE_BYTES = 65_536
 # The terms of `KernelModel` that count instructions, and bytes from a cache or memory. On a CPU, the threads divide
 # this work.
@@ -55,8 +55,8 @@ _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 class KernelModel:
     """The constants of one kernel. The predicted time of a product is the sum of these constants times their counts.
 
-    All constants are in seconds, except `setup`. On a CPU they hold for one thread; `num_sharing` returns by
-    which number several threads divide each. On a GPU they hold for the whole device.
+    All constants are in seconds, except `setup`. On a CPU, the constants hold for one thread, and `num_sharing` returns
+    the number by which several threads divide the time of a term. On a GPU, they hold for the whole device.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ class KernelModel:
     row : float
         Time per row.
     step : float
-        Time per round of loads (`_LOADS_PER_ROUND` at once) of the thread with the longest row, whose latency no other
-        work hides.
+        Time per round of `_LOADS_PER_ROUND` loads by the thread with the longest row. No other work hides the latency
+        of these loads.
     stride : float
         Time per stored position and per entry of the mean row length, which is capped at `SCALAR_LENGTH`: the cost of
         uncoalesced reads by neighbouring threads.
@@ -87,8 +87,8 @@ class KernelModel:
         Time per position if the table of values, or of shared rows, takes `TABLE_BYTES` or more; less if it is smaller.
         A small table stays in the first-level cache.
     run, run_entry : float
-        Time per row whose pattern differs from that of the row before it, and per entry of such a row. Rows that follow
-        with the same pattern share this cost.
+        Time per row whose pattern differs from the pattern of the row before it, and per entry of such a row. Following
+        rows with the same pattern add nothing to this time.
     setup : float
         Time of the conversion from CSR, as a number of products.
     """

@@ -24,7 +24,7 @@ class Csr:
     data : array, shape (nnz,)
         The value of each entry.
     is_canonical : bool
-        Whether columns are known to rise strictly within each row. False if that is false or not known.
+        Whether columns are known to increase strictly within each row. False if they do not, or if it is not known.
     longest : int, optional
         An upper bound of the row lengths. None if no bound is known.
     """
@@ -66,7 +66,7 @@ class Csr:
         return Csr(self.shape, self.indptr, self.indices, data, self.is_canonical, self.longest)
 
     def with_index_dtype(self, dtype: Any) -> Csr:
-        """Return the matrix with index arrays of this dtype; the same object if they have it already."""
+        """Return the matrix with index arrays of this dtype; the same object if they already have this dtype."""
         if self.indices.dtype == dtype:
             return self
         return replace(self, indptr=self.indptr.astype(dtype), indices=self.indices.astype(dtype))
@@ -76,9 +76,9 @@ class Csr:
 class LongRows:
     """Long rows, which are computed separately from the other rows.
 
-    Each long row is cut into chunks. On a GPU, a warp computes the sum of a chunk, and the last warp of a row adds the
-    sums of its chunks. On a CPU, the threads share the chunks and add the sums after all of them. The sums are added in
-    a fixed order, so that the result does not depend on which thread finishes first.
+    Each long row is cut into chunks. On a GPU, a warp computes the sum of a chunk, and the last warp of a row to finish
+    adds up the sums of the row's chunks. On a CPU, the threads share the chunks, and add up the sums when all chunks
+    are done. The order of addition is fixed, so the result does not depend on which thread finishes first.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ class Encoding:
     values: bool
 
     def within(self) -> tuple[Encoding, ...]:
-        """Return all encodings that compress no other parts than this encoding, which comes first.
+        """Return the encodings that compress all or some of the parts that this encoding compresses; this one first.
 
         Examples
         --------
@@ -85,9 +85,9 @@ class Storage:
     has_codes : bool
         Whether values are stored as indices into a table, in which a product looks them up.
     table_bytes : int
-        Bytes of the table of values, or of the rows that row patterns share. Positions read it again and again.
+        Bytes of the table of values, or of the rows that row patterns share. All positions read the same table.
     encoding : Encoding
-        What may be compressed. Storages of one format with different encodings are different candidates.
+        Which parts may be compressed. Storages of one format with different encodings are different candidates.
     values_per_column : int
         Number of positions that share a column: more than one in dense blocks.
     """

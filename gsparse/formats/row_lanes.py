@@ -14,8 +14,8 @@ class LaneSlices:
 
     If the matrix has hubs, up to 65,535 columns with the most entries are *frequent*, and are numbered 0, 1, 2 … by
     falling number of entries. All other columns are *rare* and keep their numbers. Without hubs, all columns are rare.
-    In each row the entries in frequent columns come first, in the order of the CSR matrix, and those in rare columns
-    follow, in the same order.
+    In each row, the entries in frequent columns come first, followed by the entries in rare columns. Both are in the
+    order of the CSR matrix.
 
     A slice has `slice_size` lanes. On a GPU, the number of lanes of a row is a power of two: the smallest one for which
     a lane has, on average, no more than a given number of the row's entries. If that takes more lanes than a slice has,
@@ -35,9 +35,9 @@ class LaneSlices:
         positions, the frequent ones of all slices first:     … a0 a1 b0 b1 | a2 a3 b2 b3 | a4 .. .. .. …
         and then the rare ones of all slices:                 … a5 a6 b4 b5 …
 
-    Rare positions may be grouped: `group` consecutive ones belong to the same lane, which reads them at once, and a
-    lane's number of rare positions is a multiple of `group`. With a group of two, c0 to c3 of a lane and d0 to d3 of
-    the next one are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
+    Rare positions may be grouped: `group` consecutive positions belong to the same lane, which reads them with one
+    instruction, and each lane's number of rare positions is a multiple of `group`. With a group of two, entries c0 to
+    c3 of a lane and d0 to d3 of the following lane are stored as c0 c1 d0 d1 | c2 c3 d2 d3.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ class LaneSlices:
     frequent : array of int32, shape (num_frequent,)
         The column of each number.
     numbers : array of uint16, shape (num_cols,), optional
-        The number of each frequent column, and 65,535 for each rare one. None if all columns are rare.
+        The number of each frequent column, and 65,535 for each rare column. None if all columns are rare.
     places : array of int64, shape (num_rows,)
         The first lane of each row, counted over all slices.
     rows : array of int32, shape (num_slices * slice_size,)
-        The row that begins at each lane, -1 where none does.
+        The row that begins at each lane; -1 if no row begins there.
     lanes : array of int32, shape (num_slices,)
         Number of lanes of each row of a slice. It is a multiple of `slice_size` for a row of several slices.
     first_slices : array of int32, shape (num_slices,)

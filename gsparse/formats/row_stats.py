@@ -17,8 +17,8 @@ MAX_INT32 = 2**31 - 1
 # The requirement, for error messages, of formats that need `RowStats.is_numbered_in_int32`.
 NUMBERED_IN_INT32 = f"it numbers rows and columns in int32, up to {MAX_INT32}"
 
-# Largest number of stored positions divided by the number of entries with which slices hold the rows in natural order.
-# Above it, long rows are stored separately. If the remaining rows still exceed it, they are sorted by length.
+# Slices hold the rows in natural order if the number of positions divided by the number of entries is at most this.
+# Otherwise, long rows are stored separately. If this is not enough, the remaining rows are sorted by length.
 MAX_PADDING = 1.25
 
 
@@ -40,7 +40,7 @@ class RowStats:
     split_stored : int
         Number of positions in slices of all rows but the long ones, in natural order.
     num_long, long_entries : int
-        Number of long rows, and of their entries. Here, long rows have more entries than `MachineModel.long_length`.
+        Number of rows with more entries than `MachineModel.long_length`, and number of entries of these rows.
     """
 
     num_rows: int

@@ -55,7 +55,7 @@ def solve(
 
 
 def _of_one_dtype(values: Any, x: Any) -> tuple[Any, Any]:
-    """Return both as JAX arrays in JAX's common dtype of both and float32, which is never an integer dtype."""
+    """Return both as JAX arrays. Their dtype is JAX's common dtype of both and float32, so never an integer dtype."""
     x = jnp.asarray(x)
     if values is None:
         return None, x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,17 +1,19 @@
-"""The contract of the kernels of smoothed aggregation: connections, aggregates, and prolongators.
+"""The contract of the kernels of smoothed aggregation, a multigrid method: connections, aggregates, and prolongators.
 
 A *node* is a block of `block_size` consecutive rows: the unknowns at one point of a mesh. Nodes are grouped into
-aggregates, each of which becomes one node of the coarser level. All arrays of this package about nodes have one element
-for each node:
+aggregates, each of which becomes one node of the coarser level. Arrays about nodes have one element for each node:
 
     rows of A          0 1 2 | 3 4 5 | 6 7 8 | ...       block_size = 3
     nodes                0       1       2
     aggregates           0       0       1               nodes of the coarser level
 
-Common to all of them --------------------- - Matrices are `Csr` on the device, with sorted rows and floating-point
-values. Graphs have a symmetric structure. There are fewer than 2³¹ nodes. - The *weight* of a value is its magnitude,
-rounded to 17 bits. Decisions compare weights and sums of weights. These sums are exact, so decisions do not depend on
-the order of summation or on the device. - The same input gives the same bits, and the same integers on every device.
+Common to all of these kernels
+------------------------------
+- Matrices are `Csr` on the device, with sorted rows and floating-point values. The structure of a `graph` is symmetric.
+  There are fewer than 2³¹ nodes.
+- The *weight* of a value is its magnitude, rounded to 17 bits. Decisions compare weights and sums of weights. These
+  sums are exact, so decisions depend neither on the order of summation nor on the device.
+- The same input gives the same bits, and the same integers on every device.
 """
 
 from __future__ import annotations
@@ -25,43 +27,42 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-# Labels of nodes that are not in an aggregate: UNDECIDED yet; OUTSIDE, if no neighbour is a root; ISOLATED, without
-# neighbours.
+# Labels of nodes that are in no aggregate: not decided yet; no neighbour is a root; without neighbours.
 UNDECIDED, OUTSIDE, ISOLATED = -1, -2, -3
 
-# The measures of strong connections, with their numbers in kernels. "classical" compares with the largest weight of the
-# row off the diagonal, "symmetric" with the weight of the diagonal.
+# The measures of strong connections, with their numbers in kernels. The weight of a connection is compared with the
+# largest off-diagonal weight of the row ("classical"), or with the weight of the diagonal ("symmetric").
 MEASURES = {"classical": 0, "symmetric": 1}
 
-# A node with more entries than this joins the aggregate of its heaviest connection. Other nodes sum weights for each
-# aggregate, in quadratic time.
+# An `OUTSIDE` node with more entries than this joins the aggregate of its heaviest connection. Any other node adds up
+# its weights to each aggregate, which takes quadratic time, and joins the one with the largest sum.
 MOST_SUMMED = 64
-# A node that reaches more aggregates than this keeps its row of the tentative prolongator. Smoothing the row would
-# create dense rows on the coarser level.
+# If a node's smoothed row would reach more aggregates than this, the row of the tentative prolongator is not smoothed,
+# because smoothing would create dense rows on the coarser level.
 MOST_REACHED = 64
 
 
 def dependence_tolerance(dtype: np.dtype[Any]) -> float:
-    """Return the part of a candidate's length below which its orthogonal remainder is rounding error (PyAMG: 1e-10)."""
+    """Return the fraction of a candidate's length below which its orthogonal part is rounding error (PyAMG: 1e-10)."""
     return max(1e-10, 100 * float(np.finfo(dtype).eps))
 
 
 @dataclass(frozen=True, eq=False)
 class Examination:
-    """The results of one pass over a matrix.
+    """The result of `examine_rows`.
 
-    A row *drops* an entry if the weight of its block is less than `theta` times the scale of the row's node. In the
-    filtered matrix, dropped entries are added to the diagonal.
+    An entry is *dropped* if the weight of its block is less than `theta` times the scale of the row's node. In the
+    filtered matrix, each dropped entry is added to the diagonal of its row instead.
 
     Attributes
     ----------
     scales : array of float64, shape (num_nodes,)
-        The weight with which the connections of a node are compared; see `MEASURES`.
+        For each node, the weight with which its connections are compared; see `MEASURES`.
     num_dropped : int
-        Number of entries that rows drop.
+        Number of dropped entries.
     bound, unfiltered_bound : float
-        Gershgorin's bounds for the eigenvalues of the filtered matrix and of the matrix, each row divided by its
-        diagonal. Rows with a zero on the diagonal do not count.
+        Gershgorin's bounds for the eigenvalues of the filtered and of the unfiltered matrix, after each row has been
+        divided by its diagonal element. Rows with a zero on the diagonal do not count.
     diagonal_range : (float, float)
         The smallest and the largest real part of the diagonal elements. An element that is not positive counts as 0.
     """
@@ -75,7 +76,7 @@ class Examination:
 
 @dataclass(frozen=True, eq=False)
 class NodePattern:
-    """The structure of a smoothed prolongator, in terms of nodes.
+    """The structure of a smoothed prolongator: its rows are nodes, and its columns are aggregates.
 
     Attributes
     ----------
@@ -92,12 +93,12 @@ class NodePattern:
 
 
 class AggregationKernels(Protocol):
-    """Connections and aggregates. The functions return new arrays unless their docstrings say otherwise."""
+    """The contract of connections and aggregates. Functions return new arrays unless their docstrings say otherwise."""
 
     def block_weights(self, device: Device, csr: Csr, block_size: int) -> Csr:
-        """Return the matrix of nodes. Its values (float64) are the rounded Frobenius norms of the blocks. Synchronizes.
+        """Return the matrix of nodes, with an entry for each block that has entries and for each diagonal block.
 
-        It has an entry for each block that has entries, and for each diagonal block.
+        The values (float64) are the rounded Frobenius norms of the blocks. Synchronizes.
         """
 
     def examine_rows(
@@ -109,7 +110,7 @@ class AggregationKernels(Protocol):
         """
 
     def strong_connections(self, device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
-        """Return the strong and the diagonal entries; the matrix itself if it has no others. Synchronizes.
+        """Return the strong and the diagonal entries; `nodes` itself if all entries are. Synchronizes.
 
         Entry (i, j) is strong if its weight w is positive and w² ≥ θ²·scales[i]·scales[j].
         """
@@ -119,8 +120,8 @@ class AggregationKernels(Protocol):
     ) -> tuple[int, int]:
         """Choose roots, no two of which are neighbours or have a common neighbour, and label their neighbours.
 
-        The roots are those of the greedy method: it visits undecided nodes in the order of their priorities, makes the
-        next one a root, and decides all nodes at distance one and two. Nodes whose label is initially not negative are
+        The roots are those of the greedy method: visit undecided nodes in the order of their priorities, make each a
+        root, and decide all nodes at distance one and two from it. Nodes whose label is initially not negative are
         ignored, as if they were not in the graph.
 
         Parameters
@@ -131,26 +132,27 @@ class AggregationKernels(Protocol):
             Updated in place. A root and its neighbours get the number of the root, nodes at distance two `OUTSIDE`.
             Nodes without neighbours become `ISOLATED`.
         hashed : bool
-            Whether priorities are hashes of the node numbers. Otherwise they are the node numbers: then aggregates are
+            Whether priorities are hashes of the node numbers. Otherwise they are the node numbers: aggregates are then
             as regular as the mesh, but there are more generations.
         most_generations : int
             A root belongs to the generation after the last one in which a node of higher priority at distance one or
             two was decided. Nodes that would be roots of later generations than this stay undecided.
         fewest : int
-            A root with fewer neighbours becomes `OUTSIDE`, with its neighbours.
+            A root with fewer neighbours than this becomes `OUTSIDE`, together with its neighbours.
 
         Returns
         -------
         (int, int)
-            The numbers of nodes that are undecided and that are `OUTSIDE`. Synchronizes.
+            The number of undecided nodes, and the number of `OUTSIDE` nodes. Synchronizes.
         """
 
     def join_aggregates(self, device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
         """Return the aggregate of each node (int32, -1 for none), and the number of aggregates. Synchronizes.
 
-        Aggregates are numbered in the order of their roots. An `OUTSIDE` node joins the neighbouring aggregate to which
-        the weights of its connections have the largest sum, or the first of several. If it has more than `MOST_SUMMED`
-        entries, it joins the aggregate of its heaviest connection. Without neighbouring aggregate it gets -1.
+        Aggregates are numbered in the order of their roots. An `OUTSIDE` node joins the neighbouring aggregate for
+        which the weights of the node's connections have the largest sum; of equal sums, the first counts. A node with
+        more than `MOST_SUMMED` entries joins the aggregate of its heaviest connection. A node without a neighbouring
+        aggregate gets -1.
         """
 
 
@@ -173,8 +175,8 @@ class ProlongationKernels(Protocol):
         -------
         (array, array)
             Q, of the shape of `candidates` (zero for nodes without aggregate), and R, of shape (k·num_aggregates, k),
-            with ``candidates = Q @ R`` in each aggregate. A candidate that depends linearly on those before it is zero
-            in Q.
+            with ``candidates = Q @ R`` in each aggregate. If a candidate depends linearly on the candidates before it,
+            its column in Q is zero.
         """
 
     def prolongator_pattern(
@@ -182,8 +184,8 @@ class ProlongationKernels(Protocol):
     ) -> NodePattern:
         """Return the aggregates from which each node interpolates. Synchronizes.
 
-        These are the aggregates of the node and of all nodes to which it has entries that are not dropped (see
-        `Examination`). With ``theta = 0``, no entry is dropped.
+        Node i interpolates from its own aggregate, and from those of all nodes j for which entry (i, j) is not dropped
+        (see `Examination`). With ``theta = 0``, no entry is dropped.
         """
 
     def expand_pattern(
@@ -191,8 +193,8 @@ class ProlongationKernels(Protocol):
     ) -> tuple[Array, Array]:
         """Return the row pointers and columns of a matrix with a full block of `block_size` x k for each entry.
 
-        `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. If `block_size` and `k` are 1, they are
-        returned unchanged. The result has their dtype, or int64 if it has too many entries for it.
+        `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. If `block_size` and `k` are 1, both are
+        returned unchanged. The result has their dtype, or int64 if it has too many entries for that dtype.
         """
 
     def prolongator_values(
@@ -210,8 +212,8 @@ class ProlongationKernels(Protocol):
     ) -> Array:
         """Return the values of (I - ω·D⁻¹·A)·T, where A is the filtered matrix and D its diagonal.
 
-        Entries to aggregates that are not in the pattern of the row are dropped too. Where D is less than a hundredth
-        of the diagonal of the unfiltered matrix, that diagonal is used instead. Where this is 0 too, D⁻¹ is 0.
+        Terms for aggregates that are not in the row's pattern are dropped. If an element of D is less than a hundredth
+        of the unfiltered diagonal element, the latter is used; if the latter is 0 too, the element of D⁻¹ is 0.
 
         Parameters
         ----------

@@ -1,10 +1,13 @@
 """The contract of the kernels of sparse algebra: products, combinations and pieces of sparse matrices.
 
-Common to all of them --------------------- - Matrices are `Csr` on the device. "Sorted" means that the columns of each
-row are in ascending order without repetition. - Values are of a compute dtype (`gsparse.device.dtypes.COMPUTE_DTYPES`).
-Booleans and integers are passed as int64. Where the order of unsigned integers matters, `unsigned` means that the int64
-values are the bits of uint64. - All matrices of a call have one index dtype. Results have it too, or int64 if they have
-too many entries for int32. - The same input gives the same bits.
+Common to all of these kernels
+------------------------------
+- Matrices are `Csr` on the device. "Sorted" means that the columns of each row increase, without repetition.
+- Values are of a compute dtype (`gsparse.device.dtypes.COMPUTE_DTYPES`). Booleans and integers are passed as int64. If
+  `unsigned`, the int64 values are the bits of uint64, which matters where values are ordered.
+- All matrices of a call have one index dtype. Results have this dtype too, or int64 if they have too many entries for
+  int32.
+- The same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ OPERATIONS = {
 }
 # Operations with a boolean result.
 COMPARISONS = frozenset(("ne", "lt", "gt"))
-# Operations that treat a missing entry as 0, and whose result for two missing entries is 0. The result of "times" has
-# entries only where both matrices have one; it is also NaN where one matrix has an entry that is not finite and the
-# other has none.
+# Operations that treat a missing entry as 0, and whose result for two missing entries is 0. "times" is not one of them:
+# its result has an entry where both matrices have one, and NaN where one matrix has an entry that is not finite and the
+# other matrix has none.
 UNION = frozenset(("plus", "minus", "maximum", "minimum", "ne", "lt", "gt"))
 
-# The terms that `sum_entries` can sum, with their numbers in kernels.
+# What sums of entries can add up for each entry, with their numbers in kernels: the value, its magnitude, the square of
+# the magnitude, or 1 if the value is not 0.
 TERMS = {name: number for number, name in enumerate(("value", "absolute", "square", "nonzero"))}
-# The extremes that can be searched for, with their numbers in kernels. As in NumPy, the result of "maximum" and
-# "minimum" is NaN if a value is NaN, while "fmax" and "fmin" ignore NaN.
+# The extremes that kernels can find, with their numbers in kernels. As in NumPy, the result of "maximum" and "minimum"
+# is NaN if a value is NaN, while "fmax" and "fmin" ignore NaN.
 EXTREMES = {name: number for number, name in enumerate(("maximum", "minimum", "fmax", "fmin"))}
 # Tests of a value, with their bits in kernels. "not positive" tests the real part. NaN passes all tests but "zero".
 TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "not zero", "not finite", "not positive"))}
@@ -38,14 +42,14 @@ TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "not zero", "not fin
 
 @dataclass(frozen=True, eq=False)
 class KnownProduct:
-    """A product of two sparse matrices, with data that make it faster to compute for other values.
+    """A product of two sparse matrices, with data that make computing it for other values faster.
 
     Attributes
     ----------
     result : Csr
         The product, with an entry for each element to which a product of entries contributes, even if the sum is 0.
     order : object
-        Private data of the backend for computing the product with other values; None if there are none.
+        Private data of the backend for computing the product with other values; None if the backend has no such data.
     """
 
     result: Csr
@@ -73,7 +77,7 @@ class SparseProductKernels(Protocol):
 
 
 class SparsePairKernels(Protocol):
-    """The combination of two sparse matrices, entry by entry."""
+    """Operations on two sparse matrices, entry by entry."""
 
     def combine_rows(self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
         """Return the entries of ``operation(A, B)`` that are not 0, sorted; values are bool for comparisons.
@@ -110,14 +114,14 @@ class SparseRowKernels(Protocol):
         """
 
     def triangle(self, device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-        """Return the entries on the diagonal `offset` and on one side of it, in their order. Synchronizes.
+        """Return the entries on diagonal `offset` and on one side of this diagonal, in their order. Synchronizes.
 
-        `offset` is column minus row on this diagonal. The side is above it if `upper`, otherwise below it.
+        On the diagonal, column minus row is `offset`. The side is above the diagonal if `upper`, otherwise below.
         Values may be of any dtype.
         """
 
     def numbers_from_start(self, device: Device, numbers: Array, size: int) -> Array | None:
-        """Return indices of an axis as int64 from 0 to ``size - 1``; None if one is out of range. Synchronizes.
+        """Return indices of an axis as int64 from 0 to ``size - 1``; None if an index is out of range. Synchronizes.
 
         Negative indices count from the end, as in Python. `numbers` are integers of any dtype.
         """
@@ -151,13 +155,12 @@ class SparseRowKernels(Protocol):
         """Return the value of each entry times the factor of its row; factors and values have one compute dtype."""
 
     def scale_columns(self, device: Device, csr: Csr, factors: Array) -> Array:
-        """Return the value of each entry times the factor of its column."""
+        """Return the value of each entry times the factor of its column; the dtypes are as for `scale_rows`."""
 
     def sum_runs(self, device: Device, data: Array, starts: Array) -> Array:
         """Return the sum of each run of consecutive values.
 
-        Run r begins at ``starts[r]``, and ends at the beginning of the next run or at the end of `data`. No run is
-        empty.
+        Run r begins at ``starts[r]``, and ends where run r + 1 begins, or at the end of `data`. No run is empty.
         """
 
     def diagonal_entries(self, device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
@@ -179,9 +182,9 @@ class TransposeKernels(Protocol):
     def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
         """Return whether a square, sorted matrix equals its transpose (conjugated if `hermitian`). Synchronizes.
 
-        With a `tolerance` above 0, an entry and its mirror image may differ by this fraction of the largest magnitude
-        in their two rows, and entries that are not stored count as 0. The magnitude of a complex number is the larger
-        of its parts.
+        With a `tolerance` above 0, an entry and its mirror image may differ by `tolerance` times the largest magnitude
+        in their two rows, and entries that are not stored count as 0. Here, the magnitude of a complex number is the
+        larger of the magnitudes of its two parts.
         """
 
     def stable_order(self, device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
@@ -206,24 +209,24 @@ class ReductionKernels(Protocol):
     """Sums and extremes of runs of consecutive values, such as rows, and tests of all values."""
 
     def sum_entries(self, device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
-        """Return the sum of the terms of each run of consecutive values; 0 for an empty run.
+        """Return, for each run of consecutive values, the sum of what `terms` takes of them; 0 for an empty run.
 
         Parameters
         ----------
         bounds : array or None
-            Run r is ``data[bounds[r]:bounds[r + 1]]``, for instance a row of a matrix. None: one run of all values, at
-            least one.
+            Run r is ``data[bounds[r]:bounds[r + 1]]``, for instance a row of a matrix. None means one run of all
+            values, of which there is at least one.
         terms : str
-            One of `TERMS`: the values, their absolute values or the squares of those (not for int64), or 1 for each
-            value that is not 0.
+            One of `TERMS`: "value", "absolute" (magnitudes), "square" (squares of magnitudes; not for int64), or
+            "nonzero" (the number of values that are not 0).
         longest : int
             Length of the longest run.
 
         Returns
         -------
         array
-            int64 for int64 and for "nonzero". Otherwise float64 or complex128, or what NumPy's sum of these terms is;
-            "absolute" and "square" are real. May synchronize.
+            int64 for int64 values and for "nonzero". Otherwise float64 or complex128, or the dtype of NumPy's sum;
+            results for "absolute" and "square" are real. May synchronize.
         """
 
     def extreme_entries(
@@ -232,8 +235,8 @@ class ReductionKernels(Protocol):
     ) -> Array:  # fmt: skip
         """Return the extreme of each run of consecutive values, in the dtype of `data`; 0 for an empty run.
 
-        `bounds` and `longest` are as for `sum_entries`, `extreme` is one of `EXTREMES`. Runs of fewer than `full`
-        values are extended by a 0. May synchronize.
+        `bounds` and `longest` are as for `sum_entries`, and `extreme` is one of `EXTREMES`. Runs of fewer than `full`
+        values are treated as if they had one more value, 0. May synchronize.
         """
 
     def extreme_positions(
@@ -247,7 +250,7 @@ class ReductionKernels(Protocol):
     def first_where(self, device: Device, values: Array, *tests: str) -> int | None:
         """Return the first position whose value passes at least one of the `tests`, or None. Synchronizes.
 
-        `tests` are keys of `TESTS`. `values` may also be booleans. An array of more dimensions is read row by row.
+        `tests` are keys of `TESTS`. `values` may also be booleans. An array of several dimensions is read row by row.
         """
 
     def count_where(self, device: Device, values: Array, *tests: str) -> int:
@@ -258,13 +261,13 @@ class ReductionKernels(Protocol):
     ) -> Array:
         """Return the column of the extreme of each row (int64). Entries that are not stored count as 0.
 
-        `csr` is sorted and `positions` come from `extreme_positions`. As in SciPy, a missing entry takes precedence
-        over NaN, and the extreme of an empty row is in column 0.
+        `csr` is sorted, and `positions` come from `extreme_positions`. As in SciPy, an element that is not stored takes
+        precedence over NaN, and the extreme of an empty row is in column 0.
         """
 
 
 class EditKernels(Protocol):
-    """Single entries of a sparse matrix, dense arrays of its shape, and gradients of products with it.
+    """Operations on single entries of a sparse matrix, on dense arrays of its shape, and for gradients of products.
 
     `rows` and `columns` are arrays of int64, with numbers in range. `is_sorted` says whether the matrix is sorted.
     Values may be of any dtype, unless the docstring says otherwise.
@@ -273,14 +276,14 @@ class EditKernels(Protocol):
     def find_entries(
         self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool
     ) -> tuple[Array, int, bool]:
-        """Return the position of the entry at each row and column (int64): -1 for no entry, -2 for several.
+        """Return the position of the entry at each row and column (int64): -1 if there is none, -2 if several.
 
-        Also return the number of elements without entry, and whether an element has several. There is at least one
-        element. Synchronizes.
+        Also return the number of elements without entry, and whether an element has several entries. At least one row
+        and column are passed. Synchronizes.
         """
 
     def sample_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-        """Return the sum of the entries at each row and column, in an order that depends only on their row.
+        """Return the sum of the entries at each row and column, in an order that depends only on the matrix's row.
 
         Values are of a compute dtype unless rows are sorted.
         """
@@ -301,10 +304,10 @@ class EditKernels(Protocol):
     def insert_entries(
         self, device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool
     ) -> Csr:
-        """Return the matrix with new entries, which are passed in the order of their rows.
+        """Return the matrix with new entries, whose row numbers are in ascending order.
 
         There is one value for each new entry, of the dtype of the matrix. If `is_sorted`, the new entries of a row are
-        sorted too, and are merged with the old ones. Otherwise they come before the old ones.
+        sorted too, and are merged with the old entries. Otherwise they come before the old entries.
         """
 
     def add_entries(self, device: Device, csr: Csr, dense: Array) -> None:
@@ -315,7 +318,7 @@ class EditKernels(Protocol):
         """
 
     def take_elements(self, device: Device, csr: Csr, dense: Array) -> Array:
-        """Return the element of a dense array for each entry of the matrix. The array may have any strides."""
+        """Return, for each entry of the matrix, the element of a dense array there. The array may have any strides."""
 
     def dot_rows(self, device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
         """Return the inner product of ``left[rows[e]]`` and the conjugate of ``right[columns[e]]`` for each e.

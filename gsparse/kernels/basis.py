@@ -12,13 +12,13 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Call, StepState
 
-# The cells that these passes share with the steps of a program:
-#   cycle_end         0 while the cycle runs; set when column j of R is finished: 1 if the residual is small enough,
-#                     2 at a breakdown (B·w is in the span of the basis), 3 at the iteration limit. If it is not 0,
-#                     passes do nothing.
+# The cells (scalars of a solve) that these passes share with the steps of a program:
+#   cycle_end         0 while the cycle runs. When column j of R is finished, it becomes 1 if the residual is small
+#                     enough, 2 at a breakdown (B·w is in the span of the basis), 3 at the iteration limit. If it is
+#                     not 0, passes do nothing.
 #   norm              norm of the first vector of a cycle; set by the step that sets w
-#   residual          residual of the least-squares problem; set together with `cycle_end`, when it is also recorded in
-#                     the history and `iteration` is incremented
+#   residual          residual of the least-squares problem. It is set together with `cycle_end`. At the same time, it
+#                     is recorded in the history, and `iteration` is incremented.
 #   inner_tolerance   the cycle ends at a residual of this size or less
 #   limit             the maximal number of iterations
 # A residual that is NaN also sets `stop` to 2.
@@ -26,7 +26,7 @@ ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
 
 
 class Arnoldi(ABC):
-    """The Arnoldi process and its least-squares problem, for each right-hand side.
+    """The Arnoldi process and its least-squares problem, separately for each right-hand side.
 
     The calls that the methods return neither wait nor allocate, and do nothing once `stop` is set.
 
@@ -34,8 +34,8 @@ class Arnoldi(ABC):
     ----------
     device : Device
     state : StepState
-        State of a program that has `ARNOLDI_CELLS`. Its `reduce` sums over all ranks that share the vectors: only once
-        per iteration if the backend finishes columns of R one iteration later.
+        State of a program that has `ARNOLDI_CELLS`. Its `reduce` sums over all ranks that share the vectors. It is
+        called only once per iteration if the backend finishes columns of R one iteration later.
     w, u : array, shape (columns * n,)
         The vectors w and u of the module's docstring.
     restart : int
@@ -79,23 +79,23 @@ class Arnoldi(ABC):
 
     @abstractmethod
     def orthogonalize(self, j: int) -> Call:
-        """Bind the pass that finishes vⱼ and computes the next w."""
+        """Bind the pass that finishes basis vector vⱼ and computes the next w."""
 
     @abstractmethod
     def finish_column(self, j: int) -> Call:
-        """Bind the end of iteration j: it finishes column j of R, and decides whether the cycle goes on.
+        """Bind the end of iteration j: the call finishes column j of R, and decides whether the cycle goes on.
 
-        Every later pass of the cycle, and `combine`, also do this if necessary. A caller needs this call only to know
+        Every later pass of the cycle, and `combine`, also do this if necessary. A caller needs this call only to get
         the decision earlier.
         """
 
     @abstractmethod
     def combine(self, x: Array) -> Call:
-        """Bind the end of a cycle: x += V·y (Z·y if flexible), where y solves the least-squares problem."""
+        """Bind the end of a cycle: x += V·y, or Z·y if `flexible`, where y solves the least-squares problem."""
 
 
 class Decomposition(ABC):
-    """Vectors of a Krylov decomposition, and the table of its coefficients.
+    """The vectors of a Krylov decomposition, and the table of its coefficients.
 
     The calls that the methods return neither wait nor allocate.
 
@@ -103,7 +103,7 @@ class Decomposition(ABC):
     ----------
     device : Device
     state : StepState
-        State of a program with the sum `wu`, from which `predict` reads wᴴu. Its `reduce` sums over all ranks that
+        State of a program with the sum `wu`, from which `predict` reads wᴴu. `state.reduce` sums over all ranks that
         share the vectors.
     vectors : array, shape (capacity + 1, n)
         The basis; the last row is w.
@@ -120,8 +120,8 @@ class Decomposition(ABC):
         The largest number of basis vectors, m.
     w : array, shape (n,)
     table : array, shape (m + 1, 2, m + 2)
-        Row j holds s of step j followed by wᴴw, and p followed by wᴴu, in double precision. For the first step of a
-        cycle, s is in `start` instead.
+        In double precision, row j holds s of step j followed by wᴴw, and p of step j followed by wᴴu. For the first
+        step of a cycle, s is in `start` instead.
     start : array, shape (3 * m + 2,)
         The input of a cycle from the host: s of its first step followed by wᴴw; the diagonal of H for the vectors that
         exist already; and their coupling to the first new vector.
@@ -148,15 +148,15 @@ class Decomposition(ABC):
         self.start = self.memory[: 3 * m + 2]
 
     def begin(self, first: int, values: npt.ArrayLike = 0.0, couplings: npt.ArrayLike = 0.0) -> None:
-        """Queue the upload of the input of a cycle. w is normalized and orthogonal to the existing vectors.
+        """Queue the upload of the input of a cycle. w must be normalized and orthogonal to the existing vectors.
 
         Parameters
         ----------
         first : int
             Number of existing vectors, which is also the number of the first step of the cycle.
         values, couplings : array, shape (first,)
-            For `predict`: the diagonal of the part of H for the existing vectors, which is diagonal; and row `first` of
-            H.
+            For `predict`: the diagonal of the part of H that belongs to the existing vectors (this part is diagonal),
+            and row `first` of H.
         """
         m = self.capacity
         host = np.zeros(self.start.size, self.start.dtype)
@@ -166,7 +166,7 @@ class Decomposition(ABC):
 
     @abstractmethod
     def project(self, j: int, first: int) -> Call:
-        """Bind p = Vᴴu and wᴴu of step j, in a cycle that began with step `first`."""
+        """Bind the computation of p = Vᴴu and of wᴴu in step j of a cycle that began with step `first`."""
 
     @abstractmethod
     def predict(self, j: int, first: int) -> Call:
@@ -174,15 +174,15 @@ class Decomposition(ABC):
 
     @abstractmethod
     def orthogonalize(self, j: int, first: int) -> Call:
-        """Bind the pass that finishes vⱼ and computes the next w and, unless `measures`, its sums s and wᴴw."""
+        """Bind the pass that finishes vⱼ, and computes the next w and, unless `measures`, the sums s and wᴴw of w."""
 
     @abstractmethod
     def measure(self, j: int, z: Array) -> Call:
-        """Bind the sums s = Vᴴz over the first j vectors, and wᴴz, for step j, where z = M·w."""
+        """Bind the computation of s = Vᴴz for the first j vectors, and of wᴴz, in step j, where z = M·w."""
 
     @abstractmethod
     def finish(self, j: int) -> Call:
-        """Bind the end of the table after step j - 1: s and wᴴw of step j, although that step is not taken."""
+        """Bind the end of a cycle at step j: compute s and wᴴw of step j, although this step is not taken."""
 
     def _s(self, j: int, first: int) -> Array:
         """Return the array that holds s of step j, with wᴴw at index j."""

@@ -1,4 +1,4 @@
-"""The contract of the kernels: the result of each kernel, written once and implemented for the CPU and for GPUs.
+"""The contract of the kernels: what each kernel computes, written once and implemented for the CPU and for GPUs.
 
 Kernels of one subject are a module of the same name in both backends, such as `gsparse.kernels.cpu.sparse_rows` and
 `gsparse.kernels.gpu.sparse_rows`. Both implement one protocol: the same names with the same signatures, which mypy and
@@ -9,13 +9,16 @@ tests/test_contract.py compare. `gsparse.kernels.backends.kernels_of` returns th
 To add a kernel, add it to the protocol and to the two modules. The module of the GPU also lists the instantiations of
 its CUDA templates (`gsparse.kernels.gpu`).
 
-Common to all kernels --------------------- - All arrays are on `device`, which is active. A function waits for the
-device only if its docstring says "Synchronizes". - Rows are summed in a fixed order, so the same input gives the same
-bits. - Index arrays are int32 or int64, one dtype for `indptr` and `indices`. - A *run* is ``device.lanes`` consecutive
-positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
+Common to all kernels
+---------------------
+- All arrays are on `device`, which is active. A function waits for the device only if its docstring says
+  "Synchronizes".
+- Rows are summed in a fixed order, so the same input gives the same bits.
+- Index arrays are int32 or int64, and `indptr` and `indices` have the same dtype.
+- A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
-Protocols of products with dense vectors and of triangular factors are below. Others are in separate files: the set-up
-of storage formats (`gsparse.kernels.set_up`), sparse algebra and gradients (`gsparse.kernels.algebra`), relaxation
+The protocols of products with dense vectors and of triangular factors are in this file. Other files hold the set-up of
+storage formats (`gsparse.kernels.set_up`), sparse algebra and gradients (`gsparse.kernels.algebra`), relaxation
 (`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), messages between ranks
 (`gsparse.kernels.exchange`), steps of solvers (`gsparse.kernels.steps`), and Arnoldi's process and Krylov
 decompositions (`gsparse.kernels.basis`).
@@ -65,9 +68,10 @@ class Multiply(Protocol):
 
     @property
     def num_dots(self) -> int:
-        """Number of partial sums of conj(x)·y that the product of a square matrix can write; 0 if it cannot.
+        """Number of partial sums of conj(x)·y that the product can also write; 0 if it cannot.
 
-        If this is not 0, a call may have one more argument: an array `dots` of as many elements in double precision.
+        It is not 0 only for square matrices. A call may then have one more argument: an array `dots` of `num_dots`
+        elements in double precision.
         """
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None: ...
@@ -76,10 +80,10 @@ class Multiply(Protocol):
 class MultiplyColumns(Protocol):
     """A product of a fixed matrix with k dense columns: Y = alpha·A·X + beta·Y, which overwrites Y.
 
-    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. A GPU copies only an X whose rows are at least
-    2 GiB apart. A CPU copies strips of X if its rows are not contiguous, and likewise of Y for `Bsr`. Bytes moved:
-    ``csr.nbytes`` once for each tile of columns, X and Y once; nnz·k elements of X are gathered, most of them from the
-    cache.
+    X has shape (num_cols, k) and Y (num_rows, k), both with any strides. A GPU copies X only if its rows are at least
+    2 GiB apart. A CPU copies strips of X if its rows are not contiguous, and strips of Y if, in addition, the matrix is
+    a `Bsr`. Bytes moved: ``csr.nbytes`` once for each tile of columns, X and Y once. nnz·k elements of X are gathered,
+    most of them from the cache.
     """
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None: ...
@@ -103,7 +107,7 @@ class SpmvKernels(Protocol):
 
     @property
     def PRODUCTS(self) -> Mapping[str, BindProduct]:
-        """From the name of each storage format to the function that binds its product."""
+        """A mapping from the name of each storage format to the function that binds its product."""
 
     @property
     def FIRST_FORMAT(self) -> str:
@@ -115,7 +119,7 @@ class SpmmKernels(Protocol):
 
     @property
     def FORMATS(self) -> tuple[str, ...]:
-        """The names of the formats that these products can read, in addition to CSR."""
+        """The names of the formats, in addition to CSR, that these products can read."""
 
     @property
     def READS_HALVES(self) -> bool:
@@ -123,9 +127,9 @@ class SpmmKernels(Protocol):
 
     @property
     def TRANSPOSED_PRODUCT(self) -> Callable[[Csr, Array, Array, Any, Any, bool], None] | None:
-        """The function ``(csr, x, y, alpha, beta, conjugate)`` that computes y = alpha·Aᵀ·x + beta·y; None without one.
+        """A function ``(csr, x, y, alpha, beta, conjugate)`` for y = alpha·Aᵀ·x + beta·y; None if there is none.
 
-        It needs no transposed matrix. x and y are vectors, or have several columns.
+        The function needs no transposed matrix. x and y are vectors, or have several columns.
         """
 
     def csr_spmm(
@@ -139,16 +143,16 @@ class SpmmKernels(Protocol):
     ) -> MultiplyColumns:
         """Return the product of a matrix with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a narrower dtype of the same kind. If `FORMATS` lists them, it may
-        also be a `RowPattern` with values in its patterns, or a `Bsr` of square blocks of at least 2 x 2. `choose`
-        returns the launch for the memory layout of an X, and `survey` is the `Survey` of this matrix; only GPUs use
-        them. `transpose` is the transposed matrix if the caller has it, with values of any dtype that can be converted
-        to `dtype`. Only the CPU uses it, where it is faster to read than `matrix`.
+        `matrix` is CSR with values of `dtype`, or of a narrower dtype of the same kind. It may also be a `RowPattern`
+        with values in its patterns, or a `Bsr` of square blocks of at least 2 x 2, if the format is in `FORMATS`. Only
+        GPUs use `choose`, which returns the launch for the memory layout of an X, and `survey`, the `Survey` of the
+        matrix. Only the CPU uses `transpose`: the transposed matrix if the caller has it, with values of any dtype that
+        can be converted to `dtype`. The CPU reads it in place of `matrix` where that is faster.
         """
 
 
 class TriangularKernels(Protocol):
-    """Incomplete factors and solves with them, by rows or by blocks of rows; relaxation with diagonal blocks."""
+    """Incomplete factors and triangular solves, by rows or by blocks of rows; relaxation with diagonal blocks."""
 
     @property
     def NEEDS_LEVELS(self) -> bool:
@@ -157,8 +161,8 @@ class TriangularKernels(Protocol):
     def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
         """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
 
-        A row without entries has level 0. Other rows have a level of one more than the highest level of the rows that
-        their column indices name. Within a level, rows are in ascending order. The values are not read.
+        A row without entries has level 0. Any other row has a level one higher than the highest level among the rows
+        whose numbers are its column indices. Within a level, rows are in ascending order. The values are not read.
         """
 
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
@@ -166,8 +170,8 @@ class TriangularKernels(Protocol):
 
         The columns of each row are in ascending order. The result holds L, without its unit diagonal, below the
         diagonal, and U on and above it. `diagonal` holds the position of each row's diagonal entry. `levels` are those
-        of the entries below the diagonal; None if `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN in later
-        rows.
+        of the matrix of entries below the diagonal; None if `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN
+        in later rows.
         """
 
     def triangular_solver(
@@ -186,10 +190,10 @@ class TriangularKernels(Protocol):
 
         `blocks.data` has the shape (nnz, size, size), with blocks of at most `MAX_INVERSE` rows, and is overwritten.
         The columns of each row are in ascending order, `diagonal` holds the position of each diagonal block, and
-        `levels` are as for `factorize_ilu0`. The first result has the same shape: L below the diagonal, the inverses of
-        the blocks of D on it, and U above it. The second result (uint8) says whether each block of D is regular: the
-        elements of its product with its inverse differ from those of the identity by less than `largest_error`. An
-        irregular block leaves inf and NaN in later rows.
+        `levels` are as for `factorize_ilu0`. The first result has the shape of `blocks.data`: L below the diagonal, the
+        inverses of the blocks of D on it, and U above it. The second result (uint8) says whether each block of D is
+        regular: the product of the block and its inverse differs from the identity by less than `largest_error` in
+        each element. An irregular block leaves inf and NaN in later rows.
         """
 
     def block_triangular_solver(
@@ -197,28 +201,28 @@ class TriangularKernels(Protocol):
     ) -> Callable[[Array, Array], None]:
         """Return ``solve(x, y)``: y = (I + N)⁻¹·x for a strictly triangular matrix N of dense blocks.
 
-        `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements. If this is no multiple of
-        the block size, the last block row is shorter, and elements of N past the end are 0. The other arguments are
-        those of `triangular_solver`.
+        `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements. If `num_rows` is not a
+        multiple of the block size, the last block row is shorter, and elements of N past the end are 0. The other
+        arguments are those of `triangular_solver`.
         """
 
     def invert_blocks(
         self, device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float
     ) -> tuple[Array, Array]:
-        """Return the inverses of the blocks on the diagonal, and whether each block is regular.
+        """Return the inverses of the diagonal blocks of a matrix, and whether each block is regular.
 
         Parameters
         ----------
         csr : Csr
             A square matrix of floating-point values, with ascending columns in each row. If the last block has fewer
-            rows than the others, it is padded with the identity.
+            rows than the other blocks, it is padded with the identity.
         size : int
             Number of rows of a block, at most `MAX_INVERSE`.
         fills_rows : bool
-            Whether a row of a block counts as a row of the identity if all of its elements are 0.
+            Whether a row of a block that has only zeros counts as a row of the identity.
         largest_error : float
-            A block is regular if the elements of its product with its inverse differ from the identity by less than
-            this.
+            A block is regular if the product of the block and its inverse differs from the identity by less than this
+            in each element.
 
         Returns
         -------
@@ -240,7 +244,7 @@ class TriangularKernels(Protocol):
     ) -> Call:
         """Return a call that does x_i += ω·W_i·(b_i - r_i), or x_i = ω·W_i·b_i, for all blocks i.
 
-        It reads or writes 4 vectors, or 2 from zero, and 1 more with `copies`, in addition to W.
+        The call reads or writes 4 vectors (2 from zero), 1 more with `copies`, and W.
 
         Parameters
         ----------
@@ -248,12 +252,12 @@ class TriangularKernels(Protocol):
             The transposes of W, contiguous, so that neighbouring elements belong to neighbouring rows. The last block
             may be padded.
         b, x, r : array
-            `columns` vectors each, one after the other, all of one dtype. `b` and `x` are different arrays; so are `b`
-            and `r`. From zero and without `copies`, `r` is not used.
+            `columns` vectors each, one after the other, all of one dtype. `b` is an array different from `x` and from
+            `r`. From zero and without `copies`, `r` is not used.
         start : str
             `EVERY_GROUP`, or `FROM_ZERO` for x_i = ω·W_i·b_i, whatever x contains.
         copies : bool
-            Whether b is finally copied to r.
+            Whether the call finally copies b to r.
         """
 
 

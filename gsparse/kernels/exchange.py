@@ -1,8 +1,8 @@
 """The contract of exchanges between ranks: elements of vectors, and messages through shared memory (`Mailboxes`).
 
-Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages: even and odd
-messages use different halves. Every stamped word has 64 bits: 32 bits of the message, and the number of the message
-(its stamp):
+Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages: messages
+with even numbers use one half, messages with odd numbers the other. Each stamped word has 64 bits: 32 bits of the
+message, and the message's number, called its stamp:
 
     memory of rank 1:    box of rank 0                                         box of rank 2
                          even messages             odd messages
@@ -10,8 +10,8 @@ messages use different halves. Every stamped word has 64 bits: 32 bits of the me
     stamps             |   4    4 | 4 | 4 |      |   5    5 | 5 | 5 |        |
 
 The reader repeats its loads until all stamps are the number of the message for which it waits. So no flag is needed,
-and words may arrive in any order: a stamped word is written and read as a whole. From the count, the reader notices a
-message of an unexpected size. Sums on a GPU have no count.
+and words may arrive in any order, because a stamped word is written and read as a whole. The count shows the reader
+whether a message has an unexpected size. Messages of sums on a GPU have no count.
 
 Two ranks send each other the same number of messages, of which some are empty. Before rank 0 writes a message to rank
 1, it has read all earlier messages of rank 1, and the other way round. So once rank 0 has read message n + 1 of rank 1,
@@ -34,16 +34,16 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Call
 
-# Stamped words before the contents of a message: the count, and an unused word, so that the contents begin at a
-# multiple of 16 bytes, which a GPU thread reads or writes at once.
+# Stamped words before the contents of a message: the count, and an unused word. So the contents begin at a multiple of
+# 16 bytes, which a GPU thread reads or writes with one instruction.
 HEADER_WORDS = 2
 
 
 class Mailboxes(ABC):
     """The boxes through which one rank sends messages to the other ranks and receives theirs.
 
-    On a GPU, calls only queue work on the current stream. On a CPU, calls that read return at once, and the caller
-    repeats them until all messages have arrived.
+    On a GPU, calls only queue work on the current stream. On a CPU, calls that read do not wait: the caller repeats
+    them until all messages have arrived.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Mailboxes(ABC):
     def sum(self, values: Array) -> list[int]:
         """Replace an array by its sum over all ranks, with the same bits on all of them.
 
-        It takes one message number from each rank to each other rank.
+        The sum takes one message from each rank to each other rank.
 
         Parameters
         ----------

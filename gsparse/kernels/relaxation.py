@@ -12,8 +12,8 @@ from gsparse.formats import Csr, Levels
 # Maximum number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
 MAX_INVERSE = 32
 
-# The start of a sweep: with the first group; with the second group, because the previous sweep ended with the first
-# one; or from x = 0, whatever x contains.
+# Where a sweep starts: with the first group; with the second group, because the previous sweep ended with the first
+# group; or with the first group and x = 0, whatever x contains.
 EVERY_GROUP, NOT_THE_FIRST, FROM_ZERO = "every group", "not the first", "from zero"
 
 # ``sweep(x, b)`` updates x in place.
@@ -23,11 +23,11 @@ Project = Callable[[Array, Array], None]
 
 
 class RelaxationKernels(Protocol):
-    """Methods that update unknowns with the newest values of the others.
+    """Methods that update some unknowns with the newest values of the other unknowns.
 
     Common to `bind_sweep` and `bind_projections`: `rows` is a square matrix with its rows permuted to the order of
     `levels`; its columns are not permuted. Vectors have `columns` columns, stored one after the other. `levels` are
-    None if all rows are visited one after the other, which is possible if `NEEDS_LEVELS` is false. With `backward`, the
+    None if all rows are visited one after the other, which is possible if `NEEDS_LEVELS` is false. If `backward`, the
     groups (or rows) are visited in reverse order. The returned functions neither wait nor allocate.
     """
 
@@ -54,7 +54,7 @@ class RelaxationKernels(Protocol):
         Parameters
         ----------
         rows : Csr
-            The last block may have fewer rows than the others. If there are `levels`, it is padded with empty rows.
+            The last block may have fewer rows than the other blocks. With `levels`, it is padded with empty rows.
         levels : Levels or None
             The groups of blocks: ``order`` holds numbers of blocks. The rows of a block are adjacent in `rows`.
         weights : array, shape (num_blocks, size, size)
@@ -75,7 +75,7 @@ class RelaxationKernels(Protocol):
     ) -> Project:
         """Return projections on the rows g of a matrix G: ``project(v, b)``, or ``project(v, y)`` if `of_residual`.
 
-        Rows of one group have no column in common. `weights` holds a number w for each row. A projection computes δ =
-        w·(b_i - g·v) and v += δ·conj(g): with v = x, this is a sweep of Kaczmarz's method. With `of_residual`, b is
-        zero and y_i -= δ: with v = b - A·x, y = x and G = Aᴴ, this is a sweep of Gauss-Seidel's method for AᴴA·x = Aᴴb.
+        The rows of one group have no column in common. `weights` holds a number w for each row. A projection computes
+        δ = w·(b_i - g·v) and v += δ·conj(g). With v = x, this is a sweep of Kaczmarz's method. If `of_residual`, b is
+        zero, and y_i -= δ. With v = b - A·x, y = x and G = Aᴴ, this is a Gauss-Seidel sweep for AᴴA·x = Aᴴb.
         """

@@ -20,25 +20,26 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Statistics of a matrix's row pointers and columns; 0 for an empty matrix.
+    """Statistics of a matrix's row pointers and columns. All are 0 for an empty matrix.
 
     Attributes
     ----------
     min_length, max_length, num_empty, sum_squares : int
-        Of the lengths of rows: the smallest, the largest, the number of zeros, and the sum of squares.
+        The smallest row length, the largest, the number of empty rows, and the sum of the squares of the lengths.
     blocked_stored, split_stored : int
-        Number of positions, with padding, of slices of rows in natural order; the same without rows longer than
-        `LONG_LENGTH`.
+        Number of positions, with padding, if all rows are stored in slices in their natural order; the same without
+        rows longer than `LONG_LENGTH`.
     num_long, long_entries : int
-        Number of rows longer than `LONG_LENGTH`, and number of their entries.
+        Number of rows longer than `LONG_LENGTH`, and number of entries of these rows.
     first, last, num_falls : int
-        The first and the last row pointer, and the number of row pointers that are less than the one before.
+        The first and the last row pointer, and the number of row pointers that are less than their predecessor.
     min_column, max_column : int
-        The smallest and largest column among the entries up to the last row pointer, or all entries if there are fewer.
+        The smallest and largest column among the entries before the last row pointer, or among all entries if there
+        are fewer.
     num_unsorted : int
         Number of entries whose column is not greater than the column of the previous entry of the row.
     run_span : int
-        The largest distance between two columns of a run in CSR order, if it was requested.
+        If it was requested: the largest distance between two columns of a run of positions in CSR order.
     may_consist_of_blocks : bool
         False if the rows that were examined show that the matrix does not consist of dense blocks (`full_blocks`).
     counts : object
@@ -126,43 +127,44 @@ class LayoutKernels(Protocol):
     ) -> tuple[LongRows, int]:
         """Return the rows longer than `limit`, and the position at which their last run ends.
 
-        Without `first`, they stay at their positions in CSR. With `first`, they will be copied one after the other to
-        the positions from `first` on, each to the beginning of a run. `limit` is one of the backend's constants (with
-        `first`, `LONG_LENGTH`).
+        Without `first`, the long rows stay at their positions in CSR. With `first`, the positions are those to which
+        the caller copies them: one after the other from `first` on, each at the beginning of a run. `limit` is one of
+        the backend's constants (with `first`, `LONG_LENGTH`).
         """
 
     def cut_slices(
         self, device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
     ) -> tuple[Array | None, Array, int]:
-        """Return (rows, slice_offsets, number of positions) as in `Slices`.
+        """Return rows, slice_offsets and num_positions as in `Slices`.
 
-        Rows longer than `long_length` are not in slices. With `sort`, the other rows are sorted by descending length
-        within each group of `SORTING_SCOPE` rows; rows of equal length keep their order. In `rows`, -1 stands for no
-        row, at the end of a group. `rows` is None if all rows keep their order. Synchronizes with `sort`.
+        Rows longer than `long_length` are not in slices. If `sort`, the other rows are sorted by descending length
+        within each group of `SORTING_SCOPE` rows; rows of equal length keep their order. In `rows`, -1 at the end of a
+        group stands for no row. `rows` is None if all rows keep their order. Synchronizes if `sort`.
         """
 
     def lay_out(self, device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-        """Return `items`, one for each entry in CSR order, copied to the positions of `slices`; `padding` elsewhere.
+        """Return `items` copied to the positions of `slices`, with `padding` at all other positions.
 
-        Long rows are included. Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
+        There is one item for each entry, in CSR order. Long rows are included. Items may have any dtype of 1, 2, 4, 8
+        or 16 bytes.
         """
 
     def lay_out_ellpack(
         self, device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any
     ) -> Array:
-        """Return `items`, one for each entry in CSR order, at the positions of `Ellpack`; `padding` elsewhere."""
+        """Return `items`, one per entry in CSR order, copied to the positions of `Ellpack`; `padding` elsewhere."""
 
     def lane_rows(
         self, device: Device, csr: Csr, numbers: Array | None, most_steps: int
     ) -> tuple[Array, Array, Array, Array]:
         """Return (order, lanes, frequent_steps, rare_steps) of the rows for `LaneSlices`.
 
-        A row with at most ``device.lanes * most_steps`` entries has the smallest power of two of lanes that is at least
-        its number of entries divided by `most_steps`. A longer row has a multiple of ``device.lanes``. `frequent_steps`
-        and `rare_steps`, of int64 like `lanes`, are the largest numbers of entries of a lane in frequent and in rare
-        columns. `order` holds the row numbers, sorted by descending number of lanes, then of all steps, then of
-        frequent steps; equal rows keep their order. `numbers` is the field of `LaneSlices`. On a CPU it is None, and
-        each row has one lane.
+        A row with at most ``device.lanes * most_steps`` entries gets the smallest power of two of lanes that is at
+        least its number of entries divided by `most_steps`. A longer row gets a multiple of ``device.lanes``.
+        `frequent_steps` and `rare_steps` hold, for each row, the largest number of entries of a lane in frequent and in
+        rare columns. `order` holds the row numbers, sorted by descending number of lanes, then of all steps, then of
+        frequent steps; equal rows keep their order. All but `order` are int64. `numbers` is the field of `LaneSlices`.
+        On a CPU, it is None, and each row has one lane.
         """
 
     def lane_positions(self, device: Device, csr: Csr, slices: LaneSlices) -> Array:
@@ -177,7 +179,7 @@ class BlockKernels(Protocol):
 
     @property
     def SLICES_BLOCKS(self) -> bool:
-        """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
+        """Whether blocks of BSR are stored in slices of `device.lanes` block rows; otherwise row after row."""
 
     def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
         """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
@@ -202,8 +204,8 @@ class BlockKernels(Protocol):
     def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
         """Return the sorted pattern of A·B for two matrices of blocks, including blocks whose products cancel.
 
-        B is sorted, A's blocks have as many columns as B's blocks have rows, and the dtype of both patterns is that of
-        the values. Return None if `multiply_blocks` would take longer than `spgemm`. Synchronizes.
+        B is sorted, A's blocks have as many columns as B's blocks have rows, and both patterns have the dtype of the
+        values. Return None if `multiply_blocks` would take longer than `spgemm`. Synchronizes.
         """
 
     def multiply_blocks(
@@ -211,8 +213,8 @@ class BlockKernels(Protocol):
     ) -> Array:
         """Return the values of C = A·B in CSR order, zeros included, from the values of A and B.
 
-        `patterns` are those of A, B and C, where `block_product` has returned that of C. Products are summed in the
-        order of A's row. C's blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
+        `patterns` are the patterns of A, B and C; C's pattern is the result of `block_product`. Products are summed in
+        the order of A's row. C's blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
         """
 
 
@@ -221,7 +223,7 @@ class EncodeKernels(Protocol):
 
     @property
     def CSR_CODES(self) -> tuple[np.dtype[Any], ...]:
-        """Dtypes to which columns in CSR order may be narrowed."""
+        """Dtypes to which columns in CSR order may be narrowed; empty if narrowing does not pay."""
 
     @property
     def LOOKS_UP(self) -> bool:
@@ -229,7 +231,7 @@ class EncodeKernels(Protocol):
 
     @property
     def SHARES_RUNS(self) -> bool:
-        """Whether products process consecutive rows of the same pattern together: fewer such runs take less time."""
+        """Whether products process consecutive rows of the same pattern together, so that few groups are faster."""
 
     def run_span(self, device: Device, columns: Array, num_cols: int) -> int:
         """Return the largest distance between two columns of the same run.
@@ -238,10 +240,10 @@ class EncodeKernels(Protocol):
         """
 
     def encode_columns(self, device: Device, columns: Array, dtype: Any) -> Columns:
-        """Return columns as distances from a base for each run, in `dtype`. They must be below the padding code."""
+        """Return columns as distances from a base per run, in `dtype`. Distances must be below the padding code."""
 
     def distinct_keys(self, device: Device, keys: Array, limit: int) -> tuple[HostArray, npt.NDArray[np.int64]] | None:
-        """Return the distinct keys in ascending order, and a position of each in `keys`; both are host arrays.
+        """Return the distinct keys in ascending order, and a position of each key in `keys`; both are host arrays.
 
         `keys` are uint32 or uint64. Return None if there are more than `limit` distinct keys; `limit` is at most 4096.
         Synchronizes.
@@ -265,10 +267,13 @@ class EncodeKernels(Protocol):
     def gather_rows(
         self, device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
     ) -> tuple[Array, Array | None]:
-        """Return int32 offsets of the representative rows, row r from ``indptr[r]`` on, and values if `values`."""
+        """Return the offsets (int32) of the representative rows and, if `values`, their values.
+
+        Row r of the result begins at ``indptr[r]``, and the last row ends at `num_entries`.
+        """
 
     def survives_halving(self, device: Device, data: Array) -> bool:
         """Return whether every float64 or complex128 value can be stored in half the precision without a loss.
 
-        "Without a loss" means that widening restores the same bits, in any way of casting. Synchronizes.
+        "Without a loss" means that any way of widening restores the same bits. Synchronizes.
         """

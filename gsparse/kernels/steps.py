@@ -99,19 +99,20 @@ class Step:
     ----------
     name : str
     before : str
-        Assignments of scalars that are used for all elements; they are not stored in cells.
+        Assignments of scalars that are computed once before the elements; they are not stored in cells.
     each : str
-        Assignments for each element. Names of vectors are stored, other names are temporary.
+        Assignments for each element. Values of vectors are stored, those of other names are temporary.
     sums : str
-        ``name = term``: the terms of all elements are summed in double precision.
+        ``name = term``: the term of each element is added up in double precision.
     after : str
-        Assignments of scalars, computed once after the sums and stored in cells. The pass must not read them before.
+        Assignments of scalars, computed once after the sums and stored in cells. The other sections of this step must
+        not read these scalars.
     may_stop_early : bool
         Whether elements may remain unchanged if the `after` of the same pass sets `stop`. Then `after` need not wait
         for the last element.
     backward : bool
         Whether to proceed from the last element to the first, so that the elements that the previous pass or product
-        accessed last are still in the cache. The sums are reproducible, but in a different order than forward.
+        accessed last are still in the cache. Sums are reproducible, but their order differs from a forward pass.
     """
 
     name: str
@@ -128,12 +129,12 @@ class Step:
 
     @cache  # noqa: B019  (there are few programs, and they are never freed)
     def targets(self, section: str) -> tuple[str, ...]:
-        """Return the names that a section assigns, each name once."""
+        """Return the names that a section assigns, without repetitions."""
         return tuple(dict.fromkeys(a.target for a in self.sections[section] if a.target))
 
     @cache  # noqa: B019  (there are few programs, and they are never freed)
     def reads(self, *sections: str) -> tuple[str, ...]:
-        """Return the names that sections read before they assign them, each name once."""
+        """Return the names that sections read before they assign them, without repetitions."""
         known: set[str] = set()
         names: dict[str, None] = {}
         for assignment in chain.from_iterable(self.sections[section] for section in sections):
@@ -153,7 +154,7 @@ class Program:
         Names of vectors, separated by spaces.
     steps : tuple of Step
     exported : tuple of str, optional
-        Sums that other kernels read in addition to steps, for example those of `gsparse.kernels.basis`.
+        Sums that other kernels read in addition to the steps, for example the kernels of `gsparse.kernels.basis`.
     """
 
     name: str
@@ -167,7 +168,7 @@ class Program:
 
     @cached_property
     def deferred_sums(self) -> frozenset[str]:
-        """Sums that no step assigns. A backend may store partial sums, which their readers then add up."""
+        """Sums that no step assigns to a scalar. A backend may keep partial sums, which each reader adds up."""
         sums = {name for step in self.steps for name in step.targets("sums")}
         assigned = {name for step in self.steps for name in step.targets("after")}
         return frozenset(
@@ -230,10 +231,10 @@ class StepState(Protocol):
     columns : int
         Number of right-hand sides. Each vector holds the columns of all right-hand sides one after the other.
     capacity : int
-        Number of residuals in the ring buffer of recent residuals, for each right-hand side.
+        Number of residuals, for each right-hand side, in the ring buffer `history`.
     partial_sums : dict
         From the name of each of `Program.deferred_sums` to its partial sums, in a form private to the backend. Steps
-        that read the sum add them up.
+        that read such a sum add up its partial sums.
     """
 
     program: Program
@@ -244,7 +245,7 @@ class StepState(Protocol):
 
     @property
     def cells(self) -> Array:
-        """The scalars in double precision; those of one right-hand side are contiguous."""
+        """The scalars in double precision. The scalars of one right-hand side are contiguous."""
 
     @property
     def history(self) -> Array:
@@ -252,7 +253,7 @@ class StepState(Protocol):
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
-        """A function that sums an array over all ranks, in place; None if there is one rank."""
+        """A function that sums an array over all ranks, in place; None if there is only one rank."""
 
 
 class StepKernels(Protocol):
@@ -279,19 +280,19 @@ class StepKernels(Protocol):
     ) -> Call | None:
         """Return a call that runs up to `turns` iterations in one kernel, and fewer if the program sets `stop`.
 
-        An iteration consists of `operations` in this order; products are with the square matrix `csr`, and each step
-        occurs once. There is one right-hand side, values and vectors have one dtype, and the longest row has `width`
-        entries. Return None if the device has no such kernel, or if the matrix is too large for it.
+        An iteration consists of `operations` in this order. Products are with the square matrix `csr`, and each step
+        occurs once. There is one right-hand side, values and vectors have one dtype, and `width` is the number of
+        entries of the longest row. Return None if the device has no such kernel, or if the matrix is too large for it.
         """
 
     def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-        """Return an array for the partial sums of a product, and the call to make after the product, or None.
+        """Return an array for the partial sums of a product, and a call to make after the product; None if not needed.
 
-        Steps that are bound later read the sum under `name`. `num_dots` is that of the product, and is not 0.
+        Steps that are bound later read the sum under `name`. `num_dots` is `Multiply.num_dots`, and is not 0.
         """
 
     def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
-        """Write pseudorandom real numbers between -1/2 and 1/2: element i is a hash of i + 1 + offset, modulo 2³².
+        """Write pseudorandom numbers between -1/2 and 1/2. Element i is a hash of i + 1 + offset, modulo 2³².
 
         For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
         the lower ones by an exclusive or. The element is h / 2³² - 1/2.

@@ -1,4 +1,4 @@
-"""The arrays of a matrix: copies on the device and on the host, loans to the host, and the matrix as products read it.
+"""The arrays of a matrix: copies on the device and on the host, loans to the user, and the `PreparedMatrix`.
 
     A  ----+
            +--> MatrixArrays --+--> ArrayPair `indptr`       one array on both sides (loans.py)
@@ -6,9 +6,9 @@
                                +--> ArrayPair `data`
                                +--> PreparedMatrix               checked, with plans and formats (products/prepared.py)
 
-A matrix and its transposed views own the same `MatrixArrays`: what is written through one is seen by the others. A copy
-owns another `MatrixArrays` over the same device arrays. Sharing device arrays is safe, because they are never written
-in place.
+A matrix and its transposed views own the same `MatrixArrays`, so a write through one of them changes them all. A copy
+of the matrix owns another `MatrixArrays` over the same device arrays. Sharing device arrays is safe, because they are
+never written in place.
 
 The lock of `indptr` is held while the three arrays are replaced or read together, so that no thread reads new arrays
 beside old ones. `in_place.py` keeps two threads from writing at the same time.
@@ -105,7 +105,7 @@ class MatrixArrays:
         indices: npt.NDArray[Any],
         data: npt.NDArray[Any],
     ) -> Self:
-        """Take host arrays without a copy. They count as on loan while anything else refers to them."""
+        """Take host arrays without a copy. An array counts as on loan while any other object refers to it."""
         pairs = [ArrayPair(device, host=array) for array in (indptr, indices, data)]
         return cls(device, options, pairs[0], pairs[1], pairs[2])
 
@@ -238,7 +238,7 @@ class MatrixArrays:
         return options
 
     def set_options(self, options: MatrixOptions) -> None:
-        """Replace the options. If they differ, the next product prepares the matrix again."""
+        """Set the options. If they differ from the current ones, the next product prepares the matrix again."""
         if options != self.options:
             self._options, self.prepared = options, None
 
@@ -263,7 +263,7 @@ class MatrixArrays:
         return sum(pair.nbytes for pair in self)
 
     def read(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return read-only host arrays ``(data, indices, indptr)``. They do not count as on loan. Synchronizes."""
+        """Return read-only host arrays ``(data, indices, indptr)``, which do not count as on loan. Synchronizes."""
         with self.indptr.lock:
             return self.data.read(), self.indices.read(), self.indptr.read()
 
@@ -302,7 +302,7 @@ class MatrixArrays:
         return None
 
     def current(self, shape: tuple[int, int]) -> PreparedMatrix:
-        """Return the matrix of this shape, prepared for products. It includes all values written so far."""
+        """Return the matrix of this shape, prepared for products and with all values that were written so far."""
         prepared = self.up_to_date(shape)
         if prepared is not None:
             return prepared
@@ -380,7 +380,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def frames_to_the_caller() -> int:
-    """Return the `stacklevel` of a warning: frames from the function that warns to the first one outside of gsparse."""
+    """Return the `stacklevel` of a warning: the number of frames up to the first one outside of gsparse."""
     frame, count = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, count = frame.f_back, count + 1

@@ -1,7 +1,8 @@
 """Sums, differences, extremes and comparisons of a matrix with a matrix, a dense array or a scalar.
 
 The result is sparse if the operation returns 0 for 0 and 0, or for 0 and the scalar. For a comparison that is true for
-zeros, such as ``==``, the opposite is computed first. The result then has an entry wherever the opposite has none.
+zeros, such as ``==``, the opposite comparison is computed first. The result has an entry wherever the opposite has no
+entry.
 Results with a dense array are dense: on the host for a NumPy array, on the device for an array of the device.
 """
 
@@ -54,7 +55,7 @@ class Combination(NamedTuple):
 
     @property
     def is_true_for_zeros(self) -> bool:
-        """Whether it is a comparison that is true for 0 and 0."""
+        """Whether this is a comparison that is true for 0 and 0."""
         return self.symbol in ("==", "<=", ">=")
 
 
@@ -220,7 +221,7 @@ def _is_integer(scalar: Any) -> bool:
 def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
     """Return whether an integer dtype cannot hold an integer scalar.
 
-    Such a scalar is above or below all values, so comparisons with it have the same result for each value as for 0.
+    Such a scalar is above or below all values, so a comparison with it has the same result for all values and for 0.
     """
     if dtype.kind not in "iu" or not _is_integer(scalar):
         return False
@@ -328,7 +329,7 @@ def _compare_exactly(device: Device, name: str, a: Array, b: Array) -> Array:
 def _order_of_bits(xp: Any, values: Array) -> Array:
     """Return integers that have the same order as float32 numbers.
 
-    They are the bits of a number, read as int32. For a negative number, they are minus its lower 31 bits.
+    A number that is not negative becomes its bits, read as int32. A negative number becomes minus its lower 31 bits.
     """
     bits = xp.ascontiguousarray(values).view(np.int32)
     return xp.where(bits < 0, -(bits & np.int32(0x7FFFFFFF)), bits)

@@ -97,7 +97,7 @@ def construct(
 
 
 def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixOptions:
-    """Check the options. An option that is None keeps the inherited value."""
+    """Return the checked options. An option that is None has the value of `inherited`."""
     options = dict(options)
     schedule = options.pop("schedule")
     if schedule is not None:
@@ -114,7 +114,7 @@ def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
 
 
 def _can_share(other: MatrixLike, by_columns: bool) -> bool:
-    """Return whether `_shared` can be called. It cannot transpose values of a dtype that no device supports."""
+    """Return whether `_shared` can be called: no device can transpose values of extended precision."""
     return other.dtype.char not in HOST_ONLY or _has_same_arrays(other, by_columns)
 
 
@@ -148,7 +148,7 @@ def _of_host_source(
 ) -> tuple[dict[str, Any], MatrixArrays]:
     """Let SciPy parse a source of the host. Return the attributes that it sets, and the arrays.
 
-    After the return, their memory counts as on loan only if the caller of the constructor refers to it.
+    After the return, the arrays count as on loan only if the caller of the constructor refers to their memory.
     """
     attributes, arrays = parse_host_source(scipy_base, source, shape, dtype, copy)
     check_dtype(arrays[-1].dtype)

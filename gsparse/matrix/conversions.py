@@ -1,6 +1,6 @@
 """Conversions to other formats, to dense arrays, and to matrices of other libraries.
 
-They are computed on the device. A result on the host is downloaded once, when it is complete.
+Conversions are computed on the device. A result on the host is downloaded once, when it is complete.
 """
 
 from __future__ import annotations

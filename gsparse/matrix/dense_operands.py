@@ -58,7 +58,7 @@ def _array_of(matrix: MatrixLike, other: Any) -> Any:
     Raises
     ------
     DeviceError
-        If it lives on a GPU, and the matrix does not live there.
+        If the operand lives on a GPU on which the matrix does not live.
     """
     if isinstance(other, np.ndarray):
         return np.asarray(other)
@@ -107,7 +107,7 @@ def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
 
 
 def _scaled(matrix: MatrixLike, factors: Array) -> Any:
-    """Multiply each entry by the factor at its place. Return None if SciPy has to compute the product."""
+    """Multiply each entry by the factor in its row and column. Return None if SciPy has to compute the product."""
     if not _is_computed_here(matrix, factors):
         return None  # extended precision
     if factors.dtype == np.float16:  # With float16, SciPy may return a matrix that its methods refuse to convert.
@@ -225,7 +225,7 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _compares_exactly(matrix: MatrixLike, operation: str | None, common: np.dtype[Any], scalar: Any) -> bool:
-    """Return whether the array module compares exactly: CuPy treats subnormal float32 values as 0."""
+    """Return whether the array module compares exactly. CuPy does not, because it treats subnormal float32 as 0."""
     if matrix.device.is_host:
         return True
     if common.kind == "c":

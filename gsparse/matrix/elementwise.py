@@ -1,4 +1,4 @@
-"""Elementwise operations: the values are mapped on the device; the structure and the plan stay."""
+"""Elementwise operations, which map the values on the device, and keep the structure and the plan."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ValueMap(NamedTuple):
     function : callable
         ``function(xp, values, *args)`` returns a new array; `xp` is the array module of the device.
     host : (str, ...)
-        The name and the arguments of SciPy's method for values of extended precision. By default the method of the same
-        name.
+        The name and the arguments of SciPy's method for values of extended precision; by default, the name of this
+        method.
     linear : bool
         Whether f(a + b) = f(a) + f(b), so that repeated entries need not be added up.
     sums_after : bool
-        Whether repeated entries are mapped first and added up then, instead of the reverse.
+        Whether repeated entries are mapped before they are added up. Otherwise they are added up first.
     hermitian : bool
         Whether f(conj(a)) = conj(f(a)) for all a: then a Hermitian matrix stays Hermitian.
     doc : str, optional
@@ -173,7 +173,7 @@ class ElementWise(MatrixLike):
         Raises
         ------
         TypeError
-            Where `casting` does not allow it.
+            If `casting` does not allow the conversion.
         DtypeError
             If a sparse matrix cannot have values of `dtype`, for instance of half precision.
         """

@@ -21,7 +21,7 @@ from gsparse.profiling import recording
 from gsparse.sparse.canonical import canonical, sorted_rows, without_zeros
 from gsparse.sparse.editing import resized
 
-# A thread holds it while it writes to a matrix.
+# A thread holds this lock while it writes to a matrix.
 _writing = make_lock()
 
 Write = TypeVar("Write", bound=Callable[..., Any])
@@ -72,9 +72,9 @@ def check_not_frozen(matrix: MatrixLike) -> None:
 
 
 def entries_of(matrix: MatrixLike) -> Csr:
-    """Return the CSR arrays of a matrix for a write: conjugated if necessary, and not longer than nnz.
+    """Return the CSR arrays of a matrix for a write, conjugated if necessary.
 
-    If the matrix's arrays are longer than the last row pointer says, they are replaced by shorter ones.
+    If the matrix's arrays have more than nnz elements, first replace them by arrays of nnz elements.
     """
     csr, arrays = csr_of(matrix, matrix, matrix._by_columns), matrix._arrays
     if arrays.indices.current_array().size != csr.nnz or arrays.data.current_array().size != csr.nnz:
@@ -102,7 +102,10 @@ def _are_canonical(matrix: MatrixLike) -> bool:
 
 
 def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: str) -> property:
-    """Return SciPy's property `name`: the value that the user assigned, until an entry moves, or else the true one."""
+    """Return SciPy's property `name`. It has the value that the user assigned, until an entry moves; else the true one.
+
+    `is_true` computes the true value.
+    """
 
     def read(self: MatrixLike) -> bool:
         if self.dtype.char in HOST_ONLY:
@@ -189,7 +192,7 @@ class Rearrangements(MatrixLike):
         Raises
         ------
         ValueError
-            If they do not describe a matrix.
+            If the arrays do not describe a matrix.
         """
         if is_written_on_host(self):
             write_on_host(self, "check_format", full_check)
@@ -203,7 +206,7 @@ class Rearrangements(MatrixLike):
 
     @one_at_a_time
     def resize(self, *shape: Any) -> None:
-        """Change the shape in place; entries keep their rows and columns, and those outside of the shape are removed.
+        """Change the shape in place. Entries keep their rows and columns; entries outside the new shape are removed.
 
         Parameters
         ----------

@@ -21,8 +21,8 @@ from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import csr_of, is_sparse
 from gsparse.sparse.canonical import without_zeros
 
-# If the index is on the host and selects at most this number of places, they are listed there: one upload takes less
-# time than several operations on the device.
+# If the index is on the host and selects at most this number of places, they are listed on the host, because one upload
+# takes less time than several operations on the device.
 FEW_PLACES = 4096
 
 # The selected numbers of an axis: one number, a slice as a range, or an array of int64 of one or two dimensions.
@@ -42,7 +42,7 @@ class Index:
     is_distinct : bool
         Whether the key has only slices, numbers and masks, so that no place is selected twice.
     on_device : bool
-        Whether the key has an array of a GPU. Then single entries are returned in an array of the GPU.
+        Whether the key has an array of a GPU. If so, single entries are returned in an array of the GPU.
     """
 
     axes: tuple[Axis, ...]
@@ -179,7 +179,7 @@ def _as_array(part: Any) -> Array:
 def list_places(device: Device, rows: Array, columns: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Return rows and columns, broadcast to a shape, as vectors on the device.
 
-    They may be on the host or on the device.
+    `rows` and `columns` may be on the host or on the device.
     """
     parts = (rows, columns)
     if all(isinstance(part, np.ndarray) for part in parts) and prod(shape) <= FEW_PLACES:

@@ -1,8 +1,8 @@
-"""One array of a matrix with a copy on the device and a copy on the host: which of them is valid, and when to copy.
+"""One array of a matrix, with a copy on the device and a copy on the host: which copy is valid, and when to copy.
 
 The host copy is made when the user first asks for it (`A.data`). From then on the user may write to it, also through
-views, and such writes cannot be observed. But references to it, weak ones included, can be counted. While the user
-holds one, the array is *on loan*:
+views, and such writes cannot be observed. But references to the host copy can be counted, including weak ones. While
+the user holds a reference, the array is *on loan*:
 
                             lend()                                the user drops the last reference
     device copy is valid  ---------->  on loan: host copy is valid  ---------->  returned, host copy is valid
@@ -10,13 +10,13 @@ holds one, the array is *on loan*:
             |                                                                                 |
             +------------- one more upload, by the next product (`current_array`) ------------+
 
-Where the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy. If
-nothing was written, the device copy stays instead, and with it the format and the plan.
+If the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy. But if
+the user wrote nothing, the old device copy stays, and with it the format and the plan.
 
-Two rules make this safe. The device copy is never written in place: a changed array is a new array. So matrices may
-share device arrays, and anything built from an array is valid as long as the matrix has the same array object. And an
-array on loan never shares memory with a device copy, even if the host is the device. Kernels check arrays once and then
-trust them, so a write by another thread could make them read and write outside of their arrays.
+Two rules make this safe. First, the device copy is never written in place: a changed array is a new array. So matrices
+may share device arrays, and anything built from an array is valid as long as the matrix has the same array object.
+Second, an array on loan never shares memory with a device copy, even if the host is the device. Arrays are checked once
+and then trusted, so a write by another thread could make a kernel access memory outside of the arrays.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ArrayPair:
     def make_device_current(self) -> None:
         """Upload the host copy and end its loan.
 
-        If the host is the device and other code still refers to the memory, it is copied first.
+        If the host is the device and other code still refers to the memory of the host copy, this memory is copied.
         """
         with self.lock:
             if self._host is None:

@@ -184,7 +184,7 @@ class MatrixLike:
         return self.transpose().conj()
 
     def conjugate(self, copy: bool = True) -> Self:
-        """Return the complex conjugate, whose values are computed only when they are asked for.
+        """Return the complex conjugate. Its values are computed only when the program reads them.
 
         Products conjugate the values as they read them.
 

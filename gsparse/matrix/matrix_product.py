@@ -37,7 +37,7 @@ class MatrixProduct:
     ----------
     result : GpuSparseMatrix, shape (M, N)
         The product with the latest values, in canonical form. It has an entry wherever two entries are multiplied, even
-        if the sum is 0, because it may differ from 0 for other values.
+        if the sum is 0, because for other values the sum may not be 0.
 
     Raises
     ------
@@ -100,12 +100,12 @@ class MatrixProduct:
         return self._product.nbytes
 
     def update(self, A: GpuSparseMatrix, B: Any) -> GpuSparseMatrix:
-        """Return the product of matrices with the same structures and other values, which becomes `result`.
+        """Compute `result` again for matrices with the structures of A and B but other values, and return it.
 
         Parameters
         ----------
         A, B : GpuSparseMatrix or sparse array
-            Matrices with the same structures as the first factors. Matrices from `GpuSparseMatrix.with_data` are
+            Matrices with the structures of the constructor's A and B. Matrices from `GpuSparseMatrix.with_data` are
             compared fastest. Values are converted to the dtype of the first product, by NumPy's rule "same_kind".
 
         Returns

@@ -1,7 +1,7 @@
 """Sums, means and counts, computed on the device.
 
-Results are NumPy's, as in SciPy. Every method with the argument `out` also takes an array of the device there, to which
-the result is written without a download.
+Results are NumPy's, as in SciPy. The argument `out` of a method may also be an array on the device. The result is then
+written to it, and not downloaded.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def sums_along(
 ) -> Array:
     """Return the sums along an axis, in a compute dtype, on the device.
 
-    `convert` maps the values first. `terms` then says what is added up for each entry, such as "square"
-    (`gsparse.kernels.algebra.TERMS`).
+    `convert` maps the values first, if it is not None. `terms` says what is added up for each mapped value, such as
+    "square" (`gsparse.kernels.algebra.TERMS`).
     """
     device = matrix.device
     is_minor = (axis == 1) != matrix._by_columns

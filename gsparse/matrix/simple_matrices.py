@@ -46,7 +46,7 @@ def _on_device(home: Device, part: Any) -> Any:
 
 
 def csr_operands(device: Any, *parts: Any) -> tuple[Device, list[Csr | None]]:
-    """Return the device of an operation and its operands' sorted CSR arrays; None for extended precision."""
+    """Return the device of an operation, and each operand's sorted CSR arrays, or None if it is extended precision."""
     home, matrices = matrices_of(device, parts)
     return home, [sorted_csr(home, matrix) for matrix in matrices]
 
@@ -54,7 +54,7 @@ def csr_operands(device: Any, *parts: Any) -> tuple[Device, list[Csr | None]]:
 def sorted_csr(home: Device, matrix: Any, dtype: np.dtype[Any] | None = None) -> Csr | None:
     """Return CSR arrays with sorted columns, or None for extended precision.
 
-    With `dtype`, values are converted to it before repeated entries are added up.
+    If `dtype` is not None, values are converted to this dtype before repeated entries are added up.
     """
     if matrix.dtype.char in HOST_ONLY:
         return None
@@ -137,9 +137,9 @@ def diags_array(
     Parameters
     ----------
     diagonals : sequence of array_like
-        The diagonals, or one number for each of them, on the host.
+        For each diagonal, its elements or one number for all of them; on the host.
     offsets : sequence of int, or int
-        Their places: 0 is the main diagonal, and positive numbers lie above it.
+        The place of each diagonal: 0 is the main diagonal, and diagonals with positive numbers lie above it.
     shape : (int, int), optional
         By default the smallest square matrix that holds the diagonals.
     format : str, optional

@@ -35,7 +35,7 @@ def is_sparse(value: Any) -> bool:
 
 
 def multiply_sparse(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
-    """Return matrix·other, or other·matrix if `reflected`. It is stored by columns if the first factor is.
+    """Return matrix·other, or other·matrix if `reflected`. If the first factor is stored by columns, so is the product.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _product(a: Operand, b: Operand) -> tuple[Csr, tuple[int, int] | None]:
 def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return the sizes of the full dense blocks of two matrices. Synchronizes.
 
-    None if the matrices are small, or if one of them has no blocks. The device must be active.
+    Return None if the matrices are small, or if one of them has no blocks. The device must be active.
     """
     if not may_have_blocks(a.csr, b.csr):
         return None
@@ -127,7 +127,8 @@ def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
 def combine_sparse(matrix: MatrixLike, operation: str, other: Any, *, reflected: bool = False) -> Any:
     """Return the CSR arrays of an operation on two matrices of the same shape (`gsparse.sparse.arithmetic.combine`).
 
-    They describe the transpose if `matrix` is stored by columns. The result is None if SciPy has to compute it.
+    If `matrix` is stored by columns, the arrays describe the transpose of the result. Return None if SciPy has to
+    compute the result.
     """
     if not _is_computed_here(matrix, other):
         return None
@@ -186,7 +187,7 @@ def matrix_of(
 ) -> Any:
     """Return a matrix with new device arrays and the options of `matrix`, except a declared symmetry.
 
-    `blocksize` is the size of its full dense blocks, or None if it is not known.
+    `blocksize` is the size of the new matrix's full dense blocks, or None if it is not known.
     """
     options = matrix._arrays.options
     if options.symmetric is not None:

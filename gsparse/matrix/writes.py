@@ -1,8 +1,8 @@
 """Writes to single entries, blocks and diagonals, on the device.
 
-A write to places where the matrix has entries changes values only: the structure and what was prepared for it remain,
-and a transposed view sees the new values. Other places get new entries, in new arrays of this matrix alone, as in
-SciPy.
+A write to places where the matrix has entries changes values only. The structure and all that was prepared for it
+remain, and a transposed view sees the new values. A write to other places adds entries, in new arrays that only this
+matrix gets, as in SciPy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Places:
     distinct : bool
         Whether it is known that no place occurs twice.
     ordered : bool
-        Whether both rows and columns are known to rise.
+        Whether both rows and columns are known to increase strictly from place to place.
     """
 
     rows: Array
@@ -272,8 +272,8 @@ def _diagonal_values(matrix: MatrixLike, values: Array, count: int) -> Array:
 def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is_cast: bool) -> None:
     """Write to the first `count` places of a diagonal.
 
-    As in SciPy, if many entries are new, the matrix gets new arrays, in NumPy's common dtype of its values and the new
-    ones. A single value (`is_cast`) is cast to the matrix's dtype.
+    As in SciPy, if many entries are new, the matrix gets new arrays, in NumPy's common dtype of its values and of
+    `values`. A single value (`is_cast`) is cast to the matrix's dtype.
     """
     device, arange = matrix.device, matrix.device.xp.arange
     rows = arange(max(-k, 0), max(-k, 0) + count, dtype=np.int64)

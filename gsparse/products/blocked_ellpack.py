@@ -43,9 +43,9 @@ class SlicedRows(PaddedColumns):
     def slices(self) -> Slices:
         """The slices of blocked ELLPACK. Synchronizes.
 
-        Rows keep their order if that needs little padding, or if int32 cannot number them. Otherwise long rows are not
-        stored in slices. If the other rows still need much padding, they are sorted by length within `sorting_scope`
-        rows.
+        Rows keep their order if this needs little padding, or if int32 cannot number the rows. Otherwise, long rows are
+        not stored in slices. If the other rows still need much padding, they are sorted by length within groups of
+        `SORTING_SCOPE` rows.
         """
         stats, limit, sort = self.sparsity.rows, NO_LIMIT, False
         if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= MAX_INT32:
@@ -105,13 +105,13 @@ def _build(matrix: MatrixPreparation) -> BlockedEllpack:
 
 
 def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, float]:
-    """Return the counts of the terms `step`, `chunk` and `sorted` of `KernelModel` for a product with slices.
+    """Return how often the costs `step`, `chunk` and `sorted` of `KernelModel` occur in a product with slices.
 
     Parameters
     ----------
     stats : RowStats
     limit : float
-        Rows with more entries are long rows.
+        Rows with more entries than this are long rows.
     lanes : float
         Number of threads that share a row.
     """
@@ -124,7 +124,7 @@ def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, 
 
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Return `slice_terms`. Rows are long only if fewer positions are stored than slices of all rows would have."""
+    """Return `slice_terms`. There are long rows only if fewer positions are stored than slices of all rows need."""
     return slice_terms(stats, long_length if storage.num_stored < stats.blocked_stored else stats.max_length)
 
 

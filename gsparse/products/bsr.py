@@ -23,18 +23,18 @@ from gsparse.products.blocked_ellpack import SlicedRows, cut_slices, slice_terms
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, SparsityPattern, releasable
 
-# On a GPU, several lanes share a row if fewer rows than _DEVICE_THREADS would leave threads idle. Each lane then has at
-# least _ENTRIES_PER_LANE entries on average, and a row has at most _MAX_ROW_LANES lanes.
+# On a GPU, several lanes share a row if a matrix has so few rows that one lane per row would leave threads idle. There
+# are at most _DEVICE_THREADS lanes in all and _MAX_ROW_LANES per row, and each lane has at least _ENTRIES_PER_LANE
+# entries on average.
 _DEVICE_THREADS = 2**18
 _ENTRIES_PER_LANE = 6.0
 _MAX_ROW_LANES = 8
-# Largest number of positions divided by the number of blocks with which several lanes share a block row. Matrices with
-# long rows would need more. Their long rows are cut into chunks instead.
+# Several lanes share a block row only if the number of positions divided by the number of blocks is at most this. In
+# matrices with long rows, which would need more positions, long rows are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0
 # Block columns are stored in one of the dtypes _NARROW, relative to a base, if a block has at most _NARROW_ELEMENTS
-# elements. For larger blocks, columns are a small part of what is read, and adding the base takes longer. Times in µs
-# with and without a base (H100, `asv_bench/measure_blocks.py --tune`): 6 x 6 in float32 53 and 45, in float64 76 and
-# 76; 3 x 3 in float64 49.8 and 50.7.
+# elements. For larger blocks, adding the base takes longer than reading fewer bytes saves. For 6 x 6 blocks in float32,
+# a product takes 53 µs with a base and 45 µs without (H100, `asv_bench/measure_blocks.py --tune`).
 _NARROW, _NARROW_ELEMENTS = (np.dtype(np.uint16),), 16
 
 
@@ -77,7 +77,7 @@ class BlockStats(NamedTuple):
 
 
 class DenseBlocks(Part):
-    """The size of the dense blocks of a matrix, and the arrays that say where each block is stored."""
+    """The size of the dense blocks of which a matrix consists, and the arrays that say where each block is stored."""
 
     @cached_property
     def blocksize(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class DenseBlocks(Part):
 
     @cached_property
     def stats(self) -> BlockStats:
-        """Sizes of `block_rows`. They remain known after the arrays have been freed. Synchronizes."""
+        """Sizes of `block_rows`, which remain known after its arrays have been freed. Synchronizes."""
         blocks = self.block_rows
         slices = blocks.slices
         return BlockStats(blocks.blocksize, slices.num_positions, slices.nbytes, blocks.columns.dtype)
@@ -167,10 +167,10 @@ def _columns_at(parts: SparsityPattern, slices: Slices) -> Array:
 
 
 def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None:
-    """Describe the blocks, or return None if they are not a candidate.
+    """Describe how BSR would store the matrix, or return None if BSR is not a candidate.
 
-    They are a candidate if a block has more than one entry, or if the user wants only this format. The blocks of a
-    matrix that is not analyzed are described only if their size is known already.
+    BSR is a candidate if a block has more than one entry, or if the user wants only this format. For a matrix that is
+    not analyzed, it is a candidate only if the block size is known already.
     """
     sparsity, dense = matrix.sparsity, matrix.structure.part(DenseBlocks)
     may_look = level is not AnalysisLevel.NONE or sparsity.known_blocksize is not None

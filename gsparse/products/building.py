@@ -1,7 +1,7 @@
 """The products of a matrix: the arrays that they read (a stored format, or CSR), with a bound kernel.
 
-Everything that a function of this module needs is an argument, and it stores nothing. `gsparse.products.prepared` keeps
-the results in a `FormatCache`.
+The functions of this module get everything as arguments and store nothing. `gsparse.products.prepared` keeps the
+results in a `FormatCache`.
 
 Products with several columns read CSR, row patterns that share values, or dense blocks. Blocks may be stored for these
 products alone, beside the format that products with a vector read. They then take about as much memory as the values in
@@ -82,13 +82,13 @@ class Product:
 
 @dataclass(eq=False)
 class FormatCache:
-    """The plans and products of a matrix. Each item is stored only when it is complete.
+    """The plans and products of a matrix. Each item is complete when it is stored.
 
     Attributes
     ----------
     device : Device
     lock : reentrant lock
-        The thread that makes an item holds it.
+        A thread holds the lock while it makes an item.
     plans, preparations, products, columns : dict
         Items by (storage dtype, compute dtype). A preparation is kept until the product with a vector is built.
     """
@@ -103,9 +103,7 @@ class FormatCache:
     def find_or_make(self, items: dict[Types, _Result], types: Types, make: Callable[[], _Result]) -> _Result:
         """Return the item for these dtypes from one of the dictionaries.
 
-        If it is missing, one thread makes it with `make`.
-
-        The device is the current one while `make` runs.
+        If the item is missing, one thread makes it with `make`, while the device is the current one.
         """
         item = items.get(types)
         if item is None:
@@ -135,7 +133,7 @@ class FormatCache:
 
 
 def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:
-    """Return CSR arrays with values of dtype `storage`, the same object if they have it already."""
+    """Return CSR arrays with values of dtype `storage`; `csr` itself if its values already have this dtype."""
     return csr if csr.dtype == storage else csr.with_data(csr.data.astype(storage))
 
 
@@ -150,7 +148,7 @@ def build_product(preparation: MatrixPreparation, format: str, launch: Launch, e
 
 
 class CountedProduct:
-    """A product of a new matrix that counts its calls, and lets the matrix choose a format after many of them.
+    """A product of a new matrix that counts its calls. After many calls, it lets the matrix choose a format.
 
     A product with several columns counts as one call for each column.
 
@@ -176,7 +174,7 @@ class CountedProduct:
 def build_first(
     structure: Structure, csr: Csr, compute: np.dtype[Any], threads_per_block: int, matrix: Callable[[], Any]
 ) -> Product:
-    """Bind a product that reads CSR as it is, and counts its calls (`CountedProduct`)."""
+    """Bind a `CountedProduct`, which reads the CSR arrays as they are and counts its calls."""
     device, rows = structure.sparsity.device, structure.part(CsrRows)
     kernels, launch = kernels_of(device).spmv, Launch(threads_per_block, rows.threads_per_row)
     stored = rows.as_they_are(csr, launch.threads_per_row)
@@ -200,10 +198,11 @@ def build_planned(
     plan : Plan
     preparation : MatrixPreparation
     adopt : callable
-        ``adopt(plan, product)`` is called with the plan that times have decided on. `product` is its product if all
-        candidates had to be built in order to time them, and None if this function returns it. With ``tune="lazy"``,
-        it is called when the times are known, after this function has returned a product that times the candidates.
-        The product keeps this function, which must not refer to the prepared matrix: that would be a reference cycle.
+        ``adopt(plan, product)`` is called with the plan that measured times have chosen. `product` is the product of
+        this plan if all candidates were built in order to time them, and None if `build_planned` returns this product.
+        With ``tune="lazy"``, `build_planned` first returns a product that times the candidates, and `adopt` is called
+        when the times are known. That product keeps `adopt`, so `adopt` must not refer to the prepared matrix: that
+        would be a reference cycle.
     """
     if not planner.is_to_be_timed:
         return _build_candidate(preparation, plan.chosen)
@@ -236,8 +235,8 @@ def build_planned(
 def may_read_other_formats(structure: Structure) -> bool:
     """Return whether a plan may choose another format than CSR for products with several columns. Synchronizes.
 
-    The check takes at most the time of two products. A plan takes longer, so the caller makes one only if this function
-    returns True.
+    This check takes at most the time of two products, and a plan takes longer. So the caller makes a plan only if the
+    result is True.
     """
     formats = kernels_of(structure.sparsity.device).spmm.FORMATS
     return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)
@@ -252,7 +251,8 @@ def _square_blocks(structure: Structure) -> int:
 def can_multiply_columns(stored: Any, compute: np.dtype[Any]) -> TypeGuard[RowPattern | Bsr]:
     """Return whether products with several columns can read a stored matrix.
 
-    They read row patterns that share values, and square blocks of plain values of the same kind as the compute dtype.
+    Such products read row patterns with shared values, and square blocks whose values are not encoded in a table and
+    are real or complex like the compute dtype.
     """
     if isinstance(stored, Bsr):
         rows, columns = stored.blocksize

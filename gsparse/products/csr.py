@@ -19,7 +19,7 @@ from gsparse.plan.choice import threads_per_row
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Part, releasable
 
-# Up to this number of rows and of entries, the rows of a new matrix are not examined before its first products.
+# If a new matrix has at most this many rows and entries, its rows are not examined before its first products.
 _FEW = 8192
 
 
@@ -44,7 +44,7 @@ class CsrRows(Part):
     def long_rows(self, limit: int) -> LongRows | None:
         """Return the rows with more than `limit` entries, with their positions in CSR, or None if there are none.
 
-        Also None if `limit` is `NO_LIMIT`, or if the matrix has too many rows for int32 numbers.
+        The result is also None if `limit` is `NO_LIMIT`, or if the matrix has too many rows for int32 numbers.
         """
         sparsity, csr, known = self.sparsity, self.sparsity.csr, self._long_rows_by_limit
         if limit == NO_LIMIT or sparsity.longest <= limit or csr.num_rows > MAX_INT32:
@@ -104,7 +104,7 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage:
 
 
 def _build(limit_of: Callable[[CsrRows], int]) -> Callable[[MatrixPreparation], CsrEntries]:
-    """Return the function that builds CSR. ``limit_of(rows)`` returns the length above which rows are long."""
+    """Return the function that builds CSR. `limit_of` takes a `CsrRows`; rows above the length it returns are long."""
 
     def build(matrix: MatrixPreparation) -> CsrEntries:
         csr, rows = matrix.sparsity.csr, matrix.structure.part(CsrRows)
@@ -115,7 +115,10 @@ def _build(limit_of: Callable[[CsrRows], int]) -> Callable[[MatrixPreparation], 
 
 
 def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel with `threads` threads per row, which cuts rows above `limit` into chunks."""
+    """Return how often the costs `step` and `chunk` of `KernelModel` occur, for a kernel with `threads` per row.
+
+    The kernel cuts rows of more than `limit` entries into chunks.
+    """
     rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
     chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}

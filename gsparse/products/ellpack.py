@@ -1,4 +1,4 @@
-"""ELLPACK as a storage format: every row is padded to the length of the longest one, and stored column-major."""
+"""ELLPACK as a storage format: every row is padded to the length of the longest row, and stored column-major."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def _encodes_columns(matrix: MatrixPreparation) -> bool:
 
 
 def _column_dtype(matrix: MatrixPreparation, level: AnalysisLevel) -> np.dtype[Any]:
-    """Return the dtype of the columns, which is an estimate if several formats are compared.
+    """Return the dtype of the columns; only an estimate if several formats are compared.
 
-    In that case no columns are arranged for ELLPACK. The estimate is the dtype of blocked ELLPACK's columns, if that
-    format keeps the order of all rows. Otherwise it is the dtype of CSR's columns.
+    For a comparison, no columns are arranged for ELLPACK. The estimate is the dtype of blocked ELLPACK's columns if
+    blocked ELLPACK keeps the order of all rows, otherwise the dtype of CSR's columns.
     """
     structure = matrix.structure
     if level is AnalysisLevel.FULL and _encodes_columns(matrix):

@@ -195,7 +195,7 @@ def multiply_quickly(
 ) -> Array | None:
     """Compute A·x without checks and conversions, or return None if they are necessary.
 
-    They are not for a contiguous vector on the matrix's device and in its dtype.
+    Neither is necessary for a contiguous vector on the matrix's device and in its dtype.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ def _span(product: Product, prepared: PreparedMatrix | ByColumns, stats: Stats, 
 
 
 def label_of(prepared: PreparedMatrix | ByColumns, stats: Stats, product: Product) -> tuple[Any, ...]:
-    """Return what identifies a matrix in a profile: its name, shape, number of entries, dtype and format."""
+    """Return the label of a matrix in profiles: its name, shape, number of entries, dtype and format."""
     csr = prepared.csr
     return stats.name, csr.shape, int(csr.data.size), csr.data.dtype, product.format
 
@@ -349,7 +349,7 @@ def _parse_vector(x: Any) -> DenseInput:
 
 
 def _kernel_scalar(scalar: Any, types: _Types) -> Any:
-    """Return alpha or beta in the compute dtype, cast through the result dtype, so that uint64 wraps around."""
+    """Return alpha or beta in the compute dtype. It is first cast to the result dtype, so that uint64 wraps around."""
     compute = cast(np.dtype[Any], types.compute)
     return compute.type(scalar) if compute == types.result else types.result.type(scalar).astype(compute)
 

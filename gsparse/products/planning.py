@@ -21,7 +21,7 @@ from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
-# Analyzing the matrix, or timing candidates, can pay from this number of expected products on.
+# Smallest number of expected products for which analyzing the matrix, or timing candidates, can pay.
 MIN_ANALYSIS_PRODUCTS = 50
 # The options that have only a few valid values, and these values.
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -43,7 +43,8 @@ class MatrixOptions:
         As in `gsparse.GpuSparseMatrix`.
     block_shape : (int, int) or None
         The block size (rows, columns of the CSR arrays) of the BSR matrix from which this matrix, or an operand of the
-        operation that returned it, was made. It is a hint: the operation may have removed or transposed the blocks.
+        operation that returned it, was made. The matrix may not have such blocks: an operation may have removed or
+        transposed them.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class MatrixOptions:
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """Everything that the choice of a format depends on, except the values.
+    """All facts, except the values, from which a format is chosen.
 
     Attributes
     ----------
@@ -99,7 +100,7 @@ class Planner:
     on_loan : bool
         Whether the user may write to an array of the matrix before the next product.
     has_memory : bool
-        Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
+        Whether memory has sufficed so far. If not, the only candidates are formats that read CSR's own arrays.
     """
 
     structure: Structure
@@ -127,7 +128,7 @@ class Planner:
 
     @property
     def is_to_be_timed(self) -> bool:
-        """Whether candidates are timed if no stored times are found."""
+        """Whether to choose by measured times. The candidates are timed unless stored times are found."""
         return bool(self.options.tune) and self.leaves_choice and self.expected_products >= MIN_ANALYSIS_PRODUCTS
 
     @property
@@ -160,7 +161,7 @@ class Planner:
         return replace(plan, reason=self._explained(plan.reason))
 
     def _explained(self, reason: str) -> str:
-        """Add to a plan's reason what restricted the choice, and when it will be made again."""
+        """Return a plan's reason, extended by what restricted the choice and when the choice will be made again."""
         if not self.has_memory:
             reason = f"{reason}; memory did not suffice for other formats"
         if self.is_new:

@@ -52,7 +52,7 @@ from gsparse.products.transposing import MAX_BY_COLUMNS, ByColumns, find_symmetr
 from gsparse.products.tuning import call_if_alive
 
 _Result = TypeVar("_Result")
-# A thread holds it while a new matrix gets its first product, and while a matrix stops being new.
+# A thread holds this lock while a new matrix gets its first product, and while a matrix stops being new.
 _first = make_lock()
 
 
@@ -78,8 +78,8 @@ class PreparedMatrix:
         Whether the first products use a format without set-up, because few products may follow: the matrix is the
         result of an operation, or was made on a CPU.
     is_result : bool, optional
-        Whether it is the result of an operation, or got other values. If not, it stops being new when its plan is asked
-        for.
+        Whether the matrix is the result of an operation, or got other values. If neither, it stops being new when its
+        plan is requested.
     transpose : Csr, optional
         The arrays of the matrix of which this is the transposed copy.
     plain_product : Product, optional
@@ -186,7 +186,7 @@ class PreparedMatrix:
         return self._planner.plan(self._preparation(storage, compute), compute)
 
     def plan_for_many_products(self) -> None:
-        """Stop treating the matrix as new, so that the next product chooses a format for many products."""
+        """Stop treating the matrix as new, so that its next product chooses a format for many products."""
         if not self.is_new:
             return
         with self._formats.lock, _first:
@@ -272,7 +272,7 @@ class PreparedMatrix:
     def by_columns(self, storage: np.dtype[Any]) -> ByColumns | None:
         """Return a product with the transpose that reads this matrix by columns, or None.
 
-        None means that the caller shall transpose the arrays, which pays off after some products. `storage` is the
+        If the result is None, the caller must transpose the arrays, which pays after some products. `storage` is the
         dtype in which values are read.
         """
         options = self.options
@@ -295,9 +295,9 @@ class PreparedMatrix:
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return the arrays that products with several columns read. Synchronizes.
 
-        They are CSR, row patterns with shared values, or blocks. The first two are shared with products with a vector.
-        Blocks are shared if those products read blocks; otherwise they are stored for products with several columns
-        alone.
+        The result is CSR, row patterns with shared values, or blocks. Products with a vector read the same CSR arrays
+        or row patterns. They also read the same blocks if their format is blocks; otherwise blocks are stored for
+        products with several columns alone.
         """
         kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
@@ -312,7 +312,7 @@ class PreparedMatrix:
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
-        # Ask again: if memory did not suffice for the patterns, the answer has changed.
+        # Ask again, because the answer has changed if memory did not suffice for the row patterns.
         is_worth_analyzing = self._planner.is_worth_analyzing
         if reads_less and is_worth_analyzing and stored is None:
             csr = csr.with_data(halve_precision(self.device, csr.data))
@@ -362,7 +362,8 @@ class PreparedMatrix:
     def transposed(self) -> tuple[PreparedMatrix, bool]:
         """Return the prepared transposed matrix, and whether products must conjugate its values.
 
-        For a symmetric or Hermitian matrix it is the object itself, otherwise a copy on the device, which is kept.
+        For a symmetric or Hermitian matrix, the result is this object itself; otherwise a copy on the device, which is
+        kept.
         """
         if self._transposed is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
@@ -386,7 +387,7 @@ class PreparedMatrix:
     def transposed_csr(self) -> tuple[Csr, bool]:
         """Return the transposed arrays, which are kept, and whether their values are still to be conjugated.
 
-        For conversions. They do not test the matrix for symmetry, which pays only for products.
+        Conversions call this. It does not test the matrix for symmetry, because that pays only for products.
         """
         if self._transposed is None and self.options.symmetric is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():

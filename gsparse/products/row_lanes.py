@@ -25,13 +25,11 @@ from gsparse.products.structure import Part, releasable, scratch
 # Largest number of columns that get numbers in uint16. Its largest value marks padding and rare columns.
 MAX_FREQUENT = 65_535
 _RARE = padding_code(np.uint16)
-# Without and with hubs: the number of entries that a lane may always have, and the number of lanes among which a GPU
-# divides the entries of a matrix, so that all lanes have work until the end. The larger of both is the largest average
-# number of entries of a lane. Without hubs, an H200 runs 2**17 lanes at once; among 28 matrices, 60,000, 90,000 and
-# 135,000 lanes take 1.05, 1.02 and 1.07 times as long as the best of them for each matrix, and 8 always allowed entries
-# less than 16, 32 or 48.
+# For matrices with and without hubs: (a, n). A lane has on average at most a entries, or nnz / n if that is more.
+# With n lanes, all lanes of a GPU have work until the end. For 28 matrices without hubs on an H200, n = 90,000 is
+# faster than 60,000 and 135,000, and a = 8 is faster than 16, 32 and 48.
 _WITH_HUBS, _WITHOUT_HUBS = (16, 2**18), (8, 90_000)
-# Positions that a lane reads at once, in matrices without hubs on a GPU.
+# Number of positions that a GPU lane reads with one instruction, in matrices without hubs.
 _GROUP = 4
 # Rows have about the same length if the standard deviation is at most this part of the mean.
 _EVEN = 0.25
@@ -80,7 +78,7 @@ class LanedRows(Part):
 
     @property
     def most_steps(self) -> int:
-        """The largest average number of entries of a lane; a longer row is shared by several lanes."""
+        """The largest average number of entries of a lane. Several lanes share a row with more entries."""
         if _sums_whole_rows(self.sparsity.device):
             return NO_LIMIT
         fewest, num_lanes = _WITH_HUBS if self.has_hubs else _WITHOUT_HUBS
@@ -139,7 +137,7 @@ class LanedRows(Part):
 
     @releasable
     def placed_columns(self) -> tuple[Array, Array]:
-        """The numbers of the frequent columns at the frequent positions, and the rare columns at the rare ones."""
+        """The number of the frequent column at each frequent position, and the rare column at each rare position."""
         xp, slices, csr = self.sparsity.device.xp, self.slices, self.sparsity.csr
         if slices.numbers is None:
             dtype = np.dtype(np.uint16 if csr.num_cols <= MAX_FREQUENT else np.int32)
@@ -245,8 +243,8 @@ def _describe(matrix: MatrixPreparation, level: AnalysisLevel) -> Storage | None
 def _estimate(laned: LanedRows) -> LaneStats:
     """Estimate the sizes of the slices of a matrix without hubs from its numbers of rows and entries.
 
-    A lane has about two positions of padding: half a step, because the entries of a row are dealt to several lanes, and
-    half of a group.
+    A lane has about two positions of padding on average: half a position, because the entries of a row are dealt to
+    several lanes, and half a group of positions.
     """
     stats, lanes = laned.sparsity.rows, laned.sparsity.device.lanes
     num_lanes = max(stats.num_rows - stats.num_empty, 1.4 * stats.nnz / laned.most_steps)

@@ -1,7 +1,8 @@
 """From CSR to the arrays that products read: the encoding of the values, and the storage in each format.
 
-`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. Each format has a file with functions that
-describe and build it from both. Each array is made on the device when it is first needed, and is kept.
+A `MatrixPreparation` consists of a `gsparse.products.structure.Structure` and values. The file of each format has
+functions that describe and build the format from it. Each array is made on the device when it is first needed, and is
+kept.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class MatrixPreparation:
     def _describe(
         self, format: StorageFormat, level: AnalysisLevel, encodings: Sequence[Encoding]
     ) -> tuple[Storage, ...]:
-        """Describe a format with each of these encodings. Encodings that store the same are described once."""
+        """Describe a format with each of these encodings. Encodings that store the same arrays are described once."""
         described: dict[tuple[str, str], Storage] = {}
         for encoding in encodings:
             storage = format.describe(self.encoded(encoding), level)
@@ -137,7 +138,7 @@ class Dictionary:
     table : array of the keys' dtype on the device
         The distinct keys, in increasing order.
     places : ndarray of int64
-        For each key of the table, its index in `keys`, or one of them; on the host.
+        For each key of the table, an index at which `keys` has it; on the host.
     """
 
     device: Device

@@ -201,7 +201,7 @@ class Structure(Part):
         return cast("_Part", part)
 
     def release_parts_except(self, used: Collection[type[Part]]) -> None:
-        """Free the arrays of unused parts, and scratch arrays of the parts in `used` (`StorageFormat.parts`)."""
+        """Free all arrays of the parts that are not in `used`. Of those in `used`, free only the `scratch` arrays."""
         for kind, part in list(self._parts.items()):
             part.release(scratch if kind in used else releasable)
 
@@ -212,7 +212,7 @@ class Structure(Part):
 
     @releasable
     def transposition(self) -> tuple[Structure, Array]:
-        """The structure of the transpose, and the position in this matrix of each of its entries. May synchronize.
+        """The structure of the transpose, and for each entry of the transpose its position here. May synchronize.
 
         The positions have the dtype of `indices`. They save time if several matrices of this structure are transposed.
         """

@@ -16,20 +16,20 @@ from gsparse.products.building import Product, one_and_zero
 from gsparse.products.csr import CSR_SCALAR
 from gsparse.products.structure import SparsityPattern, Structure
 
-# Number of products with the transpose before its arrays are made. On two cores, making them takes as long as six to
-# ten products.
+# Number of products with the transpose before its arrays are made. On two cores, making the arrays takes as long as six
+# to ten products.
 MAX_BY_COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class ByColumns:
-    """The transpose of a matrix for the first products, which read the matrix's own arrays by columns.
+    """The transpose of a matrix, for its first few products, which read the matrix's own arrays by columns.
 
     Attributes
     ----------
     device : Device
     transpose : Csr
-        The arrays of the matrix.
+        The arrays of the matrix, which is the transpose of this one.
     multiply : callable
         `gsparse.kernels.contract.SpmmKernels.TRANSPOSED_PRODUCT`.
     """
@@ -60,8 +60,8 @@ def find_symmetry(device: Device, csr: Csr) -> bool | Literal["hermitian"]:
 def transpose_arrays(structure: Structure, csr: Csr, transposed: Csr | None) -> tuple[Csr, Structure]:
     """Return the arrays of the transpose, and their structure.
 
-    `transposed` has these arrays if they have been made, else None. A transposition that `structure` knows is used
-    again.
+    `transposed` has the arrays of the transpose if they have been made; else it is None. A transposition that
+    `structure` knows is used again.
     """
     device, known = structure.sparsity.device, structure.known_transposition
     if transposed is None and known is not None:

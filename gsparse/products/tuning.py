@@ -1,6 +1,6 @@
 """The choice of a format by measured times: the best few candidates are timed, and the times are stored on disk.
 
-Stored times are valid for the same device, versions, dtypes and features of a matrix. A matrix for which they are valid
+Stored times are valid for the same device, versions, dtypes and features of a matrix. A matrix with valid stored times
 is not timed again.
 
 References
@@ -30,8 +30,7 @@ from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, choose_fastest, sorted_by_time
 
-# A candidate is timed if its predicted time is at most _MAX_RATIO times the shortest one, but at most MAX_CANDIDATES
-# are.
+# At most MAX_CANDIDATES candidates are timed: those whose predicted time is at most _MAX_RATIO times the shortest one.
 MAX_CANDIDATES = 4
 _MAX_RATIO = 2.5
 
@@ -50,7 +49,7 @@ class Timing:
     """The time of a product, from several timings.
 
     Other work on the machine makes timings longer, but never shorter. So the shortest timing counts. It can be trusted
-    if the next shortest ones are almost the same.
+    if the second and third shortest timings are almost the same.
 
     Attributes
     ----------
@@ -134,7 +133,7 @@ def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
 
 
 def recall(key: str, formats: Collection[str]) -> dict[str, Timing] | None:
-    """Return the stored times by format, or None if no usable ones are stored.
+    """Return the stored times by format, or None if no usable times are stored.
 
     Times that were not steady are not usable: the machine was busy, so the caller measures again.
 
@@ -171,7 +170,7 @@ def _parse_times(text: Any) -> dict[str, Timing]:
 def remember(key: str, times: Mapping[str, Timing]) -> None:
     """Store times by format, with their spread.
 
-    If the cache cannot be written, they are lost, and will be measured again.
+    If the cache cannot be written, the times are lost, and the next process measures them again.
     """
     text = json.dumps({name: [t.seconds, t.spread] for name, t in times.items()})
     try:
@@ -196,10 +195,10 @@ def call_if_alive(method: WeakMethod[Callable[..., None]], *args: Any) -> None:
 
 
 class LazyTuner:
-    """A product that times its candidates: each call uses the next one, until all have been timed several times.
+    """A product that times its candidates: each call uses another candidate, until all have been timed several times.
 
-    It never waits for the device, so times may become known only in a later call. Candidates whose times are not steady
-    are timed again, up to `MAX_REPEATS` times.
+    A call never waits for the device, so times may become known only in a later call. Candidates whose times are not
+    steady are timed again, up to `MAX_REPEATS` times.
 
     Parameters
     ----------

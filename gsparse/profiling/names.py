@@ -10,8 +10,8 @@ from types import FrameType
 # A file and a line number.
 Place = tuple[str, int]
 
-# Largest number of frames that are searched. For a call from deeper inside libraries, the first frame outside gsparse
-# is taken.
+# Largest number of stack frames that are searched for user code. If none of these is user code, the first frame outside
+# gsparse counts as the caller.
 _MAX_FRAMES = 100
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
@@ -54,10 +54,10 @@ def text_of_place(place: Place | None) -> str:
     return "" if place is None else f"{Path(place[0]).name}:{place[1]}"
 
 
-# The name of the operation that prepares a matrix again for a product because the program holds one of its host arrays.
+# The name of the operation that prepares a matrix for a product again because the program holds one of its host arrays.
 ON_LOAN = "prepare again, because a host array is held"
 
-# The kinds of operations, by the module of gsparse that contains them. The longest matching name is taken.
+# The kinds of operations, by the module of gsparse that contains the operation. The longest matching name counts.
 _KINDS = {
     "gsparse.products": "set-up",
     "gsparse.products.multiply": "product",
@@ -73,7 +73,8 @@ _KINDS = {
     "gsparse.linalg.operators": "product",
 }
 
-# The names of operations, by the last part of the module and the function. Other operations are named by these two.
+# The names of operations, by the last part of the module's name and the function's name. An operation without an entry
+# here is named by these two names.
 _NAMES = {
     "multiply.multiply": "arguments and results of products",
     "operators._product": "product of an operator",
@@ -99,14 +100,14 @@ _NAMES = {
     "conversions._dense_on_device": "dense array",
 }
 
-# The kinds and names that were found so far, by file and function.
+# The kinds and names that `name_of_block` has already found, by file and function.
 _known: dict[tuple[str, str], tuple[str, str]] = {}
 
 
 def name_of_block(frame: FrameType) -> tuple[str, str]:
     """Return the kind and the name of the operation whose function has this frame.
 
-    It is not recorded if the name is "".
+    If the name is "", the operation is not recorded.
     """
     code = frame.f_code
     key = code.co_filename, code.co_name

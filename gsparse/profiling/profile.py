@@ -16,13 +16,16 @@ from gsparse.profiling.rows import OUTSIDE, Row, Totals, make_rows
 from gsparse.writing import replacing
 
 _HEADS = ("operation", "calls", "waiting s", "share", "with inner", "device s", "GB", "GB/s", "copy %")
-# Operations of these kinds move their bytes through the device's memory, so they are compared with a copy there.
+# The bytes of operations of these kinds pass through the device's memory, so their bandwidth is compared with a copy's.
 _IN_MEMORY = ("product", "step", "preconditioner")
 _WIDEST = 72
 
 
 def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths: dict[str, float]) -> str:
-    """Return the table: a head, the rows of the profile's own thread, their sum, and the rows of other threads."""
+    """Return the table: the heads, the rows of the thread that opened the profile, the wall-clock time, other threads.
+
+    At most `most` rows are shown for the former thread, and as many for the others; see `_shortened`.
+    """
     own = _shortened([row for row in rows if not row.is_other_thread], most)
     others = _shortened([row for row in rows if row.is_other_thread], most)
     lines = [_HEADS, *(_cells(row, seconds, bandwidths) for row in own)]
@@ -37,7 +40,7 @@ def as_text(rows: Sequence[Row], seconds: float, by: str, most: int, bandwidths:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table as text. The first cells are aligned to the left, all other cells to the right."""
+    """Return table lines as text. The first cell of each line is aligned to the left, all others to the right."""
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -48,7 +51,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return the first `most` rows, a row that adds up the others, and always the row for time outside gsparse."""
+    """Return the first `most` rows, one row that adds up the others, and the row for time outside gsparse."""
     first, rest = list(rows[:most]), list(rows[most:])
     outside = [row for row in rest if row.kind == OUTSIDE]
     rest = [row for row in rest if row.kind != OUTSIDE]
@@ -68,7 +71,7 @@ def _shortened(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def _cells(row: Row, seconds: float, bandwidths: dict[str, float]) -> tuple[str, ...]:
-    """Return the cells of a row. Cells are empty if their values are not known."""
+    """Return the cells of a row. A cell is empty if its value is not known."""
     is_operation = row.kind != OUTSIDE
     bandwidth = row.bandwidth
     copy = bandwidths.get(row.device) if row.kind in _IN_MEMORY else None
@@ -91,21 +94,21 @@ def _title(row: Row) -> str:
     return title if len(title) <= _WIDEST else f"{title[: _WIDEST - 1]}…"
 
 
-# Number of closed spans after which the spans are added up to totals.
+# Number of closed spans after which the profile adds the spans to its totals, so that they take little memory.
 _MAX_SPANS = 200_000
 
 
 class Profile:
-    """Records where the time of a program goes, while it is open: ``with gsparse.profile() as p``.
+    """Records where the time of a program goes, while the profile is open: ``with gsparse.profile() as p``.
 
     All threads of the process are recorded. The rows of the thread that opened the profile add up to its wall-clock
     time. Other threads work at the same time, and have separate rows. Profiles can be nested: each records the
-    operations that begin and end while it is open.
+    operations that begin and end while that profile is open.
 
     Attributes
     ----------
     begin : float
-        The time of `time.perf_counter` when the profile was opened.
+        What `time.perf_counter` returned when the profile was opened.
 
     Examples
     --------
@@ -140,12 +143,12 @@ class Profile:
         RECORDER.remove(self)
 
     def receive(self, span: Span) -> None:
-        """Receive a closed span. Called by the recorder.
+        """Receive a closed span from the recorder.
 
         Parameters
         ----------
         span : Span
-            A span that has ended, whose events have not been read.
+            A span that has ended. The events of its device have not been read yet.
         """
         with self._spans_lock:
             self._spans.append(span)
@@ -182,7 +185,7 @@ class Profile:
         Returns
         -------
         list of Row
-            The rows. All are operations, except the row of the kind "outside gsparse".
+            All rows are operations, except one of the kind "outside gsparse".
 
         Raises
         ------
@@ -203,8 +206,7 @@ class Profile:
         by : {"operation", "matrix", "line"}
             As for `rows`.
         most : int
-            Number of rows that are shown. Another row adds up the remaining rows, and the time outside of gsparse
-            always has a row.
+            Number of rows to show. One more row adds up the remaining rows. The time outside gsparse always has a row.
 
         Returns
         -------
@@ -245,9 +247,10 @@ class Profile:
 def profile() -> Profile:
     """Return a profile, which records the operations of gsparse while it is open.
 
-    An open profile costs a few microseconds per operation. While no profile is open, the cost is some ten nanoseconds.
-    Operations are recorded with the line of the program that called them. On a GPU, events measure the time, and the
-    device is waited for only after every 200,000 operations and when the profile is evaluated.
+    An open profile costs a few microseconds per operation. Without an open profile, an operation costs some ten
+    nanoseconds more than without this hook. Each operation is recorded with the line of the program that called it. On
+    a GPU, events measure the time. The profile waits for the device only after every 200,000 operations and when it is
+    evaluated.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The hook of the profile: functions and decorators with which other subpackages have operations recorded."""
+"""The hook of the profile: functions and decorators by which other subpackages record their operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MatrixLabel = tuple[Any, ...]
 
 
 class TimedDevice(Protocol):
-    """The attributes and methods of a device that spans use."""
+    """The attributes and methods that spans use of a device."""
 
     name: str
     has_events: bool
@@ -47,7 +47,7 @@ class SpanReceiver(Protocol):
 
 
 class _ThreadState(threading.local):
-    """The open spans of a thread, and the number of open `paused` blocks."""
+    """The open spans of a thread, and the number of its open `paused` blocks."""
 
     def __init__(self) -> None:
         self.stack: list[Span] = []
@@ -76,24 +76,24 @@ class Span:
     parent : Span or None
         The span inside which this span was opened.
     place : Place or None
-        The calling line of the user's code, which is the same for all spans inside one call.
+        The line of the user's program that called gsparse. It is the same for all spans inside one call.
     begin, end : float
         Times of `time.perf_counter`.
     inner_seconds : float
-        Seconds of the spans that were opened inside this span.
+        Seconds of all spans that were opened inside this span.
     device_seconds : float or None
-        Seconds on the device from the first to the last work of the span; None until it is known.
+        Seconds on the device from the start of the span's first work to the end of its last; None until they are known.
     iteration : Span or None
-        For the launch of a CUDA graph: the span of one iteration that was timed alone, with a span for each step.
+        For the launch of a CUDA graph: the span of an iteration that ran without a graph, with a span for each step.
     repeats : int
         For the launch of a CUDA graph: the number of iterations in the graph.
     iterations : int
-        For a solver: its number of iterations.
+        For a solver: the number of iterations that it took.
     children : list of Span or None
-        The spans inside of an iteration that is timed alone.
+        For an iteration that ran without a graph: the spans of its steps.
     """
 
-    # Defaults are attributes of the class, because most spans change few of them. So a span is made quickly.
+    # These defaults are attributes of the class, because most spans change few of them. This makes new spans fast.
     parent: Span | None = None
     place: Place | None = None
     inner_seconds = 0.0
@@ -158,7 +158,7 @@ class Span:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds for which the caller waited, without the spans inside this span."""
+        """Seconds for which the caller waited, minus the seconds of spans inside this span."""
         return self.end - self.begin - self.inner_seconds
 
 
@@ -170,29 +170,29 @@ class Recorder:
         self._lock = threading.Lock()
 
     def add(self, receiver: SpanReceiver) -> None:
-        """Begin to record for another profile."""
+        """Begin to pass spans on to another profile."""
         with self._lock:
             self._receivers = (*self._receivers, receiver)
             _find_nvtx()
             _set_recorder(self)
 
     def remove(self, receiver: SpanReceiver) -> None:
-        """Stop recording for a profile."""
+        """Stop passing spans on to a profile."""
         with self._lock:
             self._receivers = tuple(other for other in self._receivers if other is not receiver)
             if not self._receivers:
                 _set_recorder(None)
 
     def distribute(self, closed: Span) -> None:
-        """Pass a closed span on to the profiles that were open when it began."""
+        """Pass a closed span on to the profiles that were open when the span began."""
         for receiver in self._receivers:
             if closed.begin >= receiver.begin:
                 receiver.receive(closed)
 
 
-# The recorder while a profile is open, else None. Hooks read it as ``recording.recorder``.
+# The recorder while a profile is open, else None. Hooks must read it as ``recording.recorder`` each time.
 recorder: Recorder | None = None
-# The only recorder of the process.
+# The only recorder of this process.
 RECORDER = Recorder()
 
 
@@ -201,7 +201,7 @@ def _set_recorder(current: Recorder | None) -> None:
     recorder = current
 
 
-# The functions that open and close an NVTX range, which NVIDIA's tools show; None without the package nvtx.
+# The functions that open and close an NVTX range, which NVIDIA's tools show; None if the package nvtx is missing.
 _push_range: Callable[[str], Any] | None = None
 _pop_range: Callable[[], Any] | None = None
 
@@ -213,7 +213,7 @@ def _find_nvtx() -> None:
         _push_range, _pop_range = nvtx.push_range, nvtx.pop_range
 
 
-# ---------------------------------------------------------------------------------------- what hooks of operations call
+# ----------------------------------------------------------------------------------------- what instrumented code calls
 
 
 def span(
@@ -223,7 +223,7 @@ def span(
     matrix: MatrixLabel | None = None,
     nbytes: int = 0,
 ) -> Any:
-    """Return a context manager that records its block. If the thread's recording is paused, it does nothing.
+    """Return a context manager that records its block, unless recording is paused on this thread.
 
     The parameters are those of `Span`. Call this only while a profile is open.
     """
@@ -250,7 +250,7 @@ class _Guarded:
 
 
 def block(device: TimedDevice, guard: Any) -> Any:
-    """Return a context manager that enters `guard` and records the block under the name of the containing function.
+    """Return a context manager that enters `guard`, and records its block under the name of the function around it.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def block(device: TimedDevice, guard: Any) -> Any:
 
 
 def timed(call: Function, kind: str, name: str, *details: Any) -> Function:
-    """Return a function that makes `call`, and records it as `span` does if a profile is open."""
+    """Return a function that makes `call`, and if a profile is open, records a `span` with the other arguments."""
 
     def recorded_each_time(*args: Any) -> Any:
         if recorder is None:
@@ -281,7 +281,7 @@ def timed_graph(launch: Callable[[], None], iteration: Span, repeats: int) -> Ca
     ----------
     launch : callable
     iteration : Span
-        An iteration that ran without a graph, so that its steps were recorded.
+        An iteration that ran without a graph and whose steps were recorded.
     repeats : int
         The number of iterations in the graph.
     """
@@ -299,7 +299,7 @@ def timed_graph(launch: Callable[[], None], iteration: Span, repeats: int) -> Ca
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Record nothing on this thread within the block, because the block's calls are captured in a CUDA graph."""
+    """Record nothing on this thread within the block, whose calls are captured in a CUDA graph and do not run yet."""
     _STATE.num_pauses += 1
     try:
         yield
@@ -314,14 +314,14 @@ def begin(kind: str, name: str) -> None:
 
 
 def end(kind: str) -> None:
-    """Close the innermost span of this thread if it is of this kind."""
+    """Close the innermost open span of this thread if its kind is `kind`."""
     stack = _STATE.stack
     if stack and stack[-1].kind == kind:
         stack[-1].__exit__()
 
 
 def note_solve(iterations: int) -> None:
-    """Add iterations to the innermost open span of a solver."""
+    """Add a number of iterations to the innermost open span of a solver on this thread."""
     solver = next((each for each in reversed(_STATE.stack) if each.kind == "solver"), None)
     if solver is not None:
         solver.iterations += iterations
@@ -344,9 +344,9 @@ def recorded_copy(name: str) -> Callable[[Function], Function]:
 
 
 def recorded_call(kind: str, name: str) -> Callable[[Function], Function]:
-    """Return a decorator for functions of the host, such as operations that SciPy computes.
+    """Return a decorator that records calls of a function on the host, such as an operation that SciPy computes.
 
-    Fields in `name`, such as ``{0}``, are replaced by positional arguments of the call.
+    Each field of `name`, such as ``{0}``, is replaced by the positional argument of this number.
     """
 
     def decorate(function: Function) -> Function:

@@ -9,10 +9,10 @@ from typing import Any
 from gsparse.profiling.names import text_of_place
 from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
 
-# The kind of the row for the time in which no operation was recorded.
+# The kind of the row for the time in which no operation of gsparse ran.
 OUTSIDE = "outside gsparse"
 
-# Kind, name, matrix, place, thread.
+# Kind, name, matrix, calling line and thread of a span.
 _Key = tuple[str, str, Any, Any, int]
 
 
@@ -25,28 +25,30 @@ class Row:
     kind, name : str
         The operation.
     matrix : str
-        The name of the matrix, or its shape, entries, dtype and format; empty if the row is not about one matrix.
+        The matrix's name, or its shape, number of entries, dtype and format; empty if rows are not by matrix.
     place : str
-        The calling file and line of the program, such as "heat.py:31"; empty if rows are not by line.
+        The file and line of the program that called gsparse, such as "heat.py:31"; empty if rows are not by line.
     is_other_thread : bool
         Whether the operation ran on another thread than the thread that opened the profile.
     calls : int
+        Number of calls.
     seconds : float
         Seconds for which the caller waited, without inner operations, which have their own rows. The rows of the thread
-        that opened the profile add up to its wall-clock time.
+        that opened the profile add up to the wall-clock time of the profile.
     inclusive_seconds : float
         Seconds for which the caller waited, including inner operations.
     device_seconds : float
-        Seconds on the device, from the first to the last work of the operation, without inner operations.
+        Seconds on the device from the start of the operation's first work to the end of its last, without inner
+        operations.
     nbytes : int
-        Bytes that were read and written or copied; 0 if this is not known.
+        Bytes that were read, written or copied; 0 if their number is not known.
     device : str
         The name of the device; empty if only the host worked.
     iterations : int
         Iterations of solvers.
     is_estimated : bool
-        Whether the operation was part of CUDA graphs. Its time is then the share that it had in an iteration that was
-        timed without a graph.
+        Whether the operation was part of CUDA graphs. Its time is then estimated from an iteration that was timed
+        without a graph: it gets the same share of the graphs' time.
     """
 
     kind: str
@@ -65,7 +67,7 @@ class Row:
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes divided by the device's seconds, or None if either is not known."""
+        """Bytes divided by the seconds on the device, or None if one of the two is not known."""
         return self.nbytes / self.device_seconds if self.nbytes and self.device_seconds > 0 else None
 
 
@@ -84,7 +86,7 @@ class _Total:
 
 @dataclass
 class _Graphs:
-    """The launches of CUDA graphs with the same iteration, whose steps were timed without a graph."""
+    """All launches of CUDA graphs of one iteration. The iteration's steps were timed without a graph."""
 
     iteration: Span
     iterations: int = 0
@@ -101,12 +103,12 @@ class Totals:
     devices: dict[str, TimedDevice] = field(default_factory=dict)
 
     def add(self, span: Span, begin: float) -> None:
-        """Add a closed span.
+        """Add a closed span to the totals.
 
         Parameters
         ----------
         begin : float
-            The time when the profile began. Spans that were opened earlier do not belong to it.
+            The time when the profile began. Spans that began earlier do not belong to the profile.
         """
         key = _key_of(span)
         total = self.by_key.setdefault(key, _Total())
@@ -115,7 +117,7 @@ class Totals:
         total.nbytes += span.nbytes
         total.iterations += span.iterations
         around = list(_spans_around(span, begin))
-        # If an outer span belongs to the same row, its seconds already contain this span's seconds.
+        # An outer span of the same row already contains this span's seconds.
         if not any((other.kind, other.name) == (span.kind, span.name) for other in around):
             total.inclusive_seconds += span.seconds
         if span.device is not None:
@@ -123,7 +125,7 @@ class Totals:
             self.devices[span.device.name] = span.device
         seconds = self._resolve(span)
         total.device_seconds += seconds
-        # The device seconds of the next outer span that was measured by events contain this span's device seconds.
+        # The nearest outer span that events measured contains this span's seconds on the device.
         measured = [other for other in around if other.events is not None and other.device is span.device]
         if measured:
             self.by_key.setdefault(_key_of(measured[0]), _Total()).device_seconds -= seconds
@@ -134,7 +136,7 @@ class Totals:
             graphs.device_seconds += seconds
 
     def _resolve(self, span: Span) -> float:
-        """Return the span's seconds on the device. Synchronizes with a GPU the first time."""
+        """Return the span's seconds on the device. The first call for a span waits for the device."""
         if span.device_seconds is not None:
             return span.device_seconds
         seconds, device = 0.0, span.device
@@ -144,18 +146,18 @@ class Totals:
                 seconds = device.seconds_between(first, last)
                 device.release_event(first)
                 device.release_event(last)
-            elif not device.has_events:  # the device works while the caller waits
+            elif not device.has_events:  # The device works only while the caller waits.
                 seconds = span.own_seconds
         span.device_seconds = seconds
         return seconds
 
     def bandwidths(self) -> dict[str, float]:
-        """Return the bandwidth of a large copy on each device, in bytes per second. It is measured once."""
+        """Return the bandwidth of a large copy on each device, in bytes per second. Each device is measured once."""
         bandwidths = {}
         for name, device in self.devices.items():
             try:
                 bandwidths[name] = float(device.copy_bandwidth)
-            except MemoryError:  # the program has filled the device, which leaves no room for the measurement
+            except MemoryError:  # The program has filled the device's memory, so the copy cannot be measured.
                 continue
         return bandwidths
 
@@ -165,7 +167,7 @@ def _key_of(span: Span) -> _Key:
 
 
 def _spans_around(span: Span, begin: float) -> Iterator[Span]:
-    """Yield the outer spans of a span that began at `begin` or later, the innermost first."""
+    """Yield the spans around a span, the innermost first, but only those that began at `begin` or later."""
     parent = span.parent
     while parent is not None and parent.begin >= begin:
         yield parent
@@ -173,7 +175,7 @@ def _spans_around(span: Span, begin: float) -> Iterator[Span]:
 
 
 def _text_of_matrix(label: MatrixLabel | None) -> str:
-    """Return a matrix as tables show it: its name, or its shape, entries and dtype; then the format."""
+    """Return the text for a matrix: its name, or else its shape, entries and dtype; then its format."""
     if label is None:
         return ""
     name, shape, entries, dtype, format = label
@@ -182,7 +184,7 @@ def _text_of_matrix(label: MatrixLabel | None) -> str:
 
 
 def make_rows(totals: Totals, by: str, thread: int, wall_seconds: float) -> list[Row]:
-    """Return the rows, the largest first.
+    """Return the rows of a profile, sorted by seconds in descending order.
 
     Parameters
     ----------
@@ -218,7 +220,7 @@ def _row_of(key: _Key, total: _Total, by: str, thread: int) -> Row:
 
 
 def _enter(rows: dict[Hashable, Row], row: Row) -> None:
-    """Add a row to the row of the same operation."""
+    """Enter a row into `rows`. If the same operation has a row there, replace it by the sum of both."""
     key = row.kind, row.name, row.matrix, row.place, row.is_other_thread
     old = rows.get(key)
     if old is not None:
@@ -234,12 +236,12 @@ def _enter(rows: dict[Hashable, Row], row: Row) -> None:
 
 
 def _divided(graphs: _Graphs, graph_row: Row, by: str, thread: int) -> list[Row]:
-    """Divide the time of CUDA graphs among the steps, in proportion to their times in `graphs.iteration`.
+    """Divide the time of CUDA graphs among their steps, in proportion to the steps' times in `graphs.iteration`.
 
     Returns
     -------
     list of Row
-        A row for each step, and a row of negative times. Added to the graphs' row, it leaves only their launches there.
+        One row for each step, and a row that subtracts their times from `graph_row`, which then holds launches only.
     """
     steps = [span for span in graphs.iteration.children or [] if span.device_seconds]
     total = sum(span.device_seconds or 0.0 for span in steps)

@@ -22,7 +22,7 @@ from gsparse.sparse.reshaping import dense_of
 
 
 def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
-    """Return the product of each entry and the factor at its place.
+    """Return each entry of a matrix times the factor in the entry's row and column.
 
     Parameters
     ----------
@@ -30,12 +30,13 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
         The device of the arrays. It must be the active one.
     csr : Csr
     factors : array
-        On the device, of shape (num_rows, num_cols), (1, num_cols), (num_rows, 1) or (1, 1). It is broadcast.
+        The factors, on the device, of shape (num_rows, num_cols), (1, num_cols), (num_rows, 1) or (1, 1). They are
+        broadcast to the shape of the matrix.
 
     Returns
     -------
     array, shape (nnz,)
-        The new values, in NumPy's common dtype.
+        The new values, in the common dtype of values and factors by NumPy's rules.
     """
     if factors.size == 1:
         return csr.data * factors.reshape(())
@@ -52,15 +53,15 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     return products if products.dtype == dtype else products.astype(dtype)
 
 
-# Smallest number of entries of both matrices together for which searching for blocks pays.
+# Smallest sum of the numbers of entries of both matrices for which searching for dense blocks pays.
 _WORTH_A_LOOK = 100_000
 
-# Number of parts into which the rows of a product are divided if memory does not suffice for the whole.
+# Number of parts into which the rows of a product are divided if memory does not suffice for all rows together.
 _PARTS = 8
 
 
 def product(device: Device, a: Csr, b: Csr) -> Csr:
-    """Return A·B as SciPy does: in canonical form, without zeros.
+    """Return A·B in canonical form, without zeros, as SciPy does.
 
     Parameters
     ----------
@@ -72,14 +73,17 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
     Returns
     -------
     Csr
-        Of shape (M, N), in NumPy's common dtype. Synchronizes.
+        Of shape (M, N), in the common dtype of A and B by NumPy's rules. Synchronizes.
     """
     result, a, b = _factors(device, a, b)
     return _product_of_entries(device, a, b, result)
 
 
 def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
-    """Return the dtype of a product, and its factors, converted for the kernels. Synchronizes."""
+    """Return the dtype of a product, and A and B with values and indices of the dtypes that kernels need.
+
+    Synchronizes.
+    """
     result = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
     device.compile_ahead("A @ A", result, a.indices.dtype)
     a, b = in_common(computed(a, result), canonical(device, computed(b, result)))
@@ -87,7 +91,7 @@ def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
 
 
 def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -> Csr:
-    """Return A·B for converted factors; in parts if memory does not suffice for the whole. Synchronizes."""
+    """Return A·B for the results of `_factors`, computed in parts if memory does not suffice. Synchronizes."""
     try:
         with device.memory_guard():
             c = kernels_of(device).sparse_products.spgemm(device, a, b)
@@ -98,14 +102,14 @@ def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -
 
 
 def may_have_blocks(a: Csr, b: Csr) -> bool:
-    """Return whether matrices are large enough that their product may be faster by blocks."""
+    """Return whether matrices are large enough that looking for dense blocks may make their product faster."""
     return min(a.nnz, b.nnz) > 0 and a.nnz + b.nnz >= _WORTH_A_LOOK
 
 
 def product_of_blocks(
     device: Device, a: Csr, b: Csr, of_a: tuple[int, int], of_b: tuple[int, int]
 ) -> tuple[Csr, tuple[int, int] | None]:
-    """Return A·B as `product` does, for matrices of full dense blocks, and the size of the blocks of the product.
+    """Return A·B and its block size, for matrices of full dense blocks.
 
     Parameters
     ----------
@@ -114,13 +118,13 @@ def product_of_blocks(
     a, b : Csr
         As for `product`.
     of_a, of_b : (int, int)
-        The sizes of the blocks of A and B.
+        The block sizes of A and B.
 
     Returns
     -------
     (Csr, (int, int) or None)
-        The product and the size of its blocks. The size is None if the product was computed by entries, or if zeros
-        were dropped. Synchronizes.
+        The product, as from `product`, and its block size. The block size is None if the product was computed by
+        entries, or if zeros were dropped. Synchronizes.
     """
     result, a, b = _factors(device, a, b)
     try:
@@ -140,23 +144,26 @@ def product_of_blocks(
 def _product_of_blocks(
     device: Device, a: Csr, b: Csr, of_a: tuple[int, int], of_b: tuple[int, int]
 ) -> tuple[Csr, tuple[int, int]] | None:
-    """Return A·B, zeros included, and the size of its blocks; None if computing by entries is faster."""
+    """Return A·B, zeros included, and its block size; None if computing by entries is faster."""
     patterns = block_patterns(device, a, b, of_a, of_b)
     known = None if patterns is None else BlockProduct.of(device, *patterns, a.dtype)
     return None if known is None else (known.product(a.data, b.data), known.pattern.blocksize)
 
 
 def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
-    """Return A·B without zeros, with little more memory than the result, in twice the time. Synchronizes.
+    """Return A·B without zeros. This needs little more memory than the result, but takes twice the time of `product`.
 
-    The rows of A are divided into parts. Each part is multiplied twice: first to count the entries of its rows, and
-    then, when the arrays of the result have been allocated, to write the entries there. If memory does not suffice for
-    a part, the part is halved.
+    Synchronizes.
+
+
+    The rows of A are divided into parts. Each part is multiplied twice. The first time, only the entries of its rows
+    are counted. Then the arrays of the result are allocated, and the second product of each part is copied into them.
+    If memory does not suffice for a part, the part is halved.
 
     Parameters
     ----------
     a, b : Csr
-        Of one compute dtype and one index dtype, B in canonical form.
+        Both have the same compute dtype and index dtype. B is in canonical form.
 
     Raises
     ------
@@ -190,9 +197,9 @@ def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
 
 
 def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_last_try: bool) -> Csr | None:
-    """Return the product of some rows of A with B; None if memory does not suffice. Synchronizes.
+    """Return the product of A's rows `start` to ``end - 1`` with B; None if memory does not suffice. Synchronizes.
 
-    If `is_last_try`, MemoryError is raised instead.
+    If `is_last_try`, raise MemoryError instead of returning None.
     """
     try:
         with device.memory_guard():
@@ -207,26 +214,27 @@ def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_la
 
 
 def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
-    """Apply an operation to the elements of two matrices, as SciPy does. The result is canonical, without zeros.
+    """Apply an operation to the elements of two matrices, as SciPy does.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     operation : str
-        One of `gsparse.kernels.algebra.UNION`, or "times".
+        A member of `gsparse.kernels.algebra.UNION`, or "times".
     a, b : Csr
-        Of the same shape. Rows may be unsorted and have duplicates.
+        Two matrices of the same shape. Rows may be unsorted and have duplicates.
 
     Returns
     -------
     Csr
-        Boolean for comparisons, else in NumPy's common dtype. It shares the row pointers and columns of A if those of B
-        and of the result are equal to them. Synchronizes.
+        Canonical and without zeros. Values are boolean for comparisons, else in the common dtype of A and B by NumPy's
+        rules. If A, B and the result have the same structure, the result shares A's row pointers and columns.
+        Synchronizes.
     """
     common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
-    # For comparisons and extremes, duplicates are added up in the common dtype, in which integers wrap and booleans
-    # stay True.
+    # Comparisons, minima and maxima add up duplicates in the common dtype. There, sums of integers wrap around, and
+    # True + True is True.
     a, b = (canonical(device, part.with_data(part.data.astype(common, copy=False))) for part in (a, b))
     a, b = in_common(computed(a, common), computed(b, common))
     c = kernels_of(device).sparse_pairs.combine_rows(device, operation, a, b, common == np.uint64)
@@ -241,13 +249,13 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
     device : Device
         The device of the arrays. It must be the active one.
     a, b : Csr
-        Of shapes that can be broadcast.
+        Two matrices whose shapes can be broadcast.
 
     Returns
     -------
     Csr
-        Without zeros, as in SciPy, unless one of the matrices has a single element. It may share arrays with `a` or
-        `b`. Synchronizes.
+        The product, which may share arrays with `a` or `b`. It has no zeros, as in SciPy, unless one of the matrices
+        has a single element. Synchronizes.
     """
     if a.num_cols == b.num_rows == 1 != a.num_rows and b.num_cols != 1:  # a column and a row
         return product(device, a, b)
@@ -266,25 +274,25 @@ def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
 
 
 def _narrowed(csr: Csr, dtype: np.dtype[Any]) -> Csr:
-    """Return a canonical matrix with values cast to `dtype`. Integers wrap, as in SciPy's loops."""
+    """Return a matrix, known to be canonical, with values cast to `dtype`. Integers wrap, as in SciPy's loops."""
     if csr.is_canonical and csr.dtype == dtype:
         return csr
     return replace(csr, data=csr.data.astype(dtype, copy=False), is_canonical=True)
 
 
 def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
-    """Cast a canonical matrix to `dtype`, and drop integers that wrap to 0. May synchronize."""
+    """Cast a canonical matrix to `dtype`, and drop integers that became 0 because they wrapped. May synchronize."""
     csr = _narrowed(csr, dtype)
     is_wrapped = dtype.kind in "iu" and dtype.itemsize < 8
     return replace(kernels_of(device).sparse_rows.drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
 
 
 class CsrProduct:
-    """A product of two sparse matrices that can be updated for other values.
+    """A product of two sparse matrices that can be computed again for other values.
 
-    The structure of the result is computed once. `update` then only multiplies and adds. On a GPU, the first `update`
-    also stores to which entry each product of a short row is added, if that takes no more memory than the result. So a
-    product that is never updated takes little memory.
+    The structure of the result is computed once, so that `update` only multiplies and adds. On a GPU, the first
+    `update` also stores, for each product of two entries in a short row, to which entry of the result it is added. It
+    does so only if this takes no more memory than the result.
 
     Parameters
     ----------
@@ -333,7 +341,7 @@ class CsrProduct:
 
     @property
     def result(self) -> Csr:
-        """A·B in canonical form, with an entry wherever two entries are multiplied, even if the sum is 0."""
+        """A·B in canonical form, with an entry wherever entries of A and B are multiplied, even if their sum is 0."""
         return _narrowed(self._known.result, self._dtype)
 
     def forget_values(self) -> None:
@@ -342,12 +350,12 @@ class CsrProduct:
         self._known = replace(self._known, result=known.with_data(self._device.empty(0, known.dtype)))
 
     def update(self, a: Csr, b: Csr) -> Csr:
-        """Return the product of matrices of the same structures with other values. Synchronizes.
+        """Return the product of matrices that have the structures of A and B but other values. Synchronizes.
 
         Raises
         ------
         StructureError
-            If a shape or a number of entries differs.
+            If a shape or a number of entries differs from that of A or B.
         """
         if (a.shape, a.nnz, b.shape, b.nnz) != self._structure:
             raise StructureError(

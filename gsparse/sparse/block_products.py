@@ -2,8 +2,8 @@
 
     A: blocks of p x q   ·   B: blocks of q x r   =   C: blocks of p x r
 
-The structure of C is found from the patterns of blocks, which have an entry for each block, and values are computed for
-a pair of blocks at a time. Results have the same structure as those that are computed entry by entry.
+The structure of C is computed from block patterns, which are matrices with one entry per block. Values are then
+computed for one pair of blocks at a time. Results have the same structure as products that are computed entry by entry.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gsparse.sparse.canonical import in_common
 
 Size = tuple[int, int]
 
-# A thread finds its place in B once for each block of A, and then multiplies all elements of that block. So blocks of A
-# must have at least _FEWEST_ELEMENTS elements. Finding the pattern of the blocks pays if a pair of blocks has at least
-# _FEWEST_PRODUCTS products of elements.
+# For each block of A, a thread searches B once, and then multiplies all elements of the block. This pays only if blocks
+# of A have at least _FEWEST_ELEMENTS elements. Computing the block pattern of C pays only if multiplying two blocks
+# takes at least _FEWEST_PRODUCTS products of elements.
 _FEWEST_ELEMENTS, _FEWEST_PRODUCTS = 2, 8
 
 
 def are_worth(rows: int, inner: int, columns: int) -> bool:
-    """Return whether a product by blocks of rows x inner and inner x columns is faster than a product by entries."""
+    """Return whether multiplying blocks of rows x inner by blocks of inner x columns is faster than by entries."""
     elements = rows * inner
     return rows <= MAX_BLOCK and elements >= _FEWEST_ELEMENTS and elements * columns >= _FEWEST_PRODUCTS
 
 
 def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
-    """Return the block pattern of a matrix that consists of full blocks of this size."""
+    """Return the block pattern of a matrix that consists of full blocks of size `blocksize`."""
     indptr, indices = csr.indptr, csr.indices
     if blocksize != (1, 1):
         indptr, indices = kernels_of(device).blocks.block_parts(device, csr, blocksize, 1)
@@ -46,7 +46,7 @@ def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
 
 
 def block_patterns(device: Device, a: Csr, b: Csr, of_a: Size, of_b: Size) -> tuple[BlockPattern, BlockPattern] | None:
-    """Return the patterns by which A and B can be multiplied, or None if their blocks are not worth it.
+    """Return the block patterns to multiply A and B by blocks; None if their blocks are too small for that to pay.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def block_patterns(device: Device, a: Csr, b: Csr, of_a: Size, of_b: Size) -> tu
     a, b : Csr
         B in canonical form.
     of_a, of_b : (int, int)
-        The sizes of the full blocks of A and B. If A's blocks do not have as many columns as B's have rows, the blocks
-        are divided.
+        The sizes of the full blocks of A and B. Where A's blocks do not have as many columns as B's blocks have rows,
+        the patterns consist of smaller blocks.
     """
     inner = gcd(of_a[1], of_b[0])
     if not are_worth(of_a[0], inner, of_b[1]):
@@ -85,14 +85,15 @@ class BlockProduct:
 
     @classmethod
     def of(cls, device: Device, a: BlockPattern, b: BlockPattern, dtype: np.dtype[Any]) -> BlockProduct | None:
-        """Compute the structure; return None if another method is faster. Synchronizes.
+        """Compute the structure; return None if multiplying by entries is faster. Synchronizes.
 
         Parameters
         ----------
         device : Device
             The device of the arrays. It must be the active one.
         a, b : BlockPattern
-            A's blocks have as many columns as B's have rows, and at most `MAX_BLOCK` rows. B is sorted.
+            A's blocks have as many columns as B's blocks have rows, and at most `MAX_BLOCK` rows. B's pattern is
+            sorted.
         dtype : dtype
             The compute dtype of the values of A and B.
         """
@@ -103,7 +104,7 @@ class BlockProduct:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the patterns."""
+        """Bytes of the row pointers and columns of the three patterns."""
         return sum(int(p.blocks.indptr.nbytes + p.blocks.indices.nbytes) for p in self._patterns)
 
     def product(self, a_data: Array, b_data: Array) -> Csr:

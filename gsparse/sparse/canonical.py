@@ -1,4 +1,4 @@
-"""Functions that make matrices from coordinates or blocks, or bring them to canonical form: sorted, no duplicates."""
+"""Functions that make matrices from coordinates or blocks, or bring them to canonical form (sorted, no duplicates)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gsparse.kernels.backends import kernels_of
 
 
 def canonical(device: Device, csr: Csr) -> Csr:
-    """Return the matrix in canonical form: sorted, with duplicates added up in their order; itself if it is canonical.
+    """Return the matrix in canonical form: rows are sorted, and duplicates added up in their order.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Of any dtype for which there is a compute dtype.
+        Its values are of any dtype that has a compute dtype.
 
     Returns
     -------
     Csr
-        It shares those arrays of `csr` that need not change. The dtype of the values stays, so sums of integers wrap,
-        and True + True is True. Synchronizes.
+        `csr` itself if it is canonical. Otherwise it shares those arrays of `csr` that need no change. Values keep
+        their dtype, so sums of integers wrap, and True + True is True. Synchronizes.
     """
     if csr.is_canonical:
         return csr
@@ -47,7 +47,7 @@ def canonical(device: Device, csr: Csr) -> Csr:
 
 
 def sorted_rows(device: Device, csr: Csr) -> Csr:
-    """Return the matrix with sorted rows. Entries of one column keep their order. Synchronizes.
+    """Return the matrix with sorted rows. Entries with the same row and column keep their order. Synchronizes.
 
     The matrix is transposed twice, because the rows of a transpose are always sorted.
     """
@@ -56,7 +56,7 @@ def sorted_rows(device: Device, csr: Csr) -> Csr:
 
 
 def first_of_each_place(device: Device, csr: Csr) -> Array:
-    """Return whether each entry of sorted rows is the first one in its row and column."""
+    """Return a bool for each entry of a matrix with sorted rows: whether it is the first one in its row and column."""
     rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
     is_first = device.xp.ones(csr.nnz, np.bool_)
     is_first[1:] = (rows[1:] != rows[:-1]) | (csr.indices[1:] != csr.indices[:-1])
@@ -64,7 +64,7 @@ def first_of_each_place(device: Device, csr: Csr) -> Array:
 
 
 def computed(csr: Csr, dtype: Any) -> Csr:
-    """Return the matrix with values in the compute dtype of results of dtype `dtype`.
+    """Return the matrix with values of the compute dtype for results of `dtype`.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def in_common(*matrices: Csr) -> tuple[Csr, ...]:
 
 
 def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, columns: Array, data: Array) -> Csr:
-    """Return the matrix of entries at the given rows and columns, which are in range.
+    """Return the matrix with the given entries, whose rows and columns must be in range.
 
     Entries of one row keep their order, and repeated entries remain. Synchronizes.
     """
@@ -97,13 +97,13 @@ def from_coordinates(device: Device, shape: tuple[int, int], rows: Array, column
 
 
 def without_zeros(device: Device, csr: Csr) -> Csr:
-    """Return the entries that are not 0, with values of the dtype of `csr`. Synchronizes."""
+    """Return the matrix without entries that are 0. The dtype of the values stays the same. Synchronizes."""
     kept = kernels_of(device).sparse_rows.drop_zeros(device, computed(csr, csr.dtype))
     return kept.with_data(kept.data.astype(csr.dtype, copy=False))
 
 
 def identity(device: Device, shape: tuple[int, int], offset: int, dtype: Any) -> Csr:
-    """Return the matrix with ones on diagonal `offset`, where column minus row is `offset`."""
+    """Return the matrix with ones on diagonal `offset`. An element is on it if its column minus its row is `offset`."""
     xp = device.xp
     row, column = max(0, -offset), max(0, offset)
     count = max(0, min(shape[0] - row, shape[1] - column))
@@ -113,7 +113,7 @@ def identity(device: Device, shape: tuple[int, int], offset: int, dtype: Any) ->
 
 
 def kronecker(device: Device, a: Csr, b: Csr) -> Csr:
-    """Return the Kronecker product of two matrices, with an entry for each pair of entries. Synchronizes.
+    """Return the Kronecker product of A and B, with an entry for each pair of an entry of A and one of B. Synchronizes.
 
     The result is in canonical form if A and B are.
     """
@@ -122,13 +122,13 @@ def kronecker(device: Device, a: Csr, b: Csr) -> Csr:
     rows = (a_rows[:, None] * b.num_rows + b_rows).reshape(-1)
     columns = (a_columns[:, None] * b.num_cols + b_columns).reshape(-1)
     result = from_coordinates(device, shape, rows, columns, (a.data[:, None] * b.data).reshape(-1))
-    return in_common(result, a, b)[0]  # SciPy keeps wide indices.
+    return in_common(result, a, b)[0]  # As in SciPy, the result has int64 indices if A or B has them.
 
 
 def from_blocks(
     device: Device, shape: tuple[int, int], blocks: Sequence[tuple[int, int, Csr]], dtype: np.dtype[Any]
 ) -> Csr:
-    """Return the matrix of some blocks, each at a given place. Synchronizes.
+    """Return the matrix that consists of blocks at given places. Synchronizes.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def from_blocks(
         The first row and column of each block, and the block. Blocks do not overlap, and blocks in the same rows come
         from left to right.
     dtype : dtype
-        Of the result.
+        The dtype of the result's values.
     """
     xp = device.xp
     parts: list[tuple[Array, ...]] = [(xp.zeros(0, np.int64), xp.zeros(0, np.int64), xp.zeros(0, dtype))]
@@ -149,10 +149,10 @@ def from_blocks(
         parts.append((rows + row, columns + column, block.data.astype(dtype, copy=False)))
     joined = from_coordinates(device, shape, *(xp.concatenate(list(part)) for part in zip(*parts, strict=True)))
     index = np.result_type(joined.indices.dtype, *(block.indices.dtype for *_, block in blocks))
-    return joined.with_index_dtype(index)  # SciPy keeps wide indices.
+    return joined.with_index_dtype(index)  # As in SciPy, the result has int64 indices if a block has them.
 
 
 def _coordinates(device: Device, csr: Csr) -> tuple[Array, Array]:
-    """Return the row and the column of each entry as int64, so that products of numbers do not overflow."""
+    """Return the row and the column of each entry as int64, so that products of these numbers do not overflow."""
     rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
     return rows.astype(np.int64), csr.indices.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Parse the argument of a matrix's constructor into CSR arrays, and refuse arguments that do not describe a matrix."""
+"""Parse the arguments of a matrix's constructor into CSR arrays, and refuse those that do not describe a matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gsparse.kernels.backends import kernels_of
 
 
 def check_source(source: Any) -> None:
-    """Refuse arguments that users pass by mistake instead of a matrix: a file name, None, a sparse tensor."""
+    """Raise an error for arguments that users pass by mistake instead of a matrix: a file name, None, or a tensor."""
     if isinstance(source, str | PathLike):
         raise StructureError(
             f"a matrix is not made from a string or path: to read a file, use "
@@ -41,13 +41,13 @@ def check_source(source: Any) -> None:
 
 
 def check_maxprint(maxprint: Any) -> None:
-    """Refuse a `maxprint` with which SciPy would fail when it prints the matrix."""
+    """Raise ShapeError for a `maxprint` with which SciPy would fail when it prints the matrix."""
     if maxprint is not None and not (isinstance(maxprint, int | float | np.integer | np.floating) and maxprint >= 0):
         raise ShapeError(f"maxprint must be a number of entries, at least 0, got {maxprint!r}")
 
 
 def device_of_source(source: Any) -> Device | None:
-    """Return the GPU where a constructor's argument lives; None for anything on the host."""
+    """Return the GPU on which a constructor's argument or a part of it lives; None if all of it is on the host."""
     parts = source if isinstance(source, tuple) else (source,)
     for part in parts:
         for item in part if isinstance(part, tuple) else (part,):
@@ -58,14 +58,14 @@ def device_of_source(source: Any) -> Device | None:
 
 
 def is_spmatrix(source: Any) -> bool:
-    """Return whether ``*`` is the matrix product for an object, as for `spmatrix` and CuPy's sparse matrices."""
+    """Return whether ``*`` with this object is a matrix product, as for `spmatrix` and CuPy's sparse matrices."""
     return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 
 def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:
-    """Return shape, indptr, indices and data of a source on the device. May synchronize.
+    """Return shape, indptr, indices and data of a source that is on the device. May synchronize.
 
-    Nothing is copied to the host.
+    No array is copied to the host.
 
     Parameters
     ----------
@@ -120,7 +120,10 @@ def _from_dense(device: Device, dense: Array, shape: Any) -> tuple[Array, Array,
 def _from_coordinates(
     device: Device, data: Array, coordinates: Any, shape: Any
 ) -> tuple[Any, tuple[Array, Array, Array]]:
-    """Sort coordinates by row, in a stable way. Repeated entries remain. Synchronizes."""
+    """Return the shape, and the data, indices and indptr of coordinates. Synchronizes.
+
+    Entries of one row keep their order, and repeated entries remain.
+    """
     xp, kernels = device.xp, kernels_of(device)
     row, column = (xp.asarray(part) for part in coordinates)
     data = xp.asarray(data)
@@ -156,7 +159,7 @@ def _narrow(indices: Array, bound: int) -> Array:
 def parse_host_source(
     scipy_class: Any, source: Any, shape: Any, dtype: Any, copy: bool
 ) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
-    """Parse a source on the host, as SciPy does.
+    """Parse a source on the host with SciPy's constructor.
 
     Parameters
     ----------
@@ -167,8 +170,8 @@ def parse_host_source(
     Returns
     -------
     dict, [ndarray, ndarray, ndarray]
-        The attributes that SciPy's constructor sets, and indptr, indices and data. No object of this function still
-        refers to the arrays.
+        The attributes that SciPy's constructor sets, and indptr, indices and data. Only the caller refers to these
+        arrays when this function has returned.
     """
     check_index_kinds(source)
     try:
@@ -196,7 +199,7 @@ def _uneven_rows(source: Any) -> str:
 
 
 def downloaded(source: Any) -> Any:  # on GPUs only
-    """Return a constructor's argument with its device arrays on the host. Synchronizes."""
+    """Return a constructor's argument with its device arrays copied to the host. Synchronizes."""
     if isinstance(source, tuple):
         return tuple(map(downloaded, source))
     home = device_of(source)
@@ -206,7 +209,7 @@ def downloaded(source: Any) -> Any:  # on GPUs only
 
 
 def check_index_kinds(source: Any) -> None:
-    """Refuse indices that are not integers. SciPy would accept them, with or without a cast."""
+    """Raise an error for indices that are not integers, which SciPy would accept or cast."""
     parts: Any = ()
     if sp.issparse(source):
         parts = [vars(source).get(name, ()) for name in ("indptr", "indices")]
@@ -219,7 +222,7 @@ def check_index_kinds(source: Any) -> None:
 
 
 def parse_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype that a constructor's argument names, after a check; None for None."""
+    """Return the argument `dtype` of a constructor as a checked dtype in native byte order; None for None."""
     if dtype is None:
         return None
     try:
@@ -231,7 +234,7 @@ def parse_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 def check_shape(shape: Any) -> None:
-    """Refuse a shape whose lengths are no integers; SciPy checks the rest."""
+    """Raise ShapeError if a length is not an integer. SciPy checks the rest of a shape."""
     lengths = shape if isinstance(shape, tuple | list | np.ndarray) else (() if shape is None else (shape,))
     try:
         for length in lengths:
@@ -241,7 +244,7 @@ def check_shape(shape: Any) -> None:
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse dtypes that SciPy's sparse arrays do not support: objects, strings, half precision."""
+    """Raise DtypeError for dtypes that SciPy's sparse arrays do not support: objects, strings, half precision."""
     if dtype.kind not in "biufc" or dtype == np.float16:
         raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(float)")
 

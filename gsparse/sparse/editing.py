@@ -1,4 +1,4 @@
-"""Write values to a CSR matrix, at existing and at new entries, and change its shape."""
+"""Write values to existing and to new entries of a CSR matrix, and change the shape of a matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_INT64 = np.iinfo(np.int64).max
 
 
 def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *, distinct: bool) -> Array:
-    """Return a copy of a matrix's values in which values have been written to some positions.
+    """Return a copy of a matrix's values in which some are replaced.
 
     Synchronizes if positions are not distinct.
 
@@ -25,13 +25,13 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype.
+        Its values may be of any dtype.
     positions : array of int64
-        Positions of entries in `csr`. Negative positions are skipped.
+        Indices into the entries of `csr`. Negative ones are skipped.
     values : array
-        In the dtype of the matrix: one value for each position, or one for all.
+        New values, in the dtype of the matrix: one for each position, or one for all positions.
     distinct : bool
-        Whether no position occurs twice. Otherwise the last value of each position counts.
+        Whether no position occurs twice. If some do, the last value for a position is written.
     """
     if not distinct and values.size > 1:
         last = _last_of_each(device, positions + 1, csr.nnz + 1)
@@ -52,25 +52,25 @@ def with_new_entries(
     ordered: bool,
     is_sorted: bool,
 ) -> Csr:
-    """Return a matrix with new entries, at places without entry. Synchronizes if places are not distinct.
+    """Return a matrix with new entries at places that have no entry yet. Synchronizes unless `distinct`.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype.
+        Its values may be of any dtype.
     rows, columns : array of int64
-        The places, in any order.
+        The places of the new entries, in any order.
     values : array
-        In the dtype of the matrix: one value for each place, or one for all.
+        New values, in the dtype of the matrix: one for each place, or one for all places.
     distinct : bool
-        Whether no place occurs twice. Otherwise the last value of each place counts.
+        Whether no place occurs twice. If some do, the last value for a place is written.
     ordered : bool
         Whether `rows` is known to be strictly increasing, so that no row has more than one new entry.
     is_sorted : bool
-        Whether columns increase within each row of the matrix. If so, they also do in the result. If not, each row of
-        the result begins with its new entries, as in SciPy.
+        Whether columns increase within each row of the matrix. If so, columns also increase in each row of the result.
+        If not, each row of the result begins with its new entries, as in SciPy.
     """
     xp = device.xp
     if rows.size > 1 and not ordered:
@@ -85,9 +85,9 @@ def with_new_entries(
 def _order_of_places(
     device: Device, csr: Csr, rows: Array, columns: Array, *, distinct: bool, by_columns: bool
 ) -> Array:
-    """Return indices that sort places by row, and by column if `by_columns`.
+    """Return indices that sort places by row, and within a row by column if `by_columns`.
 
-    Of equal places, only the last is kept.
+    If a place occurs several times, only its last index is returned.
     """
     xp, kernels = device.xp, kernels_of(device)
     if distinct and not by_columns:
@@ -95,7 +95,7 @@ def _order_of_places(
     bound = csr.num_rows * csr.num_cols
     if bound <= _MAX_INT64:
         places = rows * csr.num_cols + columns
-    else:  # Numbers of all places would overflow int64, so number only the places that occur.
+    else:  # Row times num_cols would overflow int64, so number only the places that occur.
         order = xp.lexsort(xp.stack([columns, rows]))
         sorted_rows, sorted_columns = rows[order], columns[order]
         is_next = xp.zeros(rows.size, np.int64)
@@ -123,7 +123,7 @@ def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
 
 
 def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return the matrix with another shape, without entries outside of it. May share arrays with `csr`.
+    """Return the matrix with another shape, without the entries outside this shape. It may share arrays with `csr`.
 
     Synchronizes if rows or columns are cut off.
     """

@@ -1,7 +1,7 @@
-"""Sums and extremes of the rows, the columns and the whole of a matrix, as SciPy defines them.
+"""Sums, minima and maxima of the rows, the columns and the whole of a matrix, as SciPy defines them.
 
-Arrays stay on the device. The parameter `longest` is the length of the longest row, from which kernels decide whether
-to cut long rows.
+Arrays stay on the device unless a docstring says otherwise. The parameter `longest` is the length of the longest row;
+from it, kernels decide whether to divide long rows among threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gsparse.kernels.backends import kernels_of
 
 
 def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") -> Array:
-    """Return the sum of the terms of each row (`gsparse.kernels.algebra.TERMS`). May synchronize.
+    """Return, for each row, the sum of what `terms` takes of its entries. May synchronize.
 
     Parameters
     ----------
@@ -30,26 +30,29 @@ def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") ->
     longest : int
         Number of entries of the longest row.
     terms : str
-        What is added up for each entry, for example its square.
+        One of `gsparse.kernels.algebra.TERMS`; for example, "square" adds up the squares of the values.
 
     Returns
     -------
     array, shape (num_rows,)
-        int64, or floating-point numbers of at least the precision of the values.
+        int64 for sums of integers and counts; otherwise floating-point or complex, at least as precise as the values.
     """
     return kernels_of(device).reductions.sum_entries(device, csr.indptr, csr.data, terms, longest)
 
 
 def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
-    """Return the sum of the terms of all values in an array of shape (1,). There must be at least one value."""
+    """Return, in an array of shape (1,), the sum of what `terms` takes of all values, of which there is at least one.
+
+    `terms` is as for `sum_of_rows`.
+    """
     return kernels_of(device).reductions.sum_entries(device, None, data, terms, int(data.size))
 
 
 def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
     """Return the squared norms of floating-point vectors, on the host. Synchronizes once.
 
-    Squares are added up in double precision, because squares of float32 values overflow above 2e19, and are zero below
-    2e-23.
+    Squares are added up in double precision: in single precision, squares of numbers above 2e19 would overflow, and
+    those of numbers below 2e-23 would be zero.
 
     Parameters
     ----------
@@ -76,9 +79,11 @@ def sums_of_squares(device: Device, vectors: Array) -> npt.NDArray[np.float64]:
 
 
 def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
-    """Return the sum of the terms of each column, from arrays on the host. No transposed matrix is made.
+    """Return the sums of the columns, from arrays on the host; `terms` is as for `sum_of_rows`.
 
-    On a GPU this would need atomic operations, whose order differs from run to run.
+    The matrix is not transposed.
+
+    On a GPU, this would need atomic operations, whose order differs from run to run.
     """
     with uninterrupted():
         from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
@@ -90,36 +95,36 @@ def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
 
 
 def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
-    """Return the greatest or least element of each row (`gsparse.kernels.algebra.EXTREMES`). May synchronize.
+    """Return the extreme element of each row, for example the greatest. May synchronize.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of a compute dtype, in canonical form.
+        A matrix in canonical form with values of a compute dtype.
     longest : int
         Number of entries of the longest row.
     extreme : str
-        A key of `EXTREMES`, such as "maximum".
+        A key of `gsparse.kernels.algebra.EXTREMES`, such as "maximum".
     explicit : bool
-        Whether only stored entries count, and not the zeros that are not stored.
+        Whether only stored entries count; otherwise zeros that are not stored count too.
     unsigned : bool
-        Whether the int64 values are to be read as uint64.
+        Whether the values, which are int64, hold the bits of uint64.
 
     Returns
     -------
     array, shape (num_rows,)
-        0 for a row without entries.
+        The extremes, in the dtype of the values; 0 for a row without entries.
     """
     full = 0 if explicit else csr.num_cols
     return kernels_of(device).reductions.extreme_entries(device, csr.indptr, csr.data, extreme, longest, full, unsigned)
 
 
 def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
-    """Return the column of the first greatest or least element of each row. May synchronize.
+    """Return, for each row, the column of its first extreme element; 0 for a row without entries. May synchronize.
 
-    The parameters are those of `extreme_of_rows`. The result is 0 for a row without entries.
+    The parameters are those of `extreme_of_rows`.
 
     Returns
     -------
@@ -135,16 +140,16 @@ def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, expl
 
 
 def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> Any:
-    """Return the index of the first greatest or least element of the flattened matrix (row by row). Synchronizes.
+    """Return the index of the first extreme element in the matrix flattened row by row. Synchronizes.
 
-    The index is an int or an np.int64, as in SciPy.
+    The index is an int or an np.int64, as in SciPy. `extreme` is as for `extreme_of_rows`.
 
     Parameters
     ----------
     csr : Csr
         A matrix in canonical form with at least one entry and values of a compute dtype.
     explicit : bool
-        Whether only stored entries count. The result is then, as in SciPy, an index into the stored entries.
+        Whether only stored entries count. The result is then an index into the stored entries, as in SciPy.
     dtype : dtype
         The dtype of the matrix before the conversion to the compute dtype.
     """
@@ -165,7 +170,7 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
 
 
 def _first_missing(device: Device, csr: Csr) -> int:
-    """Return the index, in the flattened matrix, of the first element without an entry. Synchronizes."""
+    """Return the index of the first element without an entry in the matrix flattened row by row. Synchronizes."""
     xp, first_where = device.xp, kernels_of(device).reductions.first_where
     row = first_where(device, csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols, "not zero") or 0  # synchronizes
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])  # synchronizes

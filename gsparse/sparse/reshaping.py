@@ -22,14 +22,14 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype.
+        Its values may be of any dtype.
     rows : array of integers, shape (m,), or range
-        Numbers from 0 to ``num_rows - 1``; an array is on the device.
+        Row numbers from 0 to ``num_rows - 1``. An array of them is on the device.
 
     Returns
     -------
     Csr
-        Of shape (m, num_cols). The entries of each row keep their order. Synchronizes.
+        The m rows. The entries of each row keep their order. Synchronizes.
     """
     if not isinstance(rows, range) or rows.step != 1:
         taken = kernels_of(device).sparse_rows.take_rows(device, csr, _as_array(device, rows))
@@ -45,15 +45,15 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype.
+        Its values may be of any dtype.
     columns : array of integers, shape (n,), or range
-        Numbers from 0 to ``num_cols - 1``; an array is on the device.
+        Column numbers from 0 to ``num_cols - 1``. An array of them is on the device.
 
     Returns
     -------
     Csr
-        Of shape (num_rows, n). Entries keep their order within each row, as in SciPy. So they are sorted if `columns`
-        and the rows of `csr` are. Synchronizes.
+        The n columns. Within each row, entries keep the order that they have in `csr`, as in SciPy. So rows of the
+        result are sorted if the rows of `csr` and `columns` are. Synchronizes.
     """
     numbers = _as_array(device, columns)
     places = kernels_of(device).sparse_rows.places_of(device, numbers, csr.num_cols, csr.indices.dtype)  # synchronizes
@@ -67,8 +67,8 @@ def select_columns(device: Device, csr: Csr, columns: Array | range) -> Csr:
 def _repeat_columns(device: Device, csr: Csr, columns: Array) -> Csr:
     """Return the selected columns, some of which are selected several times. Synchronizes.
 
-    `order` lists the indices into `columns`, sorted by column number: column c is selected at ``order[first[c]:first[c
-    + 1]]``. Each entry in column c is copied once for each of these indices.
+    `order` sorts the indices into `columns` by column number: column c is selected at the indices
+    ``order[first[c]:first[c + 1]]``. Each entry of column c is copied once for each of these indices.
     """
     xp, index = device.xp, csr.indices.dtype
     counts = kernels_of(device).sparse_rows.count_numbers(device, columns, csr.num_cols)
@@ -92,15 +92,15 @@ def _as_array(device: Device, numbers: Array | range) -> Array:
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-    """Return the entries on and above diagonal `offset`, or on and below it. Synchronizes."""
+    """Return the entries on diagonal `offset` and on one side of it: above it if `upper`, else below. Synchronizes."""
     return replace(kernels_of(device).sparse_rows.triangle(device, csr, offset, upper), is_canonical=csr.is_canonical)
 
 
 class CsrTranspose:
-    """Transpose several matrices that differ in their values only.
+    """Transposes several matrices of the same structure.
 
-    The second call computes where each value of the transpose is read, and stores one integer per entry. So a matrix
-    that is transposed only once takes no memory for this.
+    The second call computes and stores, for each entry of the transpose, the position of its value in the matrix. So a
+    single transpose takes no memory for these positions.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class CsrTranspose:
         self._order: Array | None = None
 
     def __call__(self, csr: Csr) -> Csr:
-        """Return the transpose. The structure must be the same in each call. The first two calls may synchronize."""
+        """Return the transpose. All calls must pass the same structure. The first two calls may synchronize."""
         device = self._device
         if self._structure is None:
             result = kernels_of(device).transpose.csr_transpose(device, csr)
@@ -127,14 +127,14 @@ class CsrTranspose:
 
 
 def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return a matrix of another shape with the same elements, in the order of the rows. May synchronize.
+    """Return a matrix of another shape with the same elements, counted row by row. May synchronize.
 
     Parameters
     ----------
     device : Device
         The device of the arrays. It must be the active one.
     csr : Csr
-        Values of any dtype. Rows may be unsorted and have duplicates.
+        Its values may be of any dtype. Rows may be unsorted and have duplicates.
     shape : (int, int)
         The new shape, with the same number of elements.
     """
@@ -149,23 +149,23 @@ def reshaped(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
     columns = places - rows * shape[1]
     if not (csr.is_canonical or shape[0] == 1):
         return from_coordinates(device, shape, rows, columns, csr.data)
-    # The places of the entries of a canonical matrix rise, and so do their new rows.
+    # In a canonical matrix, the places of entries increase from entry to entry, and so do their new rows.
     indptr = xp.searchsorted(rows, xp.arange(shape[0] + 1))
     return Csr(shape, indptr.astype(index), columns.astype(index), csr.data, csr.is_canonical)
 
 
 def dense_of(device: Device, csr: Csr) -> Array:
-    """Return a matrix as a dense array in C order. Synchronizes on a GPU unless `csr.is_canonical`."""
+    """Return a matrix as a dense array in C order. On a GPU, synchronizes unless `csr.is_canonical`."""
     return added_to(device, csr, device.xp.zeros(csr.shape, csr.dtype))
 
 
 def added_to(device: Device, csr: Csr, dense: Array) -> Array:
     """Add a matrix to a dense array of the same dtype in C order, in place, and return the array.
 
-    Several entries at one place are added in their order. Synchronizes on a GPU unless `csr.is_canonical`.
+    Entries with the same row and column are added in their order. On a GPU, synchronizes unless `csr.is_canonical`.
     """
     kernels = kernels_of(device)
-    if not (csr.is_canonical or device.is_host):  # A GPU adds faster if no place has several entries.
+    if not (csr.is_canonical or device.is_host):  # A GPU adds faster if each element has at most one entry.
         is_canonical = not kernels.layout.survey(device, csr.indptr, csr.indices, False).num_unsorted  # synchronizes
         csr = replace(csr, is_canonical=is_canonical)
     kernels.edits.add_entries(device, csr, dense)
@@ -187,7 +187,10 @@ def from_dense(device: Device, dense: Array) -> Csr:
 
 
 def repeated(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
-    """Return a matrix of this shape in which the only row, or only column, is repeated. May synchronize."""
+    """Return a matrix of shape `shape` in which the only row or the only column of `csr` is repeated.
+
+    May synchronize.
+    """
     if csr.num_rows == 1 != shape[0]:
         csr = select_rows(device, csr, device.xp.zeros(shape[0], np.int64))
     if csr.num_cols == 1 != shape[1]:

@@ -24,7 +24,7 @@ from gsparse.kernels.cpu import (
     triangular,
 )
 
-# mypy compares each module with the protocol at its place.
+# The order is that of the fields of `Kernels`, so mypy compares each module with its protocol.
 KERNELS = Kernels(
     aggregation, basis, blocks, edits, encode, exchange, layout, prolongation, reductions, relaxation, sparse_pairs,
     sparse_products, sparse_rows, spmm, spmv, steps, transpose, triangular,

@@ -1,8 +1,9 @@
 """Connections, roots and aggregates of nodes (contract: `gsparse.kernels.aggregation`).
 
-In loops over connections, the rows or nodes are divided among the threads so that all have about as many entries. One
-thread chooses the roots: it visits the nodes in the order of their priorities. For a root, it visits all nodes within
-distance two; for another node, it reads only the label. So the time is that of two passes over the graph.
+In loops over connections, the rows or nodes are divided among the threads so that all have about as many entries. A
+single thread chooses the roots. It visits the nodes in the order of their priorities. If a node becomes a root, the
+thread also visits all nodes within distance two; otherwise it reads only the node's label. So choosing the roots takes
+as long as two passes over the graph.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, keep_entries
 
-# Bits of a float64 that the rounding of a weight clears: 16 of its 52 remain.
+# The bits of a float64's fraction that the rounding of a weight clears: 36 of 52, so 16 remain.
 _CLEARED = np.uint64((1 << 36) - 1)
 _HALF = np.uint64(1 << 35)
-# If the diagonal of the filtered matrix is smaller than this fraction of the unfiltered diagonal, the latter is used.
+# If an element of the filtered matrix's diagonal is smaller than this fraction of the unfiltered one, use the latter.
 _LEAST_DIAGONAL = 0.01
 
 # The generation of an undecided node.
@@ -35,14 +36,14 @@ _NEVER = np.int32(2**31 - 1)
 
 @inlined
 def rounded(magnitude: Any) -> Any:
-    """Round a magnitude to 17 bits."""
+    """Round a magnitude to 17 bits (16 bits of fraction)."""
     bits = np.float64(magnitude).view(np.uint64)
     return np.uint64((bits + _HALF) & ~_CLEARED).view(np.float64)
 
 
 @inlined
 def weight(value: Any) -> Any:
-    """Return the weight of a value. Each operation rounds separately, as on a GPU, so that results are the same."""
+    """Return the weight of a value. Each operation is rounded separately, so that GPUs get the same result."""
     a, b = np.float64(abs(value.real)), np.float64(abs(value.imag))
     high, low = max(a, b), min(a, b)
     if low > 0:
@@ -53,7 +54,7 @@ def weight(value: Any) -> Any:
 
 @inlined
 def keeps(row: Any, column: Any, value: Any, scale: Any, theta: float) -> bool:
-    """Return whether an entry is not dropped in the filtered matrix."""
+    """Return whether the filtered matrix keeps an entry, whose row's node has this scale."""
     return theta == 0.0 or row == column or weight(value) >= theta * scale
 
 
@@ -67,7 +68,7 @@ def safe_diagonal(filtered: Any, diagonal: Any) -> Any:
 
 
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
-    """Return the matrix of nodes: count the blocks of each row of blocks, then sum the squares of their entries."""
+    """Return the matrix of nodes: count the blocks in the rows of each node, then sum the squares of their entries."""
     num_nodes, cost, index = csr.num_rows // block_size, csr.nnz + csr.num_rows, csr.indices.dtype
     matrix, starts = (csr.indptr, csr.indices, csr.data), csr.indptr[::block_size]
     sizes, nothing = np.zeros(num_nodes + 1, np.int64), np.empty(0, index)
@@ -83,7 +84,7 @@ def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
 def _merge_blocks(
     part: int, num_parts: int, matrix: Rows, block_size: int, starts: Array, sizes: Array, nodes: Rows, fills: bool
 ) -> None:
-    """Merge the sorted rows of each node. Count the blocks or, if `fills`, write them."""
+    """Merge the sorted rows of each node. Write the blocks if `fills`; otherwise only count them."""
     indptr, indices, data = matrix
     node_indptr, node_indices, node_data = nodes
     places = np.empty(block_size, np.int64)  # position of the next entry in each row of the node
@@ -133,7 +134,7 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
 
 @inlined
 def _bound_of_row(others: Any, diagonal: Any, divisor: Any) -> Any:
-    """Return the sum of a row's magnitudes divided by |divisor|; 0 if that is 0 or NaN."""
+    """Return the sum of a row's magnitudes divided by ``abs(divisor)``; 0 if the divisor is 0 or NaN."""
     length = abs(divisor)
     return (others + abs(diagonal)) / length if length > 0 else 0.0
 
@@ -214,7 +215,7 @@ def _mark_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square:
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Find the nodes that take part, and choose roots among them one by one."""
+    """Find the isolated nodes, then visit the undecided nodes in the order of their priorities and choose roots."""
     takes_part = labels < 0
     _find_isolated(graph.indptr, graph.indices, labels)
     order = np.flatnonzero(labels == UNDECIDED)
@@ -228,7 +229,7 @@ def independent_set(
 
 
 def hash_of(numbers: Any) -> Any:
-    """Return a hash of each number below 2³¹. Different numbers have different hashes: xorshifts and products."""
+    """Return a hash of each number below 2³¹, by xorshifts and products. Different numbers have different hashes."""
     x, mask = numbers.astype(np.uint64), np.uint64(2**31 - 1)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & mask
@@ -259,7 +260,7 @@ def _choose_roots(
     generations: Array,
     labels: Array,
 ) -> None:
-    """Choose roots in the order `order`. `generations` are 0 for nodes that were decided before."""
+    """Choose roots in the order `order`. `generations` are 0 for nodes that were decided before the call."""
     for node in order:
         if generations[node] != _NEVER:
             continue
@@ -288,7 +289,7 @@ def _choose_roots(
 
 @inlined
 def _latest(indptr: Array, indices: Array, node: Any, keys: Array, takes_part: Array, generations: Array) -> Any:
-    """Return the generation of the last node of higher priority within distance two; `_NEVER` if one is undecided."""
+    """Return the latest generation of nodes of higher priority within distance two; `_NEVER` if one is undecided."""
     latest = np.int32(0)
     for k in range(indptr[node], indptr[node + 1]):
         neighbour = indices[k]

@@ -1,8 +1,8 @@
 """Krylov bases and decompositions on the CPU; the contract and its notation are in `gsparse.kernels.basis`.
 
-Each pass over the vectors is a loop over chunks of `CHUNK` elements. The chunks are divided evenly among the parts; a
-part owns consecutive chunks, and stores partial sums of each. The small problem that follows, and the coefficients of a
-decomposition, are computed on the calling thread.
+Each pass over the vectors is a loop over chunks of `CHUNK` elements. Each part of the loop owns the same number of
+consecutive chunks, and stores partial sums of each chunk. The small least-squares problem and the coefficients of a
+decomposition are then computed on the calling thread.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.steps import Call, queue
 
-# Number of elements of a chunk. A pass processes one chunk of all vectors before the next, so that data it reads twice
-# is still in the cache. Each chunk has its own sums, so that results do not depend on the number of threads.
+# Number of elements of a chunk. A pass processes one chunk of all vectors before the following chunk, so that data that
+# is read twice is still in the cache. Because each chunk has its own sums, results do not depend on the threads.
 CHUNK = 512
 
 
 class Small(NamedTuple):
-    """The least-squares problem of one right-hand side. `p`, `s`, `Q` and `R` have the names of the contract."""
+    """The least-squares problem of one right-hand side. `p`, `s`, `Q` and `R` are named as in the contract."""
 
     sums: Array
     p: Array
@@ -42,7 +42,7 @@ class Small(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The elements of a pass: `size` elements of right-hand side `column`; and the number of basis vectors."""
+    """Which elements a pass visits: `size` elements of right-hand side `column`, in `num_vectors` basis vectors."""
 
     size: int
     column: int
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Arnoldi(basis.Arnoldi):
-    """The Arnoldi process with two passes per iteration, each followed by a part of the small problem."""
+    """The Arnoldi process with two passes per iteration. After each pass, a part of the small problem is solved."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -122,7 +122,7 @@ class Arnoldi(basis.Arnoldi):
 def project(
     part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
 ) -> None:
-    """Compute the inner products of the first j vectors and of w with u."""
+    """Compute the inner products of the first j vectors, and of w, with u."""
     size, column, columns, j = place
     vectors, w, u = arrays
     kind = partials.dtype.type
@@ -148,7 +148,7 @@ def project(
 def orthogonalize(
     part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
 ) -> None:
-    """Finish vector j, compute the next w, and compute the inner products of all vectors and of w with w."""
+    """Finish vector j, compute the next w, and compute the inner products of all vectors, and of w, with this w."""
     size, column, columns, j = place
     vectors, w, u = arrays
     s, p, norm = coefficients
@@ -207,7 +207,7 @@ def combine(part: int, num_parts: int, place: Place, vectors: Array, x: Array, y
 
 @jitted
 def total(partials: Array, sums: Array) -> None:
-    """Sum the partial sums of all chunks."""
+    """Store the sum over all chunks in `sums`, for each row of `partials`."""
     for k in range(partials.shape[0]):
         sums[k] = 0
         for chunk in range(partials.shape[1]):
@@ -219,7 +219,7 @@ def total(partials: Array, sums: Array) -> None:
 
 @jitted
 def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...]) -> None:
-    """Finish p. In the first iteration of a cycle, also set up the right-hand side."""
+    """Finish p. In the first iteration of a cycle, also set the right-hand side of the least-squares problem."""
     norm = small.cells[places[1]]
     last = small.sums[j]
     for k in range(j):
@@ -303,7 +303,7 @@ def solve(small: Small) -> None:
 
 
 class Decomposition(basis.Decomposition):
-    """Krylov decompositions with one loop over all vectors per step, or two if the operator is not Hermitian."""
+    """Krylov decompositions. A step has one loop over all vectors, or two if the operator is not Hermitian."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -342,7 +342,7 @@ class Decomposition(basis.Decomposition):
         return run
 
     def finish(self, j: int) -> Call:
-        return lambda: None  # `orthogonalize` and `measure` have summed already
+        return lambda: None  # `orthogonalize` and `measure` have already summed over all chunks.
 
     def _pass(
         self, loop: Callable[..., None], j: int, num_sums: int, right: Array, coefficients: Any, row: Array
@@ -357,9 +357,9 @@ class Decomposition(basis.Decomposition):
 
 @jitted
 def finish_direction(j: int, s: Array, p: Array, coefficients: Array) -> float:
-    """Copy p and finish its last element. Return the norm of the part of w that is orthogonal to the basis.
+    """Copy p to `coefficients` and finish its last element; return the norm of w's part orthogonal to the basis.
 
-    Return infinity if this part is zero, so that the next vector becomes zero.
+    If this part is zero, return infinity, so that the following basis vector becomes zero.
     """
     square, dot = s[j].real, p[j]
     for k in range(j):
@@ -373,7 +373,7 @@ def finish_direction(j: int, s: Array, p: Array, coefficients: Array) -> float:
 
 @jitted
 def predict(j: int, first: int, wu: Array, last_s: Array, s: Array, p: Array, found: Array) -> None:
-    """Finish column j - 1 of the projected matrix, and compute p of a Hermitian operator from it."""
+    """For a Hermitian operator, finish column j - 1 of the projected matrix, and compute p from it."""
     theta, b, alpha, beta, last, norms = found
     square, coupling = s[j].real, s[j] * 0
     for k in range(j):

@@ -1,16 +1,16 @@
 """Matrices that consist of dense blocks: finding the blocks, storing them as BSR, and multiplying such matrices.
 
-The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive rows or block rows, with about the same
-number of entries plus rows as other parts (`first_row`).
+The contract is in `gsparse.kernels.set_up`. Each part of a loop owns consecutive rows or block rows. All parts have
+about the same number of entries plus rows (`first_row`).
 
-The structure of a product is computed by the loops for single entries (`sparse_products.py`). A part of the numeric
-phase owns consecutive block rows of the product. Its array `places` holds, for each block column, the position in
-`sums` of the block with that column. The products of pairs of blocks are added in the order of A's row, to an array
-`sums` in which each row of a block begins a new vector register:
+The structure of a product is computed by the loops for single entries (`sparse_products.py`). In the loop that computes
+values, a part owns consecutive block rows of the product. Its array `places` holds, for each block column, where the
+block of that column is in the array `sums`. Products of two blocks are added to `sums`, in the order of A's row. Each
+row of a block begins a new vector register in `sums`:
 
     sums      c00 c01 c02 - - - - - | c10 c11 c12 - - - - - | ...      blocks with three columns
 
-The other lanes hold products with the data that follow the rows of B's blocks. They are not stored.
+The lanes marked "-" hold products with whatever follows a row of B's block in memory. These lanes are not stored.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from gsparse.kernels.set_up import BlockPattern
 # Blocks are stored one after the other, for the thread that owns their block row.
 SLICES_BLOCKS = False
 
-# Number of rows that are examined first. If they show that there are no blocks, no further rows are read.
+# Number of rows that are examined first. If they rule out all block sizes, no further rows are read.
 _SAMPLE_ROWS = 4096
 
-# If each pair of blocks has fewer products of elements than this, multiplying by entries is faster than by blocks.
-# Measured for A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads,
-# busy): the time by blocks divided by the time by entries is 2.7 for blocks of 2 x 2, 0.85 for 3 x 3 and 0.4 for 4 x 4.
+# If multiplying two blocks takes fewer products of elements than this, multiplying by entries is faster. Measured for
+# A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads, busy): the
+# time by blocks divided by the time by entries is 2.7 for 2 x 2 blocks, 0.85 for 3 x 3, and 0.4 for 4 x 4.
 _FEWEST_PRODUCTS = 18
 
 # Row pointers, columns and values of a matrix of blocks.
 Blocks = tuple[Array, Array, Array]
 # The numbers of rows and columns of A's blocks, and of columns of B's blocks.
 Sizes = tuple[int, int, int]
-# The position of a block's first element, and the distance between its rows.
+# The position of a block's first element, and the distance between the first elements of its rows.
 Block = tuple[Int, Int]
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
-    """Return the largest size of full blocks. Examine all rows unless the first ones rule out all sizes."""
+    """Return the largest size of full blocks. Examine all rows, unless the first rows rule out all sizes."""
     contradicted = np.zeros((2, MAX_BLOCK + 1), np.bool_)
     for axis, size in enumerate(csr.shape):
         contradicted[axis] = [n == 0 or size % n != 0 for n in range(MAX_BLOCK + 1)]
@@ -78,7 +78,7 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
     """Return items copied from CSR order to blocks, each of which is stored column by column.
 
-    Zeros follow the last block, because products load complete registers, beginning at any row of a block.
+    Zeros follow the last block, because products load complete registers that may begin at the block's last row.
     """
     placed = np.empty(items.size + LANES, items.dtype)
     placed[items.size :] = 0
@@ -91,9 +91,9 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
 def _contradict(
     part: int, num_parts: int, first: int, last: int, indptr: Array, indices: Array, contradicted: Array
 ) -> None:
-    """Mark the numbers of rows, and of columns, that blocks cannot have according to some rows.
+    """Mark the numbers of rows, and the numbers of columns, that blocks cannot have according to these rows.
 
-    All threads write to the same marks, but they only set marks.
+    All threads write to the same array, which is safe because they only set marks to True.
     """
     num_rows = last - first
     for row in range(first + part * num_rows // num_parts, first + (part + 1) * num_rows // num_parts):
@@ -151,7 +151,7 @@ def _fill_blocks(
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Return the pattern from a product of zero matrices, which keeps all entries; None for small blocks."""
+    """Return the pattern from a product of matrices of zeros, which keeps all entries; None if blocks are small."""
     if a.blocksize[0] * a.blocksize[1] * b.blocksize[1] < _FEWEST_PRODUCTS:
         return None
     zeros = [replace(blocks, data=np.zeros(blocks.nnz, blocks.dtype)) for blocks in (a.blocks, b.blocks)]
@@ -216,7 +216,7 @@ def _add_product(
 ) -> None:
     """Add the product of two blocks to the sums at `place`.
 
-    `a_block` and `b_block` hold the position of the first element and the distance between rows.
+    `a_block` and `b_block` are `Block` tuples.
     """
     rows, inner, columns = sizes
     zero, registers = sums.dtype.type(0), (columns + LANES - 1) // LANES

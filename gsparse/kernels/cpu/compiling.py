@@ -1,8 +1,8 @@
 """The compilation of this backend's loops: kernels, which Python calls, and subroutines, which kernels call.
 
-A kernel is a function ``(part, num_parts, ...)`` that does one part of a product or of another loop; the docstring of
-each module describes the parts. A small product is one call of the kernel, with one part. A large one calls the
-kernel's `hand_out`, which runs the parts on several threads (`gsparse.kernels.cpu.pool`).
+A kernel is a function ``(part, num_parts, ...)`` that computes one part of a product or of another loop. The docstring
+of each module says what the parts are. A small product is one call of the kernel, with one part. A large product calls
+the kernel's `hand_out`, which runs the parts on several threads (`gsparse.kernels.cpu.pool`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
-    """Compile a kernel ``function(part, num_parts, ...)``; the options are those of `jitted`.
+    """Compile a kernel ``function(part, num_parts, ...)``. The keyword arguments are those of `jitted`.
 
     `gsparse.device.threads.run_parts` calls the kernel, or its `hand_out`, which runs the parts on threads without the
     GIL.
 
-    Arguments that belong together are one named tuple in the source of a kernel. Python passes a plain tuple, and the
-    kernel begins with ``entries = Entries(*entries)``: finding the type of a named tuple takes numba a microsecond, as
-    long as a small product, while a plain tuple takes no longer than its fields. In compiled code, both cost nothing.
+    Arguments that belong together are one named tuple in the source of a kernel. But Python passes a plain tuple, and
+    the kernel begins with ``entries = Entries(*entries)``. The reason is that numba takes a microsecond, as long as a
+    small product, to find the type of a named tuple that Python passes. In compiled code, both cost nothing.
     """
     compiled_kernel: Any = jitted(function, allocates=allocates, **options)
     if FUTEX is not None:
@@ -43,9 +43,8 @@ def compiled(function: Callable[P, R], *, allocates: bool = False, **options: An
 class HandOut:
     """The `hand_out` of a kernel: compiled code that runs the kernel's parts on threads without the GIL.
 
-    Compiling it takes a third of a second, as long as many kernels, and saves a few microseconds per call. So it
-    refuses the first calls, whose parts Python then runs on threads. Most kernels of a set-up are not called more
-    often.
+    Compiling a `hand_out` takes a third of a second, and saves a few microseconds per call. So it refuses the first
+    calls, and Python runs their parts on threads. Most kernels of a set-up are not called more often than that.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class HandOut:
     Attributes
     ----------
     num_first : int
-        The number of calls that the hand_out of each kernel refuses; one number for the process.
+        The number of first calls that each `hand_out` refuses; the same for all kernels of the process.
     """
 
     num_first = 100
@@ -73,17 +72,17 @@ class HandOut:
 
 
 def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Callable[P, R]:
-    """Compile a kernel whose sums LLVM may reorder to vectorize them. The order is always the same."""
+    """Compile a kernel in which LLVM may reorder sums to vectorize them. The order is the same in each run."""
     return compiled(function, allocates=allocates, fastmath={"reassoc", "contract", "nsz"})
 
 
 def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], Callable[P, None]]:
-    """Return a function that compiles a kernel for a given function, which it calls by the global name ``combined``.
+    """Return a function that compiles variants of a kernel: one for each function that it calls as ``combined``.
 
     Returns
     -------
     callable
-        ``kernel_of(combined)`` returns the kernel that calls this function. It is compiled when first needed.
+        ``kernel_of(combined)`` returns the kernel that calls the function `combined`. It is compiled when first needed.
     """
 
     @cache
@@ -98,10 +97,10 @@ def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], C
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a subroutine into each kernel that calls it, without a call.
+    """Compile a subroutine into each kernel that uses it, without a call.
 
-    For the 7-point matrix 100**3, eight rows at a time, a product took 5.9 ms inlined. With calls, which counted
-    references to arrays with atomic instructions, it took 8.6 ms.
+    For the 7-point matrix 100**3, eight rows at a time, a product took 5.9 ms. With calls, it took 8.6 ms, because
+    they counted references to arrays with atomic instructions.
     """
     return cast("Callable[P, R]", numba.njit(forceinline=True, **SUBROUTINE_OPTIONS)(function))
 
@@ -116,8 +115,9 @@ def _in_parts(compiled_kernel: Any, function: Callable[..., Any]) -> Callable[..
 
     Numba finds cached code on disk by a function's file, line, name and bytecode, and by its closure variables. A
     compiled function would be a different closure variable in every process, so the kernel is a global variable of a
-    copy instead. The copy has the kernel's file and line, and is compiled again when that file changes. Its name ends
-    with a checksum of the pool's source, because all code that uses the pool's memory must agree on its layout.
+    copy of `_post_parts` instead. The copy has the kernel's file and line, so it is compiled again when that file
+    changes. Its name ends with a checksum of `pool.py`, because all code that uses the pool's memory must agree on the
+    memory's layout.
     """
     source: Any = function.__code__
     code = _post_parts.__code__.replace(co_filename=source.co_filename, co_firstlineno=source.co_firstlineno)
@@ -127,5 +127,5 @@ def _in_parts(compiled_kernel: Any, function: Callable[..., Any]) -> Callable[..
 
 
 def _post_parts(memory: int, helpers: int, num_parts: int, *args: Any) -> None:
-    """Run a kernel's parts on this thread and on helpers. Meanwhile, the arguments are on this thread's stack."""
+    """Run a kernel's parts on this thread and on helpers. Until all are done, `args` stay on this thread's stack."""
     post(memory, helpers, num_parts, part_caller(kernel, args), address_of(args))

@@ -1,7 +1,7 @@
 """Finding, inserting and writing single entries, and dense arrays of the matrix's shape.
 
 The contract is in `gsparse.kernels.algebra`. A part owns consecutive rows, samples or entries. Values that are only
-moved are read as integers of the same size, so that loops are compiled once per size.
+copied are read as integers of the same size, so that loops are compiled once per size.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS, Rows
 
-# The rows and columns of new entries, or of elements that are looked up.
+# The rows and columns of new entries, or of elements whose values are requested.
 Places = tuple[Array, Array]
-# The transpose's arrays and A's values; or the arrays `gradient` and `x`, and the gradients of both.
+# The three arrays of the transpose and the values of A; or `gradient`, `x`, and the gradients of x and of A's values.
 Four = tuple[Array, Array, Array, Array]
 
 
@@ -43,7 +43,7 @@ def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorte
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-    """Return the values of the elements, found as in `find_entries`."""
+    """Return the values of the elements, which are found as in `find_entries`."""
     values = np.zeros(rows.size, csr.dtype)
     cost = _search_cost(csr, rows.size, is_sorted)
     arrays = (_items(csr.data), _items(values)) if is_sorted else (csr.data, values)
@@ -145,7 +145,7 @@ def _sample_entries(
 def _insert_entries(
     part: int, num_parts: int, old: Rows, new: Rows, columns: Array, values: Array, is_sorted: bool
 ) -> None:
-    """Merge the old and the new entries of each row. `columns` and `values` hold the new entries in row order."""
+    """Merge the old and the new entries of each row. `columns` and `values` are those of new entries, in row order."""
     indptr, indices, data = old
     new_indptr, new_indices, new_data = new
     for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
@@ -188,14 +188,14 @@ def _take_elements(part: int, num_parts: int, source: Rows, strides: tuple[int, 
 
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
-    """Return the inner product for each entry; its terms are summed in the order of the columns."""
+    """Return the inner product for each entry. The products of elements are summed in the order of the columns."""
     dots, width = np.zeros(rows.size, left.dtype), left.shape[1]
     run_parts(_dot_rows, rows.size * (1 + width), rows, columns, left.reshape(-1), right.reshape(-1), width, dots)
     return dots
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Visit the rows of the transpose. A single column has a loop of its own."""
+    """Visit the rows of the transpose. If x has a single column, a simpler loop does this."""
     width = x.shape[1]
     of_x, of_values = np.zeros(x.size, x.dtype), np.zeros(values.size, x.dtype)
     entries = (transposed.indptr, transposed.indices, transposed.data, values)

@@ -1,8 +1,8 @@
 """Encodings: columns as distances from a base, values as positions in a table, and rows as patterns.
 
-The contract is in `gsparse.kernels.set_up`. Parts of a loop own the same number of consecutive runs, blocks of runs,
-blocks of keys, keys, or blocks of rows. Parts that hash rows own about the same number of entries plus rows
-(`first_row`).
+The contract is in `gsparse.kernels.set_up`. All parts of a loop own the same number of consecutive runs, blocks of
+runs, blocks of keys, keys, or blocks of rows. Parts that hash rows have about the same number of entries plus rows
+(`first_row`) instead.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 
-# Narrow columns in CSR order slow products down by 10 to 25 % on one thread, and looking values up in a table takes
+# On one thread, narrow columns in CSR order make products 10 to 25 % slower, and reading values through a table takes
 # longer than reading them as float32 (7-point 100**3, 27-point 64**3).
 CSR_CODES: tuple[np.dtype[Any], ...] = ()
 LOOKS_UP = False
 # Consecutive rows of one pattern are multiplied together.
 SHARES_RUNS = True
 
-# Number of runs in a block. For each block, the largest span of its runs is stored.
+# Number of runs in a block. For each block, the largest span of a run is stored.
 _SPAN_RUNS = 1024
-# Maximum number of blocks of keys. Each block collects its distinct keys. As for runs, the number is fixed, so that
-# results do not depend on the number of threads.
+# Maximum number of blocks of keys. The distinct keys of each block are collected separately. The number of blocks does
+# not depend on the number of threads, so results do not either.
 _KEY_BLOCKS = 64
-# Number of slots of the hash table in which a block of keys is collected.
+# Number of slots of the hash table in which the distinct keys of a block are collected.
 _SLOTS = 8192
 
 # Odd numbers with pseudorandom bits: 2**64 divided by the golden ratio, and a multiplier of SplitMix64.
 _ROW_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
-# Number of rows of a block in `rows_follow`. A thread leaves a block at the first row that does not follow its pattern.
+# Number of rows of a block in `rows_follow`. A thread stops in a block at the first row that differs from its pattern.
 _BLOCK_ROWS = 4096
 
 
@@ -59,7 +59,7 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Return the distinct keys: collect those of each block, then the distinct ones among these."""
+    """Return the distinct keys: collect the distinct keys of each block, then the distinct keys among those."""
     # Use few blocks for few keys: otherwise each block would stay below the limit, and only the second search would
     # notice that there are too many distinct keys.
     places = _find_distinct(keys, limit, min(max(keys.size // (4 * limit), 1), _KEY_BLOCKS))
@@ -83,7 +83,7 @@ def survives_halving(device: Device, data: Array) -> bool:
     """Compare the values with themselves after a conversion to half the precision and back, first for a sample."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):
-        with np.errstate(over="ignore", invalid="ignore"):  # ignore overflow, for instance of 1e300
+        with np.errstate(over="ignore", invalid="ignore"):  # 1e300, for instance, overflows in float32.
             back = part.astype(np.float32).astype(np.float64)
         if not np.array_equal(np.ascontiguousarray(part).view(np.uint64), back.view(np.uint64)):
             return False
@@ -190,7 +190,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with its representative, entry by entry; return the lengths of the representatives or None."""
+    """Compare each row with its representative, entry by entry; return the representatives' lengths, or None."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
     words = _words(csr.data) if values else None
     rows = (csr.indptr, csr.indices, words)
@@ -213,7 +213,7 @@ def gather_rows(
 
 
 def _words(data: Array) -> Array:
-    """Return the bits of each value as one integer per row of the result, or two for complex128."""
+    """Return the bits of the values as integers: a row for each value, with two integers for a complex128."""
     return data.view(f"u{min(data.itemsize, 8)}").reshape(data.size, max(data.itemsize // 8, 1))
 
 

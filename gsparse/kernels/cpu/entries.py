@@ -1,14 +1,13 @@
 """Reading stored entries (`gsparse.formats.entries`): one position, eight positions in vector registers, or a run.
 
 An array that an encoding does not need is None: `bases` for plain columns, `table` for plain values, and `values` if
-all values are equal. Numba compiles a loop for the types of its arguments, and where an argument is None it drops the
-branches for an array. So each combination of encodings has its own machine code, but the source is written only once.
-For the same reason `conjugate` is True or None, never False. Numba drops branches on arguments only, not on fields of a
-tuple: the functions below that index an array only if it is not None take the array itself, all others take `Entries`.
+all values are equal. Numba compiles a loop for the types of its arguments, and leaves out the branches for arrays that
+are None. So each combination of encodings has its own machine code, but the source is written only once. For the same
+reason, `conjugate` is True or None, never False. Numba leaves out branches only if they test an argument, not if they
+test a field of a tuple. So functions that test whether an array is None take the array itself, others take `Entries`.
 
-Positions and columns are converted to uint64 where they index an array, because numba tests each signed index for
-wrap-around. That test makes a product up to 1.6 times as slow (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms
-unsigned).
+Positions and columns are converted to uint64 before they index an array, because numba tests each signed index for
+wrap-around, which makes a product up to 1.6 times as slow (7-point 100**3, one thread).
 """
 
 from __future__ import annotations
@@ -39,13 +38,12 @@ from gsparse.kernels.cpu.lanes import (
 )
 from gsparse.kernels.cpu.vectors import LANES
 
-# Number of consecutive positions that share a base; also the number of rows of a slice. It is four times LANES.
+# Number of consecutive positions that share a base; also the number of rows of a slice. A run is four times LANES.
 RUN = CPU_LANES
 
-# Loops prefetch the values and columns this many positions ahead. These are 4 KB of float64 values: the hardware
-# prefetches only within a page. Products that exceed the caches then take 0.80 to 0.82 of the time (27-point 128³, 2
-# and 16 threads, Intel Emerald Rapids), and 0.86 to 0.91 with 128 positions. In the caches, most times differ by at
-# most 2 %.
+# Loops prefetch the values and columns this many positions ahead: 4 KB of float64 values. The hardware prefetches only
+# within a page. Products that exceed the caches then take 0.80 to 0.82 of the time (27-point 128³, 2 and 16 threads,
+# Intel Emerald Rapids).
 _AHEAD = 512
 
 # The sums of a run of rows: four `Lanes`.
@@ -63,7 +61,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(columns: Columns, values: Values, conjugate: bool) -> tuple[Any, ...]:
-    """Return the fields of `Entries` as a plain tuple for calls from Python (see `compiled`)."""
+    """Return the fields of `Entries` as a plain tuple, which Python passes to kernels (see `compiled`)."""
     conjugates = True if conjugate and values.dtype.kind == "c" else None
     return columns.codes, columns.bases, values.codes, values.table, conjugates
 
@@ -97,7 +95,7 @@ def value_at(codes: Array | None, table: Array | None, k: Any, zero: Any, conjug
 
 @inlined
 def add_entry(total: Any, k: Any, entries: Entries, x: Array) -> Any:
-    """Add the entry at position `k`. Its value is first widened to the type of `total`, as SciPy does."""
+    """Add the entry at position `k` times x to `total`. The value is first widened to the type of `total`."""
     value = value_at(entries.values, entries.table, k, total, entries.conjugate)
     return total + value * x[column_at(entries.columns, entries.bases, k)]
 
@@ -133,7 +131,7 @@ def lanes_value(codes: Array | None, table: Array | None, k: Any, zero: Any, con
 def lanes_first_value(
     codes: Array | None, table: Array | None, k: Any, count: Any, zero: Any, conjugate: bool | None
 ) -> Any:
-    """Return the values of `count` positions from `k` on, then arbitrary values. No other position is read."""
+    """Return the values of `count` positions from `k` on, then arbitrary values. No other positions are read."""
     value = splat(zero)
     if codes is not None:
         if table is not None:
@@ -149,7 +147,7 @@ def lanes_first_value(
 
 @inlined
 def lanes_product(k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Return the products of the `LANES` entries from position `k` on with `x`. None of them may be padding."""
+    """Return the `LANES` entries from position `k` on times their elements of `x`. None of them may be padding."""
     value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
     return multiply(value, gather(x, entries.columns, np.uint64(k), base))
 
@@ -174,7 +172,7 @@ def no_sums(zero: Any) -> Run:
 
 @inlined
 def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
-    """Add the run of positions from `k` on to the sums of the rows of a slice. Padding adds nothing."""
+    """Add the products of the run of positions from `k` on to the sums of a slice's rows. Padding adds nothing."""
     a, b, c, d = sums
     base = base_at(entries.bases, k)
     prefetch(entries.values, np.uint64(k + _AHEAD), RUN)
@@ -194,10 +192,10 @@ def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
 
 @inlined
 def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Sum consecutive positions in groups of `LANES`: partial sum i adds the i-th positions of all groups.
+    """Return `LANES` partial sums of the products at positions `begin` to `end`: sum i has every `LANES`-th of them.
 
-    The last group may be shorter. With bases, groups begin at multiples of `LANES`, so that each group is within one
-    run; then the first group may be shorter too.
+    The positions are read in groups of `LANES`, of which the last may be shorter. With bases, groups begin at multiples
+    of `LANES`, so that each group is within one run; then the first group may be shorter too.
     """
     k, lanes = begin, splat(zero)
     if entries.bases is not None:
@@ -220,5 +218,5 @@ def _first_product(k: Any, count: Any, entries: Entries, x: Array, zero: Any) ->
     value = lanes_first_value(entries.values, entries.table, k, count, zero, entries.conjugate)
     count = np.uint64(count)
     gathered = gather_first(x, entries.columns, np.uint64(k), base_at(entries.bases, k), count)
-    # In the unused lanes, x may be inf or NaN.
+    # In the unused lanes, x may be inf or NaN, so set them to zero.
     return keep_first(multiply(value, gathered), count)

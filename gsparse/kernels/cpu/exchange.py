@@ -1,8 +1,8 @@
 """Exchanges between ranks: elements of vectors, and messages through memory that processes share.
 
 The contract is in `gsparse.kernels.exchange`. The loops write and read each word of a message with one access, which is
-atomic for aligned words of 64 bits. A reader takes the words that have arrived and returns, so that its caller can
-check whether the other rank is alive.
+atomic for aligned words of 64 bits. A read does not wait: it takes the words that have arrived and returns, so that the
+caller can check whether the other rank is alive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gsparse.kernels.steps import Call
 
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
-    """Gather elements. Only in "clip" mode does NumPy write directly to `out`."""
+    """Compute ``out = x[numbers]``. NumPy writes directly to `out` only in the mode "clip"."""
     np.take(x, numbers, out=out, mode="clip")
 
 
@@ -41,7 +41,7 @@ def scatter_add(
 ) -> None:
     """Add values to elements of `y`.
 
-    NumPy's warnings are off, as a GPU has none: a solve that has broken down continues with inf.
+    NumPy's warnings are off, because a solve that has broken down continues with inf, and a GPU does not warn either.
     """
     with np.errstate(all="ignore"):
         y[numbers] += values
@@ -60,9 +60,9 @@ def _write(words: Any, box: Any, stamp: Any) -> None:
 
 @jitted
 def _read(words: Any, box: Any, stamp: Any, begin: Any) -> int:
-    """Read words of a message from word `begin` on, and return the number of the first word that has not arrived.
+    """Read words of a message from word `begin` on; return the number of the first word that has not arrived yet.
 
-    Word -1 is the header. Return -2 if the message has another size.
+    Word -1 is the header. Return -2 if the message's size is not that of `words`.
     """
     half = box[stamp % 2]
     if begin < 0:
@@ -87,7 +87,7 @@ class Mailboxes(exchange.Mailboxes):
         super().__init__(device, rank, theirs, own)
         self._stamps = [1] * self.world_size  # number of the next message to or from each rank
         self._begins = [-1] * self.world_size  # first word of that message that has not been read
-        # During `sum`: the values of all ranks, and the call that collects those of the other ranks.
+        # While `sum` runs: the values of all ranks, and the call that collects the values of the other ranks.
         self._parts: list[npt.NDArray[Any]] = []
         self._collect_parts: Callable[[], list[int]] = list
 
@@ -102,7 +102,7 @@ class Mailboxes(exchange.Mailboxes):
         waiting: list[int] = []
 
         def collect() -> list[int]:
-            # The first call, and each call after all messages have arrived, begins with new messages.
+            # The first call waits for messages from all ranks, and so does each call after all have arrived.
             waiting[:] = [peer for peer in waiting or words if not self._collect(peer, words[peer])]
             return waiting
 
@@ -133,9 +133,9 @@ class Mailboxes(exchange.Mailboxes):
         if waiting := self._collect_parts():
             return waiting
         values[:] = self._parts[0]
-        with np.errstate(all="ignore"):  # as on a GPU, without warnings
+        with np.errstate(all="ignore"):  # A GPU does not warn either.
             for part in self._parts[1:]:
                 values += part
-        # Drop the call, which refers to these boxes: otherwise a reference cycle would keep their memory in use.
+        # The call refers to this object. Drop it, because a reference cycle would keep the memory of the boxes in use.
         self._parts, self._collect_parts = [], list
         return []

@@ -1,7 +1,7 @@
 """Operations that numba lacks: division as on a GPU, the lowest set bit, and prefetching.
 
-A division by zero returns inf or NaN, as in NumPy; numba's complex division would raise an error. Prefetching requests
-an element in advance, so that a loop does not wait for the memory later.
+A division by zero returns inf or NaN, as in NumPy; numba's own complex division would raise an error. Prefetching
+requests an element in advance, so that a loop need not wait for the memory when it reads the element.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def divide(a: Any, b: Any) -> Any:
 
 
 def divide_scalars(a: Any, b: Any) -> Any:
-    """Return a / b in compiled code, for use before a loop over elements that are multiplied by the quotient.
+    """Return a / b in compiled code. Use this if a loop then multiplies its elements by the quotient.
 
-    LLVM may move a plain division into the loop: it would compute (rho·p)/rho_old instead of beta·p for each element,
-    and rho·p may overflow.
+    LLVM may move a plain division into the loop. For beta = rho / rho_old, it would compute (rho·p) / rho_old for each
+    element in place of beta·p, and rho·p may overflow.
     """
     return a / b
 
@@ -45,7 +45,7 @@ def _divide_real(a: Any, b: Any) -> Any:
 
 
 def _divide_real_scalars(a: Any, b: Any) -> Any:
-    return b if np.isnan(b) else a / b  # the condition does not change results, but keeps LLVM from moving the division
+    return b if np.isnan(b) else a / b  # the condition changes no result, but keeps LLVM from moving the division
 
 
 def _is_complex(a: Any, b: Any) -> bool:
@@ -73,9 +73,9 @@ def num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]
 
 
 def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Callable[..., Any]] | None:
-    """Prefetch `count` elements of a one-dimensional array from index `place` (uint64) on, even beyond its end.
+    """Prefetch `count` elements of a one-dimensional array from index `place` (uint64) on.
 
-    `count` is a constant. If the array is None, nothing is done.
+    `count` is a constant, and elements may be past the end. If the array is None, do nothing.
     """
     if not isinstance(count, types.IntegerLiteral):
         return None  # numba tries again with a literal type
@@ -92,7 +92,7 @@ def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Cal
             size = context.get_abi_sizeof(context.get_data_type(array.dtype))
             for offset in range(0, count.literal_value * size, _LINE_BYTES):
                 address = builder.gep(first, [ir.IntType(64)(offset)])
-                builder.call(intrinsic, [address, number(0), number(3), number(1)])  # a read of data used soon
+                builder.call(intrinsic, [address, number(0), number(3), number(1)])  # for a read, kept in all caches
         return context.get_dummy_value()
 
     return types.void(array, types.uint64, count), emit

@@ -1,7 +1,7 @@
 """The options with which numba compiles this backend: without the GIL, and cached on disk.
 
-The loops themselves are in other modules. One listener tells `gsparse.device.compilation` when numba compiles; another
-keeps numba's internal functions for different options apart.
+The loops themselves are in other modules. One listener tells `gsparse.device.compilation` when numba compiles. Another
+one keeps functions with different options from sharing numba's internal functions.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from gsparse.device.locks import make_lock
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# - NumPy's error model omits the check for a zero divisor in each division. Sums are not reordered, so that they keep
-#   their bits.
-# - No wrappers are compiled for calls from C, nor for calls from Python to functions that only compiled code calls:
-#   compiling csr_scalar took 1.9 s with both wrappers and 1.05 s without.
+# - With NumPy's error model, divisions do not check for a zero divisor. Sums are not reordered, and so keep their bits.
+# - No wrappers are compiled for calls from C, nor, for functions that only compiled code calls, for calls from Python.
+#   Compiling csr_scalar took 1.9 s with both wrappers and 1.05 s without.
 # - Code is compiled without numba's reference counts of arrays (`_nrt`), because the Python caller keeps the arrays
-#   alive. A small product then takes 8 to 12 % less time, because no counted object is created for each array, and
-#   compiling takes about 5 % less. Functions that allocate arrays need the counts; numba refuses to compile them
-#   otherwise.
-# - Without an option `fastmath`, a subroutine would get, for all kernels, the option of the kernel that calls it first.
+#   alive. A small product then takes 8 to 12 % less time. Functions that allocate arrays need the counts; numba refuses
+#   to compile them otherwise.
+# - Without an option `fastmath` of its own, a subroutine would always use the option of the kernel that calls it first.
 OPTIONS: dict[str, Any] = {
     "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False, "fastmath": False,
 }  # fmt: skip
 SUBROUTINE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 
-# A fork waits until no other thread compiles. Otherwise the child would inherit a half-finished compilation, and a lock
-# that no thread would release.
+# A fork waits until no thread compiles. Otherwise the child would inherit a half-finished compilation, and a lock that
+# no thread of the child would release.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=global_compiler_lock.acquire,
@@ -51,7 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _CompileListener(event.Listener):
-    """Tells `COMPILE_NOTICE` when numba compiles a function of this package. Loading cached code does not count."""
+    """Tells `COMPILE_NOTICE` when numba compiles a function of gsparse. Loading cached code does not count."""
 
     def on_start(self, event: Any) -> None:
         if _is_ours(event):
@@ -63,22 +61,22 @@ class _CompileListener(event.Listener):
 
 
 class _InternalFunctions(event.Listener):
-    """Lets functions share numba's internal functions only if they have the same option `fastmath`.
+    """Lets functions share numba's internal functions only if their option `fastmath` is the same.
 
-    Numba compiles some operations, such as the product of two complex numbers, as separate functions: once in a
-    process, with the option `fastmath` of the kernel that needs them first. The roundings of all other kernels would
-    depend on which kernel that is, and would differ between processes.
+    Numba compiles some operations, such as the product of two complex numbers, as separate functions. It does so once
+    per process, with the option `fastmath` of the first kernel that needs them. So the roundings of other kernels would
+    depend on which kernel is compiled first.
 
     Attributes
     ----------
     of_option : dict
-        The internal functions that have been compiled, for each value of the option `fastmath`.
+        For each value of the option `fastmath`, the internal functions that have been compiled with it.
     """
 
     def __init__(self) -> None:
         self.of_option: dict[frozenset[str], dict[Any, Any]] = {}
-        # A stack: only one thread compiles at a time, but while it compiles a kernel, it also compiles functions that
-        # the kernel calls.
+        # A stack, because while a thread compiles a kernel, it also compiles the functions that the kernel calls. Only
+        # one thread compiles at a time.
         self._before: list[dict[Any, Any]] = []
 
     def on_start(self, event: Any) -> None:
@@ -104,9 +102,9 @@ event.register("numba:compile", _InternalFunctions())  # type: ignore[no-untyped
 def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
     """Compile a function for the types of its first call, to run without the GIL, and cache the code on disk.
 
-    The cache is in the user's cache directory, or beside the source if that directory cannot be written. If neither can
-    be written, if the disk is full, or if other users may write to the cache directory, each process compiles again,
-    and a warning says so once. Set `allocates` for a function that allocates arrays.
+    The cache is in the user's cache directory, or beside the source if that directory is not writable. If neither is
+    writable, if the disk is full, or if other users may write to the cache directory, each process compiles again, and
+    a warning says so once. Set `allocates` for a function that allocates arrays.
     """
     options = {**OPTIONS, "_nrt": allocates, **options}
     try:
@@ -118,13 +116,13 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
         if isinstance(error, RuntimeError) and Path(inspect.getfile(function)).exists():
             # For a function from a file, the RuntimeError means that numba cannot write to any folder.
             warn_unwritable("no folder can be written")
-    # Numba calls this method if it has no code for the types of a call. Ctrl-C must not interrupt it.
+    # Numba calls this method when it has no code for the types of a call. Ctrl-C must not interrupt the method.
     dispatcher._compile_for_args = uninterrupted()(dispatcher._compile_for_args)
     return cast("Callable[P, R]", dispatcher)
 
 
 def _save_if_possible(cache: Any) -> None:
-    """Make numba's cache of a function issue a warning, not raise an error, if its files cannot be written."""
+    """If the files of numba's cache of a function cannot be written, let numba warn instead of raising an error."""
     save = cache.save_overload
 
     def save_overload(*args: Any) -> None:
@@ -136,17 +134,17 @@ def _save_if_possible(cache: Any) -> None:
     cache.save_overload = save_overload
 
 
-# Numba reads this setting several times. Other threads must not change it meanwhile.
+# This lock protects `numba.config.CACHE_DIR`, which numba reads several times while it decorates a function.
 _setting = make_lock()
 
 
 @contextmanager
 def _own_cache_folder() -> Iterator[None]:
-    """Make numba cache the functions that are decorated within this block in a folder of this package.
+    """While this block is open, let numba cache the functions that it decorates in a folder of this package.
 
     The code of other libraries is cached as before. A cache beside the source would remain after pip has removed the
     package, and would hide a package that is installed in another way. Numba compiles a function again if its own file
-    has changed, but not if the file of a subroutine has. So each state of the sources has its own folder.
+    has changed, but not if the file of a subroutine has changed. So each state of the sources has its own folder.
     """
     config: Any = numba.config
     with _setting:
@@ -155,7 +153,7 @@ def _own_cache_folder() -> Iterator[None]:
             config.CACHE_DIR = str(make_private_code_folder())
         except UntrustedFolderError:
             raise
-        except (RuntimeError, OSError):  # without a home directory, or if it is not writable
+        except (RuntimeError, OSError):  # there is no home directory, or it is not writable
             pass
         try:
             yield
@@ -164,10 +162,10 @@ def _own_cache_folder() -> Iterator[None]:
 
 
 def subroutine(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that only compiled code calls. It has no wrapper: a call from Python would be a crash."""
+    """Compile a function that only compiled code calls. It has no wrapper, so a call from Python would crash."""
     return cast("Callable[P, R]", numba.njit(**SUBROUTINE_OPTIONS)(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply numba's `intrinsic`. For mypy, the result lacks the first argument of the function."""
+    """Apply numba's `intrinsic`. To mypy, the result has all arguments of the function but the first."""
     return cast("Callable[..., Any]", extending.intrinsic(function))

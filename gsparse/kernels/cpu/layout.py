@@ -1,11 +1,11 @@
 """Statistics of a structure, and positions of entries in padded formats (contract: `gsparse.kernels.set_up`).
 
-The loops of the survey measure blocks of `_BLOCK_ROWS` rows. Each part owns the same number of consecutive blocks, and
-writes one row of measurements for each block.
+The loops of the survey compute statistics of blocks of `_BLOCK_ROWS` rows. Each part owns the same number of
+consecutive blocks, and writes one row of statistics for each block.
 
-NumPy sorts rows and measures slices. It sorts two million rows in 64 ms, a sort compiled by numba in 150 ms, after two
-seconds of compilation. Parts of loops that copy items own consecutive slices with about the same number of positions,
-or the same number of long rows or of ELLPACK rows.
+NumPy sorts rows and measures slices, because a sort compiled by numba takes twice as long, after two seconds of
+compilation. Parts of loops that copy items own consecutive slices with about the same number of positions, or the same
+number of long rows or of ELLPACK rows.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.set_up import Survey
 
-# Rows with more entries than this are not stored in slices. The number of positions of sorted slices and long rows
-# together, divided by the number of entries, for lengths of 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10,
-# 1.36; R-MAT 18 1.68, 1.33, 1.22, 1.16, 1.16.
+# Rows with more entries than this are not stored in slices. For limits of 512, 256, 128, 64, 32, the number of
+# positions (of sorted slices and of long rows) divided by the number of entries is 1.29, 1.21, 1.15, 1.10, 1.36 for
+# cnr-2000, and 1.68, 1.33, 1.22, 1.16, 1.16 for R-MAT 18.
 LONG_LENGTH = 128
 
 # In scalar and vector CSR, no row counts as long: one thread sums each row.
 SCALAR_LENGTH = NO_LIMIT
-# Number of entries in a chunk of a long row: microseconds of work, so that threads share the chunks evenly, and adding
-# the sums is cheap.
+# Number of entries in a chunk of a long row. A chunk is microseconds of work, so threads share the chunks evenly, and
+# adding up the sums of the chunks is cheap.
 CHUNK_SIZE = 4096
 
 # Number of rows of a block of a survey, a multiple of a slice. The number is fixed, so that results do not depend on
@@ -45,14 +45,14 @@ _SUMS = (
 )  # fmt: skip
 _LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
 
-# Rows are sorted by length within scopes of this many rows, as on the GPU.
+# Rows are sorted by length within groups (scopes) of this many consecutive rows, as on a GPU.
 SORTING_SCOPE = 1024
 
 # Number of rows that are sorted at a time, a multiple of SORTING_SCOPE. Their row numbers stay in the cache.
 _SORTED_AT_ONCE = 2**16
 
-# Number of ELLPACK rows that are filled at a time: enough that each column is written in complete cache lines, and few
-# enough that the rows that are read stay in the cache from one column to the next.
+# Number of ELLPACK rows that are filled at a time. There are enough of them to write each column in complete cache
+# lines, and so few that the rows that are read stay in the cache until the following column is filled.
 _FILL_ROWS = 64
 
 
@@ -133,7 +133,7 @@ def _measure_lengths(part: int, num_parts: int, indptr: Array, long_length: int,
 
 @compiled
 def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, measured: Array) -> None:
-    """For each block, count unsorted columns, and find the smallest and the largest column."""
+    """For each block, count unsorted entries, and find the smallest and the largest column."""
     num_blocks, num_rows = measured.shape[0], indptr.size - 1
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
         unsorted, low, high = np.int64(0), np.int64(2**62), np.int64(-1)
@@ -147,7 +147,7 @@ def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, m
 
 
 class Copy(NamedTuple):
-    """Items in CSR order, and the array `placed` to which they are copied, with `padding` elsewhere."""
+    """Items in CSR order, and the array `placed` to which they are copied. Other positions get `padding`."""
 
     indptr: Array
     items: Array
@@ -161,7 +161,7 @@ def cut_slices(
     """Sort the rows if `sort`, and count the positions of each slice."""
     num_rows = indptr.size - 1
     num_slices = -(-num_rows // RUN)
-    lengths = np.full(num_slices * RUN, -1, np.int64)  # -1: no row in this place, or a long one
+    lengths = np.full(num_slices * RUN, -1, np.int64)  # -1 for a place without a row, and for a long row
     np.subtract(indptr[1:], indptr[:-1], out=lengths[:num_rows])
     if long_length != NO_LIMIT:
         lengths[lengths > long_length] = -1
@@ -176,9 +176,9 @@ def cut_slices(
 
 
 def _sort_in_scopes(lengths: Array) -> Array:
-    """Sort lengths in place, descending within each scope, and return the row number of each.
+    """Sort lengths in place, descending within each scope, and return the row number of each length.
 
-    Rows of the same length are sorted by number. Length -1 means that there is no row; it comes last.
+    Rows of the same length are sorted by number. Length -1 means that there is no row. Such places come last.
     """
     rows = np.empty(lengths.size, np.int32)
     for first in range(0, lengths.size, _SORTED_AT_ONCE):
@@ -219,13 +219,16 @@ def bits(items: Array) -> Array:
 
 
 def _copy_of(indptr: Array, items: Array, placed: Array, padding: Any) -> tuple[Any, ...]:
-    """Return the fields of `Copy` as a plain tuple for calls from Python (see `compiled`)."""
+    """Return the fields of `Copy` as a plain tuple, which Python passes to kernels (see `compiled`)."""
     return indptr, bits(items), bits(placed), bits(np.array([padding]).astype(items.dtype))[0]
 
 
 @inlined
 def _fill_place(copy: Copy, row: Any, width: Any, begin: Any, stride: int) -> None:
-    """Copy a row's items to `width` positions, `stride` apart, from `begin` on, then padding. Row -1 is empty."""
+    """Write a row's items, followed by padding, to `width` positions, `stride` apart, from `begin` on.
+
+    Row -1 has no items.
+    """
     indptr, items, placed, padding = copy
     source, length = np.int64(0), np.int64(0)
     if row >= 0:
@@ -248,7 +251,7 @@ def _fill_slices(part: int, num_parts: int, offsets: Array, rows: Array | None, 
             row = np.int64(index * RUN + place)
             if rows is not None:
                 row = np.int64(rows[np.uint64(row)])
-            # Without `rows`, a row that is longer than its slice is a long row, which is not stored in the slice.
+            # If `rows` is None, a row that is longer than its slice is a long row, which is stored elsewhere.
             if row >= num_rows or (row >= 0 and _length(copy.indptr, row) > width):
                 row = np.int64(-1)
             _fill_place(copy, row, width, begin + place, RUN)

@@ -1,4 +1,4 @@
-"""Threads that run the parts of a product at the same time, and the atomic operations with which they synchronize."""
+"""Threads that run the parts of a product at the same time, and the atomic operations that synchronize them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBERS = {"x86_64": 202, "aarch64": 98} if sys.platform == "linux" and sys.max
 FUTEX = _NUMBERS.get(platform.machine())
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
-# The signature of a function that `call_part` calls: part, number of parts, address of the other arguments.
+# The signature of a function that `call_part` calls: part, number of parts, and address of the remaining arguments.
 _PART = types.void(types.int64, types.int64, types.voidptr)
 
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -67,7 +67,7 @@ def load(typing: Any, address: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, Emit]:
-    """Set a word to `value` if it is `expected`, atomically. Return whether it was."""
+    """If a word is `expected`, set it to `value`. Return whether it was. Both happen in one atomic operation."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word, expected, value = args
@@ -79,15 +79,15 @@ def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, 
 
 @subroutine
 def yield_cpu() -> None:
-    """Let other threads run on this CPU. If there are none, this takes about half a microsecond."""
+    """Let other threads run on this CPU. If no other thread is ready, this takes about half a microsecond."""
     _sched_yield()
 
 
 @subroutine
 def sleep_while(word: int, value: int) -> None:
-    """Sleep until woken; return at once if the word differs from `value`. It may also wake without a reason.
+    """Sleep while the word is `value`, until `wake` is called for the word. The thread may also wake without a reason.
 
-    The system compares the lower 32 bits of the word, which have the word's address on a little-endian processor.
+    The system compares the lower 32 bits of the word. On a little-endian processor, their address is that of the word.
     """
     _syscall(FUTEX, word, _WAIT, value, 0, 0, 0)
 
@@ -110,10 +110,10 @@ def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
-    """Return the address of a function for `call_part` that calls ``kernel(part, num_parts, *args)``.
+    """Return the address of a function that calls ``kernel(part, num_parts, *args)``, for `call_part`.
 
-    The function loads `args` from the address that `call_part` passes. It is built here in LLVM code, because numba,
-    compiling it from Python, would optimize each kernel again: 0.15 s for each kernel.
+    The function loads `args` from the address that `call_part` passes. It is written in LLVM code, because numba would
+    optimize each kernel again to compile it from Python, which takes 0.15 s for each kernel.
     """
     called = kernel.get_call_type(typing, (types.int64, types.int64, *args), {})
 
@@ -149,22 +149,22 @@ def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) ->
 
 
 _WORD = 8  # bytes
-_MAX_SHARES = 64  # if there are more threads, several begin with the same share
-# Offsets of the pool's words, in bytes. POSTED, STATE and the others are in separate cache lines. The next parts of the
-# shares come last.
+_MAX_SHARES = 64  # If there are more threads, some of them begin with the same share.
+# Offsets of the pool's words, in bytes. POSTED and STATE are in cache lines of their own. After all other words comes,
+# for each share, the number of the part of this share that will be run next.
 _POSTED, _WATCHING, _STATE = 0, _WORD, 8 * _WORD
 _BUSY, _SEATS, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES, _ENDED = range(16 * _WORD, 24 * _WORD, _WORD)
 _SHARES = 24 * _WORD
 _SIZE = _SHARES + _MAX_SHARES * _WORD
 
-# A waiting thread looks at a word this many times, for about 75 µs, before it sleeps. So helpers are still awake when
-# one product or sum follows another, because Python needs 10 to 50 µs between them. With 200 µs they would also stay
-# awake during 100 µs of other work, but a helper that watches slows down the other thread of its core: iterations of CG
-# with 22 500 to 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine.
+# Number of times that a waiting thread looks at a word before it sleeps; this takes about 75 µs. So helpers are still
+# awake for the following product, which Python begins 10 to 50 µs later. With 200 µs, iterations of CG with 22 500 to
+# 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine, because a helper that watches slows down the
+# other thread of its core.
 _LOOKS = 150
 
-# Number of helpers that a thread wakes before it takes parts. Waking one takes about 10 µs on a virtual machine, where
-# one CPU interrupts another through the host. So a tree of threads wakes all helpers sooner than one thread could.
+# Number of helpers that a thread wakes before it takes parts. Each helper wakes others, so that all are awake sooner
+# than if one thread woke them. On a virtual machine, waking one takes about 10 µs.
 _WAKES = 2
 
 
@@ -219,7 +219,7 @@ def _wake_some(pool: int, helpers: int) -> None:
 def _take_parts(pool: int, number: int) -> None:
     """Run the parts of share `number`, then the remaining parts of the other shares.
 
-    A thread begins with the same share in each product, because these rows may still be in its cache.
+    A thread begins with the same share in each product, because data of this share may still be in the CPU's cache.
     """
     num_parts, num_shares = load(pool + _NUM_PARTS), load(pool + _NUM_SHARES)
     for step in range(num_shares):
@@ -300,7 +300,7 @@ class _Pool:
         self.forget_threads()
 
     def forget_threads(self) -> None:
-        """Reset the pool in a forked child, which has no threads, and where the parent's locks may be held forever."""
+        """Reset the pool in a forked child. It has no helpers, and locks that the parent held are never released."""
         self.words[:] = 0
         self.words[_STATE // _WORD] = -1
         self.lock = make_lock()  # guards `threads`
@@ -322,11 +322,11 @@ class _Pool:
                     thread.start()
                 except RuntimeError:  # no further thread can be started, or the interpreter is ending
                     return
-                # Append last: after an interruption before the start, the next product starts this thread.
+                # Append only after the start: if Ctrl-C comes before, the following product starts this thread.
                 self.threads.append(thread)
 
     def end(self) -> None:
-        """End all helpers before the interpreter frees the compiled code. Helpers end late if a product is running."""
+        """End all helpers before the interpreter frees the compiled code. A running product is finished first."""
         if self.threads:
             _end(self.address)
         for thread in self.threads:
@@ -348,10 +348,10 @@ def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: 
 
 
 class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
-    """The threads of this backend, as `threadpoolctl` sees them.
+    """Lets `threadpoolctl` read and set the number of threads of this backend.
 
     `threadpoolctl` identifies a thread pool by its shared library, but this pool has none. LLVM's library, which has
-    compiled the loops and is therefore loaded, represents it.
+    compiled the loops and is therefore loaded, stands for the pool.
     """
 
     user_api = "gsparse"
@@ -368,5 +368,5 @@ class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unus
         return None
 
 
-# `threadpoolctl.threadpool_limits` can limit the threads of this backend, as those of BLAS.
+# With this, `threadpoolctl.threadpool_limits` limits the threads of this backend like those of BLAS libraries.
 threadpoolctl.register(GsparseController)

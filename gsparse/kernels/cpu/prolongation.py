@@ -1,7 +1,7 @@
 """Tentative and smoothed prolongators (contract: `gsparse.kernels.aggregation`).
 
-Aggregates, or nodes, are divided among the threads. A node has `block_size` rows of the matrix. With k candidates, the
-row of P for a node that reaches the aggregates 2 and 5 has 2·k entries, which are stored one aggregate after the other:
+The aggregates or the nodes are divided among the threads. A node has `block_size` rows of the matrix. With k candidates
+per aggregate, a row of P whose node reaches the aggregates 2 and 5 has 2·k entries, one aggregate after the other:
 
     columns    2·k  2·k + 1  ...  2·k + k - 1 | 5·k  5·k + 1  ...  5·k + k - 1
                aggregate 2                    | aggregate 5
@@ -26,8 +26,8 @@ from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows
 
 Pair = tuple[Array, Array]
-# The matrix of nodes, the aggregate and the scale of each node, and theta: an entry is dropped if its weight is below
-# this fraction of the scale.
+# The matrix of nodes, the aggregate of each node, the scale of each node, and theta. An entry is dropped if its weight
+# is less than theta times the scale of its row's node.
 Filtered = tuple[Rows, Array, Array, float]
 
 
@@ -50,7 +50,7 @@ def _orthonormalize(
 ) -> None:
     """Orthonormalize the candidates of each aggregate by the modified Gram-Schmidt method: candidates = q·r.
 
-    A column that depends linearly on those before it, up to the tolerance, becomes 0.
+    If a column depends linearly on the columns before it, up to the tolerance, it becomes 0 in q.
     """
     (bounds, order), (q, r), k = nodes, qr, candidates.shape[1]
     for aggregate in range(first_row(part, num_parts, bounds), first_row(part + 1, num_parts, bounds)):
@@ -103,7 +103,7 @@ def prolongator_pattern(
 
 
 def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
-    """Repeat each row of the pattern for all rows of the node."""
+    """Return the pattern in which each row of `indptr` and `indices` is repeated for all rows of its node."""
     if block_size == k == 1:
         return indptr, indices
     nnz = indices.size * block_size * k
@@ -140,7 +140,7 @@ def _expand(
 def _count_reached(
     part: int, num_parts: int, graph: Filtered, num_aggregates: int, is_smoothed: Array, counts: Array
 ) -> None:
-    """Count the aggregates that each node reaches. With too many, a node keeps only its own and is not smoothed."""
+    """Count the aggregates that each node reaches. If they are too many, count only the node's own; do not smooth."""
     (indptr, indices, data), aggregates, scales, theta = graph
     begin, end = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if begin == end:
@@ -165,7 +165,7 @@ def _count_reached(
 
 @compiled
 def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> None:
-    """List the aggregates that each node reaches, in ascending order: its own, and those of its neighbours."""
+    """List the aggregates that each node reaches in ascending order: its own, and those of its neighbours."""
     (indptr, indices, data), aggregates, scales, theta = graph
     pattern_indptr, pattern_indices, is_smoothed = pattern
     for node in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
@@ -181,7 +181,7 @@ def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> 
             aggregate = aggregates[np.uint64(other)]
             if aggregate < 0 or not keeps(node, other, data[np.uint64(k)], scales[np.uint64(node)], theta):
                 continue
-            place = end  # insert it in order, unless it is listed already
+            place = end  # Insert it in ascending order, unless it is listed already.
             while place > begin and pattern_indices[np.uint64(place - 1)] > aggregate:
                 place -= 1
             if place > begin and pattern_indices[np.uint64(place - 1)] == aggregate:
@@ -252,9 +252,9 @@ def _smooth_rows(
 
 @inlined
 def _find_slots(node: Any, filtered: Filtered, reached: Array, slots: Array) -> Any:
-    """For each entry of a node, find the index of its aggregate among those that the node reaches.
+    """For each entry of a node, find the index of its column's aggregate among the aggregates that the node reaches.
 
-    The index is -1 if the entry leads to no aggregate, and -2 if it is dropped. Return the index of the node's own
+    Store -1 if the column has no aggregate, and -2 if the entry is dropped. Return the index of the node's own
     aggregate.
     """
     (indptr, indices, data), aggregates, scales, theta = filtered
@@ -285,7 +285,7 @@ def _smooth_row(
     omega: Any,
     sums: Array,
 ) -> None:
-    """Add -ω·D⁻¹·A·T of one row to `sums`. Dropped entries count as entries of the node itself."""
+    """Add -ω·D⁻¹·A·T of one row to `sums`. Dropped entries are added to the diagonal."""
     indptr, indices, data = matrix
     k, e = tentative.shape[1], graph[0][node]
     diagonal = lumped = data[:0].sum()  # a zero of the values' dtype

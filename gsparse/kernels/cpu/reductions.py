@@ -27,13 +27,13 @@ _TESTS: dict[str, Callable[[Array], Array]] = {
     "not positive": lambda values: ~(values.real > 0),
 }
 
-# Column sums of fewer entries than this are summed in one block, in the order of the rows; others in at most
-# `_MOST_BLOCKS` blocks.
+# Columns of matrices with fewer entries than this are summed in one block, in the order of the rows. Larger matrices
+# are divided into at most `_MOST_BLOCKS` blocks.
 _SPLIT_ENTRIES, _MOST_BLOCKS = 2**18, 16
 
 
 def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
-    """Return the sums of the terms, computed in the dtype of the terms."""
+    """Return the sums, computed in the dtype of `_terms`."""
     if bounds is None and terms == "square":
         return np.vdot(data, data).real.reshape(1)
     values = _terms(data, terms)
@@ -45,7 +45,7 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
 
 
 def first_where(device: Device, values: Array, *tests: str) -> int | None:
-    """Return the first position in a mask of the values that pass."""
+    """Return the first position where one of the tests is passed."""
     mask = _passing(values, tests)
     place = int(mask.argmax()) if mask.size else 0
     return place if mask.size and mask[place] else None
@@ -63,8 +63,8 @@ def _passing(values: Array, tests: tuple[str, ...]) -> Array:
 def sum_columns(csr: Csr, values: Array) -> Array:
     """Return the sum of the values in each column, where ``values[k]`` is the value of entry k.
 
-    The entries are divided into blocks. Their number depends only on the structure, so that the sums do not depend on
-    the number of threads.
+    The entries are divided into blocks, whose sums are added. The number of blocks depends only on the structure, so
+    the sums do not depend on the number of threads.
     """
     blocks = 1 if csr.nnz < _SPLIT_ENTRIES else min(max(2, csr.nnz // (4 * max(csr.num_cols, 1))), _MOST_BLOCKS)
     sums = np.zeros((blocks, csr.num_cols), values.dtype)

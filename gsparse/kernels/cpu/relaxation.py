@@ -1,8 +1,8 @@
 """Sweeps, projections, and colours and wavefronts of rows (contract: `gsparse.kernels.relaxation`).
 
-Without groups, the calling thread visits all rows in order. Otherwise the blocks of each group are divided evenly among
-the threads. One thread colours the rows in the order of their priorities. The colours are the same as on a GPU, where
-threads wait for the neighbours of higher priority.
+Without `levels`, the calling thread visits all rows in order. Otherwise, the blocks of each group are divided evenly
+among the threads. One thread colours the rows in the order of their priorities. The colours are the same as on a GPU,
+where a thread waits until the neighbours of higher priority have their colours.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 
-# Number of low bits of a priority that hold a hash; the logarithm of the number of neighbours is above them.
+# Number of low bits of a priority that hold a hash. The logarithm of the number of neighbours is in the bits above.
 _HASH_BITS = 26
 
 
-# The first block of a group, and the end: the last block plus 1.
+# The number of the first block of a group, and one more than the number of the last block.
 Group = tuple[int, int]
 Three = tuple[Array, Array, Array]
 
 
 class VisitedRows(NamedTuple):
-    """The rows of a matrix in the order of a sweep.
+    """The rows of a matrix in the order in which a sweep visits them.
 
-    The row that is visited as number p is row ``order[p]``, with the entries ``indptr[p]`` to ``indptr[p + 1]``. If a
-    sweep visits blocks of rows, `order` holds numbers of blocks.
+    The row that is visited as number p is row ``order[p]`` of the system. Its entries are at positions ``indptr[p]`` to
+    ``indptr[p + 1]``. If a sweep visits blocks of rows, `order` holds numbers of blocks.
     """
 
     order: Array
@@ -69,7 +69,7 @@ def bind_sweep(
 def bind_projections(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, of_residual: bool
 ) -> Project:
-    """Bind projections, for vectors with several columns one column at a time."""
+    """Bind projections. If the vectors have several columns, each call computes one column after the other."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
     visited, factors = (order, rows.indptr, rows.indices, rows.data), weights.reshape(-1)
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
@@ -83,7 +83,7 @@ def bind_projections(
 
 
 def _groups(rows: Csr, levels: Levels | None, size: int, num_blocks: int, backward: bool) -> list[tuple[int, int, int]]:
-    """Return the first block, the end and the cost of each group, in the order of the sweep."""
+    """Return, for each group in the order of the sweep, its first block, its last block plus one, and its cost."""
     bounds = np.array([0, num_blocks]) if levels is None else levels.bounds
     ends = np.minimum(bounds * size, rows.num_rows)
     costs = np.diff(rows.indptr[ends].astype(np.int64)) + size * np.diff(bounds)
@@ -114,7 +114,7 @@ def _visited(step: int, begin: int, end: int, backward: bool) -> int:
 
 @inlined
 def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
-    """Return `total` minus the product of row number `place` and x."""
+    """Return `total` minus the product of the row visited as number `place` and x."""
     for k in range(rows.indptr[place], rows.indptr[place + np.uint64(1)]):
         total -= rows.data[np.uint64(k)] * x[np.uint64(rows.indices[np.uint64(k)])]
     return total
@@ -171,7 +171,7 @@ def _project_rows(
 
 
 def color_rows(device: Device, graph: Csr) -> Array:
-    """Sort rows by descending priority, and give each row the first free colour."""
+    """Sort the rows by descending priority, and give each row the first colour that none of its neighbours has."""
     order = np.argsort(~_priorities(graph), kind="stable")
     colors = np.full(graph.num_rows, -1, np.int32)
     _color(graph.indptr, graph.indices, order, np.full(graph.num_rows + 1, -1, np.int64), colors)
@@ -179,7 +179,7 @@ def color_rows(device: Device, graph: Csr) -> Array:
 
 
 def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
-    """Return priorities: the logarithm of the number of neighbours, then 26 hash bits (splitmix64's finalizer)."""
+    """Return priorities: the logarithm of the number of neighbours, followed by 26 bits of a hash (splitmix64)."""
     _, logarithms = np.frexp(np.maximum(np.diff(graph.indptr) - 1, 0).astype(np.float64))
     h = np.arange(graph.num_rows, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -205,17 +205,17 @@ def _color(indptr: Array, indices: Array, order: Array, marks: Array, colors: Ar
 def order_wavefronts(graph: Csr, window: int) -> Levels:
     """Group the rows of a host matrix so that a sweep over the groups is nearly a sweep in natural order.
 
-    The wavefront of a row comes after those of all earlier neighbours. Wavefronts w, w + window, w + 2·window, ... form
-    group w. Two neighbours whose wavefronts differ by a multiple of `window` would be in one group, which is rare: then
-    the later row moves on to the next wavefront whose group has none of its neighbours.
-    Within `window` wavefronts, the order is the natural one.
+    Each row gets a wavefront, a number greater than the wavefronts of all earlier neighbours. Group w consists of the
+    wavefronts w, w + window, w + 2·window, .... If two neighbours would be in one group, which is rare, the later row
+    gets the next wavefront whose group contains none of its neighbours. The order is natural within `window`
+    wavefronts.
 
     Parameters
     ----------
     graph : Csr
         A matrix on the host with a symmetric structure. Entries may be repeated.
     window : int
-        Largest number of groups. It is doubled if some row has too many neighbours for so few groups.
+        Largest number of groups. It is doubled if a row has neighbours in all groups.
 
     Returns
     -------

@@ -20,7 +20,7 @@ from gsparse.kernels.cpu.vectors import LANES
 Int = int | np.signedinteger[Any]
 
 
-# A compiled loop over the rows of a matrix in some format, and its arguments between the part and the vectors.
+# A compiled loop over the rows of a matrix in some format, and the arguments to pass between the part and the vectors.
 Loop = tuple[Callable[..., None], tuple[Any, ...]]
 
 
@@ -35,17 +35,17 @@ class Arguments(NamedTuple):
 
 @inlined
 def first_row(part: int, num_parts: int, offsets: Array) -> int:
-    """Return the first row of a part, where parts have equal shares of the number of entries plus rows.
+    """Return the first row of a part. All parts have about the same number of entries plus rows.
 
-    The cost of row i is the number of its entries, plus one for its element of `y`. Row i therefore begins at cost
+    The cost of a row is the number of its entries, plus one for its element of `y`. So row i begins at cost
     ``offsets[i] + i``, and part p owns the rows that begin within its share of the total cost:
 
         cost    0 |------- share 0 -------|------- share 1 -------|------- share 2 -------| offsets[-1] + num_rows
         rows      | 0 | 1 |   2   |     3       | 4 |        5                 | 6 |   7  |
         owner     | part 0                      | part 1                       | part 2   |
 
-    A part ends where the next one begins, so each row has one owner, even if rows are empty or the cost of one row
-    exceeds a share.
+    A part ends where the following part begins, so each row has exactly one owner, even if rows are empty or the cost
+    of a row exceeds a share.
     """
     num_rows: int = offsets.size - 1
     if part >= num_parts:
@@ -63,7 +63,7 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 @inlined
 def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
-    """Return the first position from `begin` on of sorted `indices` whose element is at least `column`, or `end`."""
+    """Return the first position from `begin` on where the sorted `indices` are at least `column`; else `end`."""
     while begin < end:
         middle = (begin + end) // 2
         if indices[np.uint64(middle)] < column:
@@ -77,7 +77,7 @@ def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
 def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
     """Compute ``y[row] = alpha * total + beta * y[row]``; `y` is not read if beta is zero.
 
-    There is no multiplication by a factor of one: the complex product 1 * inf contains NaN, unlike SciPy's result.
+    A factor of one is not multiplied, because the complex product 1 * inf contains NaN, unlike SciPy's result.
     """
     if alpha != 1:
         total = alpha * total
@@ -114,7 +114,7 @@ def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: An
 
 @inlined
 def store_run(sums: Array, place: Any, run: Run) -> None:
-    """Store the sums of a run one after the other, from `place` on."""
+    """Store the sums of a run of rows in `sums`, from `place` on."""
     a, b, c, d = run
     k = np.uint64(place)
     store(sums, k, a)
@@ -125,7 +125,7 @@ def store_run(sums: Array, place: Any, run: Run) -> None:
 
 @inlined
 def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
-    """Do what `write` does for `rows` consecutive rows from `row` on, at most a run."""
+    """Do what `write` does for `rows` consecutive rows from `row` on; `rows` is at most a run."""
     a, b, c, d = sums
     if rows == 4 * LANES:
         write_lanes(y, row, a, alpha, beta)

@@ -1,8 +1,8 @@
-"""Two sparse matrices combined entry by entry. The contract is in `gsparse.kernels.algebra`.
+"""Operations on two sparse matrices, entry by entry. The contract is in `gsparse.kernels.algebra`.
 
-The sorted rows of both matrices are merged once, in shares of consecutive rows. The number of entries of a share is not
-known in advance, so each share writes to the position that it would have if no entries coincided. Then the entries of
-all shares are moved together, without gaps:
+The sorted rows of both matrices are merged once. The rows are divided into shares of consecutive rows. The number of
+result entries of a share is not known in advance, so each share writes from the position that it would have if no
+entries coincided. Then the entries of all shares are moved, so that no gaps are left:
 
     place      sources[0]           sources[1]               sources[2]
     merged     | entries 0 |  gap   | entries 1 |    gap     | entries 2 |  gap
@@ -92,12 +92,12 @@ def _gt(a: Any, b: Any) -> Any:
 
 _FUNCTIONS: tuple[Any, ...] = (_plus, _minus, _times, _maximum, _minimum, _ne, _lt, _gt)
 _OPERATIONS = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
-# Number of values that are counted together if both matrices have the same structure.
+# Number of values in a share of the loop that combines matrices of the same structure and counts nonzero results.
 _KEPT_SHARE = 4096
-# Number of entries, of both matrices, in a share: enough that a share takes longer than starting it.
+# Number of entries, of both matrices together, in a share: so many that a share takes longer than starting it.
 _ENTRIES_PER_SHARE = 1 << 17
-# Up to this many threads move the entries within the arrays, which touches no new memory but uses one thread per array.
-# More threads copy the entries in parallel instead.
+# With at most this many threads, entries are moved within their arrays. This touches no new memory, but uses only one
+# thread per array. More threads copy the entries to new arrays in parallel instead.
 _THREADS_THAT_MOVE = 2
 
 
@@ -115,7 +115,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
-    """Merge the rows into arrays that are certainly long enough, then move the entries together."""
+    """Merge the rows into arrays that are certainly long enough, then close the gaps between the shares."""
     a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
     merge_rows, cost = _merge_rows(_OPERATIONS[operation]), most + a.num_rows
     num_shares = num_threads if num_threads <= _THREADS_THAT_MOVE else most // _ENTRIES_PER_SHARE
@@ -126,10 +126,8 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
         firsts[-1] = a.num_rows
         sources = offsets[firsts[:-1]]
     counts, ends = np.zeros(firsts.size, np.int64), np.zeros(a.num_rows + 1, np.int64)
-    indices, data = (
-        np.empty(most, a.indices.dtype),
-        np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype),
-    )
+    indices = np.empty(most, a.indices.dtype)
+    data = np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype)
     run_parts(merge_rows, cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
     if sources.size > 1:
         np.cumsum(counts, out=counts)
@@ -138,7 +136,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     if num_threads <= _THREADS_THAT_MOVE or sources.size == 1:
         if sources.size > 1:
             run_parts(_move, cost, sources, counts, indices, data)
-        # The arrays have no other references yet. Return the memory after the last entry without a copy.
+        # The arrays have no other references yet. Release the memory after the last entry without a copy.
         indices.resize(nnz, refcheck=False)
         data.resize(nnz, refcheck=False)
     else:
@@ -154,7 +152,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
 
 
 def _combine_alike(operation: str, a: Csr, b: Csr, unsigned: bool) -> tuple[Array, int] | None:
-    """Return the combined values, and the number of those that are not 0; None if the structures differ."""
+    """Return the combined values, and the number of values that are not 0; None if the structures differ."""
     for one, other in ((a.indptr, b.indptr), (a.indices, b.indices)):
         if one is not other and (one != other).any():
             return None
@@ -191,7 +189,7 @@ def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, res
 
 @inlined
 def _write(c_indices: Array, c_data: Array, place: Any, column: Any, value: Any) -> Any:
-    """Write an entry, and return the position of the next one. If the value is 0, that is the same position."""
+    """Write an entry, and return the position for the following entry. If the value is 0, the position stays."""
     c_indices[place], c_data[place] = column, value
     return place + np.uint64(value != 0)
 
@@ -207,7 +205,7 @@ def _merge_rows(
     merged: Rows,
     counts: Array,
 ) -> None:
-    """Merge the rows of some shares.
+    """Merge the rows of the shares that this part owns.
 
     Share s writes its entries from position ``sources[s]`` on. ``ends[row + 1]`` becomes the number of the share's
     entries up to the end of the row, and ``counts[s + 1]`` the number of all entries of the share.
@@ -244,7 +242,7 @@ def _merge_rows(
 
 @compiled
 def _count_from_start(part: int, num_parts: int, firsts: Array, counts: Array, ends: Array) -> None:
-    """Add the number of entries before each share to the ends of its rows."""
+    """Add the number of entries of all earlier shares to the ends of each share's rows."""
     num_shares = firsts.size - 1
     for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
         for row in range(firsts[share], firsts[share + 1]):

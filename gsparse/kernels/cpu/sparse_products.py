@@ -1,8 +1,8 @@
 """Products of two sparse matrices, row by row (Gustavson 1978). The contract is in `gsparse.kernels.algebra`.
 
 Each part has an array `sums` with one element per column of the result, and an array `bits` with one bit per column.
-The products of a row are added to `sums`, in the order of A's row, and their columns are marked in `bits`. The words of
-`bits` that are not zero are listed. Reading them in ascending order yields the sorted row.
+The products of a row are added to `sums` in the order of A's row, and their columns are marked in `bits`. A list has
+the words of `bits` that are not zero. Reading these words in ascending order yields the sorted row.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gsparse.kernels.cpu.instructions import num_trailing_zeros
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
-# If a row marks many of the words of `bits` from its first to its last one, all of these words are read: if their
-# number is less than this multiple of the number of marked words. Otherwise the list of marked words is sorted.
+# The words of `bits` between the first and the last marked word are all read if there are fewer of them than this
+# multiple of the number of marked words. Otherwise, the list of marked words is sorted.
 _SCAN_RATIO = 8
-# The gaps of Shell's sort (Ciura 2001); each is about 2.25 times the next.
+# The gaps of Shell's sort (Ciura 2001). Each gap is about 2.25 times the following gap.
 _GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
 
 
@@ -42,7 +42,7 @@ def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
 
 
 def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
-    """Return the product, and whether one of its values is 0: count the entries of each row, then sum."""
+    """Return the product, and whether a value is 0. First count the entries of each row, then sum the products."""
     products = products_before_rows(a, b)
     indptr = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_rows, int(products[-1]), products, a.indptr, a.indices, b.indptr, b.indices, b.num_cols, indptr)
@@ -56,7 +56,7 @@ def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Sum the products, directly at the known positions of the entries."""
+    """Sum the products at the known positions of the entries."""
     products, c = products_before_rows(a, b), known.result
     data = np.empty(c.nnz, a.dtype)
     result = c.with_data(data)
@@ -69,7 +69,7 @@ def _rows(csr: Csr) -> Rows:
 
 
 def products_before_rows(a: Csr, b: Csr) -> Array:
-    """Return the number of products in all rows before each row, followed by the number in all rows."""
+    """Return, for each row, the number of products in all rows before it; the last element counts all products."""
     products = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_products, a.nnz + a.num_rows, a.indptr, a.indices, b.indptr, products)
     return np.cumsum(products, out=products)
@@ -168,9 +168,9 @@ def _fill_rows(
 
 @inlined
 def _order(words: Array, num_words: Int) -> tuple[Any, Any, bool]:
-    """Return the way to read words in ascending order: the first word, their number, and whether to use the list.
+    """Return how to read the marked words in ascending order: first word, number of words, whether to use the list.
 
-    If they are close together, all words from the first to the last are read, and the list is not sorted.
+    If the words are close together, all words from the first to the last are read, and the list is not sorted.
     """
     if num_words == 0:
         return np.int64(0), np.int64(0), False

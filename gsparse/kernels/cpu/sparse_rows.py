@@ -1,7 +1,7 @@
 """Selecting, copying, scaling and summing entries and rows. The contract is in `gsparse.kernels.algebra`.
 
-The rows are divided among the threads so that all have about as many entries. A result of unknown size is computed in
-two passes: the first counts the entries of each row, the second copies them.
+The rows are divided among the threads so that all have about as many entries. If the size of a result is not known in
+advance, a first pass counts the entries of each row, and a second pass copies them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gsparse.kernels.cpu.rows import first_row
 # The arrays of a matrix: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 
-# From the number of bytes of a value to the dtype as which values that are only copied are read.
+# The dtype as which values are read that are only copied, by the number of bytes of a value.
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
@@ -37,23 +37,23 @@ def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
 
 
 def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
-    """Return the entries where `keep` is true: count those of each row, then copy them."""
+    """Return the entries where `keep` is true. Count the selected entries of each row, then copy them."""
     return _selected(csr, _kept, keep)
 
 
 def drop_zeros(device: Device, csr: Csr) -> Csr:
-    """Return the entries that are not 0. Usually there are no zeros, and nothing is copied."""
+    """Return the entries that are not 0; `csr` itself if no entry is 0, which is usual."""
     keep = csr.data if csr.dtype == np.bool_ else map_elements(lambda values: values != 0, csr.data)
     return csr if keep.all() else keep_entries(device, csr, keep)
 
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
-    """Return the entries in columns that have a new place: count those of each row, then copy them."""
+    """Return the entries whose columns have a new place. Count these entries of each row, then copy them."""
     return replace(_selected(csr, _mapped, places), shape=(csr.num_rows, num_cols))
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
-    """Return the indices counted from the start. The smallest and the largest one tell whether all are in range."""
+    """Return the indices counted from the start. The smallest and the largest show whether all are in range."""
     if not numbers.size:
         return np.zeros(0, np.int64)
     low, high = int(numbers.min()), int(numbers.max())
@@ -74,14 +74,14 @@ def are_in_range(device: Device, numbers: Array, size: int) -> bool:
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
-    """Write the index of each number to its place. If one is overwritten, a number is repeated: return None."""
+    """Write the index of each number to its place. If an index is overwritten, a number is repeated: return None."""
     places, own = np.full(size, -1, dtype), np.arange(numbers.size, dtype=dtype)
     places[numbers] = own
     return places if np.array_equal(places[numbers], own) else None
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-    """Return the entries on one side of the diagonal: count those of each row, then copy them."""
+    """Return the entries on one side of the diagonal. Count these entries of each row, then copy them."""
     return _selected(csr, _inside, (offset, upper))
 
 
@@ -97,12 +97,12 @@ def _selected(csr: Csr, select: Any, choice: Any) -> Csr:
 
 
 def _rows(csr: Csr) -> Rows:
-    """Return the arrays of a matrix, with values as integers of the same size: they are only copied."""
+    """Return the arrays of a matrix, with values as integers of the same size, because values are only copied."""
     return csr.indptr, csr.indices, csr.data.view(ITEMS[csr.dtype.itemsize])
 
 
 def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
-    """Return copies of the rows' parts of the arrays."""
+    """Return copies of the parts of the arrays that belong to the rows."""
     indptr = csr.indptr[start : start + count + 1]
     begin, end = int(indptr[0]), int(indptr[-1])
     parts = (indptr - indptr.dtype.type(begin), csr.indices[begin:end].copy(), csr.data[begin:end].copy())
@@ -166,12 +166,12 @@ def _mapped(row: int, k: Any, indices: Array, places: Array) -> tuple[Any, Any]:
 
 @inlined
 def _inside(row: int, k: Any, indices: Array, choice: tuple[int, bool]) -> tuple[Any, Any]:
-    """Select a triangle. `choice` holds the offset of its diagonal, and whether it is the upper one."""
+    """Select a triangle. `choice` holds the offset of its diagonal, and whether it is the upper triangle."""
     distance = np.int64(indices[k]) - row - choice[0]
     return (distance >= 0 if choice[1] else distance <= 0), indices[k]
 
 
-combined: Any = None  # one of these functions: a global variable of each kernel that `specialized` returns
+combined: Any = None  # One of the functions above; a global variable of each kernel that `specialized` returns.
 
 
 @specialized

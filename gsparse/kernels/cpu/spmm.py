@@ -1,19 +1,19 @@
 """CSR, or blocks, times a dense matrix; the contract is in `gsparse.kernels.contract`.
 
-By rows ------- A part owns consecutive rows with all their columns; parts have about the same number of entries plus
-rows (`first_row`). For each entry, a row of X is gathered. Blocks are in `spmm_bsr.py`.
+**By rows.** A part owns consecutive rows with all their columns. All parts have about the same number of entries plus
+rows (`first_row`). For each entry, a row of X is gathered. The loops for blocks are in `spmm_bsr.py`.
 
-By columns ---------- If X is much larger than the result Y and does not fit the caches, most of these rows of X come
-from memory, again for each entry of the same column. If the matrix is also given by columns, as the arrays of its
-transpose, this product reads X once, in order, and adds to rows of Y, which do fit::
+**By columns.** If X is much larger than Y and does not fit into the caches, a product by rows reads most rows of X from
+memory once per entry. If the caller also has the transpose of the matrix, a product by columns reads X only once, in
+order, and adds to rows of Y, which does fit into the caches::
 
     column j of the matrix        row j of X                 rows of a copy of Y
       rows    2   5   9           x_j ................       y_2 += a * x_j,  y_5 += b * x_j,  y_9 += c * x_j
       values  a   b   c
 
-The columns are divided into ranges, one for each thread. Each range has its own copy of Y, and the copies are added in
-their order. So the bits of the result depend on `gsparse.get_num_threads`, but not on the number of threads that
-actually take part.
+The columns of the matrix are divided into ranges, one for each thread. Each range has its own copy of Y, and the copies
+are added in their order. So the bits of the result depend on `gsparse.get_num_threads`, but not on how many threads
+actually compute the product.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ FORMATS: tuple[str, ...] = ("bsr",)
 READS_HALVES = False
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
-# From this number of columns on, an `x` that is contiguous in C order is read along its rows, and the sums of a row of
-# `y` are in memory. If there are fewer columns, or if `x` is not contiguous, up to eight sums at a time are in
-# registers. Milliseconds for 7-point 60**3:
+# From this number of columns on, an `x` that is contiguous in C order is read row by row, and the sums of a row of `y`
+# are in memory. Otherwise, up to eight sums at a time are in registers. Milliseconds for 7-point 60**3:
 #
 #     columns             4      8     16     32
 #     sums in memory    7.0    4.8    6.7   11.5
@@ -50,29 +49,29 @@ Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 #     SciPy             3.6    4.9    9.2   17.6
 _MIN_ROW_COLUMNS = 16
 
-# Columns that are not contiguous within a row are multiplied in strips of this many columns, each copied to row-major
-# order first. An entry then reads one cache line of `x` instead of eight, and the copy takes as much memory as eight
-# vectors. Milliseconds for a column-major `x`, fe_body, one thread; SciPy copies all columns at once:
+# If the columns of an X are not contiguous within a row, strips of this many columns are copied to row-major order and
+# multiplied. An entry then reads one cache line of a strip instead of eight of X, and the copy takes as much memory as
+# eight vectors. Milliseconds for a column-major `x`, fe_body, one thread; SciPy copies all columns at the same time:
 #
 #     columns             3      6      8     32    128
 #     without a copy    1.0    1.7    2.0   10.8     37
 #     in strips         1.0    1.2    1.6    5.8     26
 #     SciPy             1.1    1.4    2.1    9.4     38
 _STRIP_COLUMNS = 8
-# Up to this many columns of a product with CSR are multiplied without a copy.
+# If a product with CSR has at most this many columns, they are multiplied without such a copy.
 _FEW_COLUMNS = 2
 
-# An X of fewer bytes stays in the caches of a core. Then gathering its rows is faster than updating rows of Y.
+# An X of fewer bytes stays in the caches of a core. For such an X, a product by rows is faster than one by columns.
 _CACHE_BYTES = 4 << 20
-# In `transposed_product`, each thread has a copy of the result if it has at least this many entries per element of the
-# result.
+# In `transposed_product`, the number of copies of the result is so small that there are at least this many entries per
+# element of all copies.
 _ENTRIES_PER_SUM = 4
-# X must have at least this factor times the bytes of all copies of Y.
+# A product by columns is used if X has at least this many times the bytes of all copies of Y.
 _RATIO = 2
 
 
 class PanelProduct(NamedTuple):
-    """A CSR matrix, X and Y, and the factors of a product; `conjugate` is True or None."""
+    """A CSR matrix, X and Y, and the other arguments of a product; `conjugate` is True or None."""
 
     indptr: Array
     indices: Array
@@ -92,7 +91,7 @@ def csr_spmm(
     survey: Survey,
     transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Multiply columns of any strides. Columns have the bits of `csr_scalar`, unless `transpose` is read instead."""
+    """Multiply columns of any strides. The bits are those of `csr_scalar`, unless `transpose` is used instead."""
     if isinstance(matrix, Bsr):
         return partial(_multiply, partial(multiply_blocks, matrix), 0)
     assert isinstance(matrix, Csr)
@@ -102,7 +101,7 @@ def csr_spmm(
 def _multiply(
     multiply_strip: MultiplyColumns, few: int, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
 ) -> None:
-    """Multiply all columns at once if there are at most `few`, or if rows of x are contiguous; otherwise in strips."""
+    """Multiply all columns together if they are at most `few` or rows of x are contiguous; otherwise in strips."""
     num_columns = x.shape[1]
     if num_columns <= few or x.strides[1] == x.itemsize:
         multiply_strip(x, y, alpha, beta, conjugate)
@@ -144,7 +143,7 @@ def _copy_rows(part: int, num_parts: int, source: Array, target: Array) -> None:
 
 @partial(compiled, allocates=True)
 def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Add each entry to the sums of all columns of its row. The sums are in memory."""
+    """Add each entry times a row of X to the sums of its row, which are in memory."""
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
     zero = y.dtype.type(0)
@@ -162,7 +161,7 @@ def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
 
 @compiled
 def _csr_spmm_tiles(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Sum eight columns of a row at a time in registers; then four, two and one."""
+    """Sum eight columns of a row at a time in registers; of the remaining columns, four, two and one."""
     product = PanelProduct(*product)
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
@@ -273,7 +272,10 @@ def multiply_by_columns(
 
 
 def transposed_product(csr: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Add multiples of each row of the matrix to the result, as SciPy does, with one copy of it per thread."""
+    """Compute the product with the transpose: add multiples of rows of the matrix, as SciPy does.
+
+    Each thread adds to its own copy of the result.
+    """
     if x.ndim == 1:
         x, y = x[:, np.newaxis], y[:, np.newaxis]
     copies = min(get_num_threads(), csr.nnz // (_ENTRIES_PER_SUM * max(csr.num_cols, 1)))
@@ -305,7 +307,7 @@ def _add_columns(part: int, num_parts: int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_column(j: Int, copy: Int, panel: ColumnPanel) -> None:
-    """Add multiples of row j of X, which has one element, to rows of a copy of Y."""
+    """For an X with one column, add multiples of element j to rows of a copy of Y."""
     sums, zero = panel.copies[np.uint64(copy)], panel.copies.dtype.type(0)
     element = panel.x[np.uint64(j), np.uint64(0)]
     for k in range(panel.indptr[np.uint64(j)], panel.indptr[np.uint64(j + 1)]):
@@ -326,7 +328,7 @@ def _add_lanes(j: Int, copy: Int, column: Int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_first(j: Int, copy: Int, column: Int, count: Int, panel: ColumnPanel) -> None:
-    """Add multiples of the last elements of row j of X, fewer than `LANES`, to rows of a copy of Y."""
+    """Add multiples of the last `count` elements of row j of X, fewer than `LANES`, to rows of a copy of Y."""
     sums, place, zero = panel.copies[np.uint64(copy)], np.uint64(column), panel.copies.dtype.type(0)
     number = np.uint64(count)
     element = load_first(panel.x[np.uint64(j)], place, number, zero)

@@ -1,20 +1,20 @@
 """Products of a matrix and a vector; the contract is in `gsparse.kernels.contract`.
 
-Each product has a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function that runs all parts on
-the threads. A part owns consecutive rows (block rows, slices), with about the same number of entries plus rows as other
-parts (`first_row`); in ELLPACK, with the same number of runs. How a row is summed does not depend on the part that it
-belongs to, so the number of threads does not change a bit of the result. Row patterns are in `spmv_pattern.py`.
+Each product has a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function ``name`` that returns
+the loop and its arguments. A part owns consecutive rows (block rows, slices). All parts have about the same number of
+entries plus rows (`first_row`), or in ELLPACK the same number of runs. How a row is summed does not depend on its part,
+so the number of threads does not change a bit of the result. Row patterns are in `spmv_pattern.py`.
 
-ELLPACK, blocked ELLPACK and row lanes add one run of positions after the other to the sums of a run of rows, which are
-in vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`, and no column is
-frequent. With blocks (BSR), the rows of a block are side by side in a vector register: each column of a block is
-multiplied by one element of x. Each row except a long one is summed in the order of its entries, and padding adds
-nothing, so the bits are those of `csr_scalar`.
+ELLPACK, blocked ELLPACK and row lanes add the products of one run of positions after the other to the sums of a run of
+rows, which are in vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`,
+and no column is frequent. With blocks (BSR), the rows of a block are side by side in a vector register, and each column
+of a block is multiplied by one element of x. Each row except a long one is summed in the order of its entries, and
+padding adds nothing, so the bits are those of `csr_scalar`.
 
 A long row (`gsparse.formats.LongRows`) is not stored in slices, but cut into chunks of a fixed number of entries. A
-part of a product owns a contiguous share of the chunks of all long rows, and stores the sum of each chunk. After all
-parts have finished, a second loop adds up the chunks of each row in their order; there a part owns whole long rows. So
-no bit depends on the number of parts.
+part owns consecutive chunks, with as many as other parts, and stores the sum of each chunk. After all parts have
+finished, a second loop adds up the chunks of each row in their order; a part of this loop owns whole long rows. So no
+bit depends on the number of parts.
 """
 
 from __future__ import annotations
@@ -51,17 +51,15 @@ from gsparse.kernels.cpu.rows import Arguments, Loop, first_row, store_run, writ
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.vectors import LANES
 
-# ELLPACK is read a few columns at a time over a stretch of rows, whose sums stay in the first-level cache. Reading all
-# columns at once needs more streams than the hardware prefetches. At a stride of whole pages, it also needs more than
-# that cache holds. Milliseconds on one thread for 7-point 100**3 and 27-point 64**3: all columns of a run 6.8, 19.6; 4
-# columns of 8 runs 7.2, 6.9; 4 columns of 32 runs 6.5, 5.7; 2 columns of 32 runs 8.2, 6.9; 8 columns of 32 runs 7.4,
-# 7.8.
+# ELLPACK is read this many columns at a time, over a stretch of this many runs of rows, whose sums stay in the
+# first-level cache. The hardware cannot prefetch all columns of a wide matrix at the same time. Milliseconds on one
+# thread for 7-point 100**3 and 27-point 64**3: all columns of a run 6.8 and 19.6; 4 columns of 32 runs 6.5 and 5.7.
 _STRETCH_RUNS = 32
 _STRETCH_COLUMNS = 4
 
 # Blocks with at most this number of rows are summed in scalars, because most lanes of a register would be idle.
-# 27-point 30**3 with shuffled nodes, one thread, ms in scalars / in lanes / csr_scalar: 2 x 2 blocks 0.86 / 1.15 /
-# 1.11, 3 x 3 blocks 2.35 / 1.85 / 2.84.
+# 27-point 30**3 with shuffled nodes, one thread: 2 x 2 blocks take 0.86 ms in scalars and 1.15 ms in lanes, 3 x 3
+# blocks 2.35 ms and 1.85 ms.
 _FEW_ROWS = 2
 
 _NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -73,7 +71,7 @@ def csr_scalar(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loo
 
 
 def csr_vector(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loop:
-    """CSR: sum each row in eight partial sums, so that additions of a long row need not wait for each other."""
+    """CSR: sum each row in eight partial sums, so that additions of a long row need not wait for one another."""
     return _csr_vector, (matrix.indptr, entries_of(matrix.columns, matrix.values, conjugate))
 
 
@@ -85,9 +83,9 @@ def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, argu
         return
     position, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
     total = arguments.y.dtype.type(0)
-    # One loop runs over entries and rows. For a separate loop over a row's entries, LLVM would generate an unrolled
-    # loop and one for the remaining entries. A short row would then cost two mispredicted branches: 3 to 12 % on graphs
-    # and circuits.
+    # One loop runs over entries and rows. If a row's entries had a loop of their own, LLVM would unroll it and generate
+    # another loop for the remaining entries. A short row would then cost two mispredicted branches, which take 3 to
+    # 12 % of the time on graphs and circuits.
     while True:
         if position < end:
             total = add_entry(total, position, entries, arguments.x)
@@ -164,7 +162,7 @@ def _blocked_ellpack(
     chunks: Chunks,
     arguments: Arguments,
 ) -> None:
-    """Multiply slices. Slice s has rows ``rows[s * RUN : (s + 1) * RUN]``; ``rows[i]`` is i if `rows` is None."""
+    """Multiply slices. Slice s holds the rows ``rows[s * RUN : (s + 1) * RUN]``. `rows` None means 0, 1, 2, ...."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -195,7 +193,7 @@ def bsr(matrix: Bsr, dtype: np.dtype[Any], conjugate: bool) -> Loop:
 def _bsr(
     part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
-    """Load complete registers. Lanes past the last row of a block contain other values; their sums are not stored."""
+    """Load complete registers. Lanes past the last row of a block hold unrelated values, and are not stored."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -239,7 +237,7 @@ def _bsr_of_few_rows(
 
 
 class Chunks(NamedTuple):
-    """The chunks of long rows: the arrays of `LongRows`, and an array for the sum of each chunk."""
+    """The chunks of long rows: fields of `LongRows`, with `size` for its `chunk_size`, and the sum of each chunk."""
 
     begins: Array
     ends: Array
@@ -273,7 +271,7 @@ def _multiply_with_long_rows(
 ) -> None:
     """Multiply slices and chunks, then add the sums of the chunks of each long row, and write the rows."""
     _, y, alpha, beta = arguments
-    sums = np.empty(long_rows.num_chunks, y.dtype)  # of this product alone, because two threads may multiply at once
+    sums = np.empty(long_rows.num_chunks, y.dtype)  # allocated per product, because several threads may multiply
     run_parts(loop, cost, *fixed[:-1], _chunks_of(long_rows, sums), arguments)
     run_parts(_write_long_rows, sums.size, (long_rows.rows, long_rows.first_chunk, sums), y, alpha, beta)
 
@@ -291,13 +289,13 @@ def _write_long_rows(
 
 
 def row_lanes(matrix: RowLanes, dtype: np.dtype[Any], conjugate: bool) -> Loop:
-    """Row lanes: sum one slice after the other. On a CPU they are the slices of blocked ELLPACK, without long rows."""
+    """Row lanes: sum one slice after the other. On a CPU, these are slices of blocked ELLPACK without long rows."""
     slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
     return _blocked_ellpack, (slices.rare_offsets, slices.rows, entries, _chunks_of(None, np.empty(0, dtype)))
 
 
 def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
-    """Return a `BindProduct` for the loop of a format. The CPU ignores the launch."""
+    """Return the function that binds the product of a format, from its `loop_of`. The CPU ignores the launch."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
         loop, plain = loop_of(matrix, dtype, False)
@@ -323,7 +321,7 @@ def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
     return bind
 
 
-# From the name of each format to its product. For all CSR formats, threads get about the same number of entries.
+# The function that binds the product of each format. In all CSR formats, threads get about as many entries.
 PRODUCTS = {
     loop_of.__name__: _bound(loop_of)
     for loop_of in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)

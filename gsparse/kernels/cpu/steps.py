@@ -1,8 +1,8 @@
 """Passes of solvers as numba loops, and pseudorandom numbers.
 
 The contract and the language of steps are in `gsparse.kernels.steps`. The source of a program's steps is written to a
-file in the user's cache directory, because numba caches the compiled code of functions only if they come from a file
-that exists. The parts of a pass own the same number of consecutive chunks of elements.
+file in the user's cache directory, because numba caches the compiled code only of functions whose source file exists.
+The parts of a pass own the same number of consecutive chunks of elements.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _write(value: ast.expr, names: Mapping[str, str]) -> str:
 
 @cache
 def step_source(program: Program) -> str:
-    """Return the source of all steps of a program: for each step, its pass over a part, and its `after`."""
+    """Return the source of a program: two functions per step, for the pass over a part and for its `after`."""
     return _HEAD + "".join(_functions(program, step) for step in program.steps)
 
 
@@ -163,7 +163,7 @@ def _module(program: Program) -> Any:
 
 
 def _written(name: str, source: str) -> str:
-    """Write a file to the cache directory, and return its path; a made-up name if the directory is not writable."""
+    """Write a file to the cache directory, and return its path; an invented name if the directory is not writable."""
     try:
         return str(_write_once(make_private(cache_folder() / "steps") / name, source))
     except OSError as error:
@@ -196,7 +196,7 @@ def bind_step(
     num_sums, columns = len(step.targets("sums")), state.columns
     size = vectors[names[0]].size // columns if names else 0
     partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)
-    # Over ranks, `reduce` sums those of all columns at once. The results replace the partial sums.
+    # If there are several ranks, `reduce` sums over them, for all columns in one call, in place of the partial sums.
     reduce = state.reduce if num_sums else None
     sums = device.empty((columns, num_sums, 1), state.cells.dtype)
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
@@ -231,12 +231,12 @@ def bind_iterations(
     state: StepState,
     turns: int,
 ) -> Call | None:
-    """Return None: a CPU would gain nothing from it."""
+    """Return None: a single kernel would not be faster on a CPU."""
     return None
 
 
 def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-    """Return an array for partial sums, and a call that adds them and stores the sum in the cell `name`."""
+    """Return an array for partial sums, and a call that adds them up and stores the sum in the cell `name`."""
     dots = device.empty(num_dots, state.cells.dtype)
     place = state.program.cells[name]
     total = state.cells[place : place + 1]

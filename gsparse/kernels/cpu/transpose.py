@@ -1,4 +1,4 @@
-"""The transpose on the CPU: a counting sort by columns (Gustavson 1978), shared among threads."""
+"""The transpose on the CPU, by a counting sort by columns (Gustavson 1978) that is divided among threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
-# A team has at least this many entries, and at least as many as there are columns, because it counts entries per
-# column.
+# Smallest number of entries per team (see `csr_transpose`). A team also has at least as many entries as there are
+# columns, because it counts entries per column.
 _SMALLEST_TEAM = 2**16
 _MOST_TEAMS = 16
 # Number of shares of rows in which entries are compared with their mirror images.
@@ -26,10 +26,10 @@ _SHARES = 64
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Return the transpose. Entries of a row of the result are in the order of the rows from which they come.
+    """Return the transpose. The entries of a row of the result keep the order of the rows from which they come.
 
-    Each of a few teams owns consecutive rows, and counts its entries in each column. The counts determine where the
-    entries of each team begin in each column, so that teams can write their entries independently.
+    The rows are divided among a few teams, each of which counts its entries in each column. From the counts follows
+    where each team's entries begin in each column of the result, so that teams can write their entries independently.
     """
     teams = max(1, min(get_num_threads(), csr.nnz // max(csr.num_cols, _SMALLEST_TEAM), _MOST_TEAMS))
     index, (num_rows, num_cols) = csr.indices.dtype, csr.shape
@@ -74,7 +74,7 @@ def _adjoint(device: Device, csr: Csr, hermitian: bool) -> Csr:
 
 
 def _is_near(csr: Csr, other: Csr, tolerance: float) -> bool:
-    """Return whether two matrices differ by at most `tolerance` times the largest magnitude in each row of `csr`."""
+    """Return whether two matrices differ by at most `tolerance` times the largest magnitude in the row of `csr`."""
     one, two = (sp.csr_array((part.data, part.indices, part.indptr), shape=part.shape) for part in (csr, other))
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, for which the comparison is false
         difference = sp.csr_array(one - two)
@@ -85,7 +85,7 @@ def _is_near(csr: Csr, other: Csr, tolerance: float) -> bool:
 
 
 def _sizes(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return magnitudes. For a complex number, this is the larger of its two parts, which cannot overflow."""
+    """Return magnitudes. For a complex number, return the larger magnitude of its parts, which cannot overflow."""
     sizes: npt.NDArray[np.float64] = np.maximum(np.abs(values.real), np.abs(values.imag)).astype(np.float64)
     return sizes
 
@@ -143,7 +143,7 @@ def _count_columns(part: int, num_parts: int, indptr: Array, indices: Array, cou
 
 @jitted
 def _place_teams(counts: Array, indptr: Array) -> None:
-    """Replace each count by the position of its first entry in the result, by column and then by team."""
+    """Replace each count by the position of the first such entry in the result, by column and then by team."""
     place = indptr[0]
     for column in range(counts.shape[1]):
         for team in range(counts.shape[0]):

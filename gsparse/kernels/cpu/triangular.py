@@ -1,9 +1,9 @@
 """Triangular factors, by rows and by dense blocks, inverses of diagonal blocks, and relaxation with them.
 
-The contract is in `gsparse.kernels.contract`. The calling thread computes all rows of factors in order: most levels
-have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
-(`gsparse.linalg.preconditioners.triangular`), are products, which all threads share. All threads also share the work on
-diagonal blocks: a part owns consecutive blocks.
+The contract is in `gsparse.kernels.contract`. The calling thread computes and solves with factors row by row, because
+most levels have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
+(`gsparse.linalg.preconditioners.triangular`), are products, so all threads compute them. All threads also share the
+work on diagonal blocks: a part owns consecutive blocks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def bind_block_step(
 def _invert(
     part: int, num_parts: int, matrix: Rows, fills: bool, largest_error: float, inverses: Array, is_regular: Array
 ) -> None:
-    """Invert blocks by Gauss-Jordan elimination with partial pivoting, and compare the product with the identity."""
+    """Invert blocks by Gauss-Jordan elimination with partial pivoting, and check them by `_largest_error`."""
     num_blocks, size, _ = inverses.shape
     dense, exchanged = np.empty((size, size), inverses.dtype), np.empty(size, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -156,7 +156,7 @@ def _relax(
                 r[begin + i] = b[begin + i]
 
 
-# One thread solves with triangular factors, row by row.
+# One thread solves with triangular factors, row by row, so no levels are needed.
 NEEDS_LEVELS = False
 
 
@@ -286,7 +286,7 @@ def _add_block_product(left: Array, right: Array, out: Array, sign: int) -> None
 
 @inlined
 def _largest_error(matrix: Array, inverse: Array) -> Any:
-    """Return the largest magnitude in the product minus the identity; infinity if an element is NaN."""
+    """Return the largest magnitude in ``matrix @ inverse - identity``; infinity if an element is NaN."""
     size = matrix.shape[0]
     largest = 0.0
     for i in range(size):
@@ -303,7 +303,7 @@ def _largest_error(matrix: Array, inverse: Array) -> Any:
 def block_triangular_solver(
     device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Return a solve with dense blocks. Their negated values are copied, column by column; `levels` is not used."""
+    """Return a solve with dense blocks. It uses negated copies of the blocks, stored by columns, and no `levels`."""
     size, count = blocks.data.shape[1], blocks.data.size
     values = np.zeros(count + LANES, blocks.data.dtype)
     np.negative(blocks.data.swapaxes(1, 2), out=values[:count].reshape(blocks.data.shape))
@@ -317,7 +317,7 @@ def block_triangular_solver(
 
 @jitted
 def _solve_blocks(indptr: Array, indices: Array, values: Array, size: int, x: Array, y: Array, upper: bool) -> None:
-    """Sum up to `LANES` rows of a block row in a register. Lanes past the last row are not stored."""
+    """Compute up to `LANES` rows of a block row at a time in a register. Lanes past the last row are not stored."""
     num_block_rows, length = indptr.size - 1, np.uint64(size)
     for step in range(num_block_rows):
         row = np.uint64(num_block_rows - 1 - step if upper else step)

@@ -25,8 +25,8 @@ def _has_gathers() -> bool:
     return "+avx512vl" in features and not name.startswith("znver")
 
 
-# Whether one gather instruction is faster than loading the elements of all lanes one by one. It is on Intel's CPUs with
-# AVX-512, but not on AMD's.
+# Whether one gather instruction is faster than loading the elements of all lanes one by one: yes on Intel's CPUs with
+# AVX-512, no on AMD's.
 HAS_GATHERS = _has_gathers()
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
@@ -51,7 +51,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def num_parts(dtype: Any) -> int:
-    """Return the number of vectors for numbers of a dtype: two for complex dtypes, one for others."""
+    """Return the number of vectors for a dtype: two for complex dtypes, one for all others."""
     return 2 if isinstance(dtype, types.Complex) else 1
 
 
@@ -88,7 +88,7 @@ def splat_vector(builder: Any, scalar: Any, count: int = LANES) -> Any:
 
 
 def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
-    """Return chosen elements of two vectors. The elements of `b` are numbered after those of `a`."""
+    """Return the elements of two vectors at `places`. The elements of `b` are numbered after those of `a`."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
@@ -113,7 +113,7 @@ def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vect
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, k: Any) -> Any:
-    """Return a pointer to element `k` as a pointer to a real number; a complex element consists of two."""
+    """Return a pointer to element `k`. Its type is a pointer to a real number; a complex element consists of two."""
     data = context.make_array(array_type)(context, builder, array).data
     scalar = llvm_type(real_type(array_type.dtype)).as_pointer()
     return builder.bitcast(builder.gep(data, [k]), scalar)
@@ -127,14 +127,14 @@ def as_vector(builder: Any, pointer: Any, count: int) -> tuple[Any, int]:
 
 
 def split_parts(builder: Any, vector: Any, parts: int) -> Vectors:
-    """Return vectors of the real and the imaginary parts of a vector in which these alternate."""
+    """Return vectors of the real and the imaginary parts of a vector in which both alternate."""
     if parts == 1:
         return [vector]
     return [shuffle(builder, vector, vector, list(range(i, 2 * LANES, 2))) for i in range(2)]
 
 
 def join_parts(builder: Any, vectors: Vectors) -> Any:
-    """Return one vector of alternating parts, from vectors of real and imaginary parts: undo `split_parts`."""
+    """Return one vector in which real and imaginary parts alternate, from a vector of each: undo `split_parts`."""
     if len(vectors) == 1:
         return vectors[0]
     return shuffle(builder, vectors[0], vectors[1], [i // 2 + LANES * (i % 2) for i in range(2 * LANES)])
@@ -159,7 +159,7 @@ def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[An
 
 
 def masked_load(builder: Any, pointer: Any, align: int, mask: Any) -> Any:
-    """Load the elements of the mask from the vector at a pointer; other elements become zero."""
+    """Load the elements that the mask selects from the vector at a pointer; other elements become zero."""
     vector = pointer.type.pointee
     return masked_call(
         builder, "load", vector, vector, [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
@@ -179,8 +179,8 @@ def gather_lanes(
 ) -> Any:
     """Load ``array[base + codes[k + i]]`` into lane i, for arrays ``(array, codes)`` of the types `types_`.
 
-    With `padded`, lanes whose code is padding receive ``array[0]``. With `count`, only that many codes are read, and
-    the other lanes receive arbitrary elements.
+    With `padded`, lanes whose code is padding receive ``array[0]``. With `count`, only `count` codes are read, and the
+    other lanes receive arbitrary elements.
     """
     dtype = types_[0].dtype
     gathers = HAS_GATHERS and isinstance(dtype, types.Float)
@@ -191,9 +191,9 @@ def gather_lanes(
 def _gather_one_by_one(
     context: Any, builder: Any, types_: Any, arrays: Any, k: Any, base: Any, padded: bool, count: Any
 ) -> Vectors:
-    """Gather with scalar loads. Lanes from `count` on read the code and the element of the first lane.
+    """Gather with scalar loads. Lanes from `count` on repeat the code and the element of the first lane.
 
-    If `count` is 0, they read code 0, because position `k` may be past the end of the codes.
+    If `count` is 0, all lanes use code number 0, because position `k` may be past the end of the codes.
     """
     parts = num_parts(types_[0].dtype)
     first = k

@@ -137,8 +137,8 @@ def test_memory_may_run_out_at_any_step_of_a_conversion(gpu: Device, format: str
         assert pool.used_bytes() <= used
         if asked[0] < number:
             break
-    # A requested format fails each time, except that the result is allocated again after a failure; "auto" multiplies with
-    # the memory that is left.
+    # A requested format fails each time, except that the allocation of the result is repeated once; "auto" multiplies
+    # with the memory that is left.
     assert 3 <= refused < number - 5 if format == "auto" else refused == number - 2
 
 

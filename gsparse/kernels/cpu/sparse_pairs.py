@@ -94,7 +94,7 @@ _FUNCTIONS: tuple[Any, ...] = (_plus, _minus, _times, _maximum, _minimum, _ne, _
 _OPERATIONS = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
 # Number of values in a share of the loop that combines matrices of the same structure and counts nonzero results.
 _KEPT_SHARE = 4096
-# Number of entries, of both matrices together, in a share: so many that a share takes longer than starting it.
+# Number of entries of both matrices in a share. Merging fewer entries would take less time than starting a thread.
 _ENTRIES_PER_SHARE = 1 << 17
 # With at most this many threads, entries are moved within their arrays. This touches no new memory, but uses only one
 # thread per array. More threads copy the entries to new arrays in parallel instead.
@@ -132,16 +132,16 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     if sources.size > 1:
         np.cumsum(counts, out=counts)
         run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
-    nnz = int(counts[-1])
-    if num_threads <= _THREADS_THAT_MOVE or sources.size == 1:
-        if sources.size > 1:
+        if num_threads <= _THREADS_THAT_MOVE:
             run_parts(_move, cost, sources, counts, indices, data)
-        # The arrays have no other references yet. Release the memory after the last entry without a copy.
-        indices.resize(nnz, refcheck=False)
-        data.resize(nnz, refcheck=False)
-    else:
-        merged, (indices, data) = (indices, data), (np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype))
-        run_parts(_copy, cost, sources, counts, merged, (indices, data))
+        else:
+            merged = indices, data
+            indices, data = (np.empty(int(counts[-1]), array.dtype) for array in merged)
+            run_parts(_copy, cost, sources, counts, merged, (indices, data))
+    nnz = int(counts[-1])
+    # The arrays have no other references yet. Release the memory after the last entry without a copy.
+    indices.resize(nnz, refcheck=False)
+    data.resize(nnz, refcheck=False)
     index = a.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
     return Csr(
         a.shape,

@@ -299,8 +299,40 @@ def test_uneven_rows_are_cut_sooner_if_one_lane_reads_them_and_threads_are_few(l
 
 
 @LANES
+def test_from_a_number_of_threads_on_one_lane_reads_an_uneven_row_and_no_row_is_cut_soon(lanes: int) -> None:
+    """The threads are counted before rows are shared: one for each row and lane of a tile, in every tile."""
+
+    def uneven(length: int, num_rows: int) -> RowStats:
+        return replace(rows_of(length, num_rows), max_length=10**5)
+
+    limits = set()
+    for num_columns in (8, 16, 32, 64):
+
+        def is_one(num_rows: int, panel: Panel = Panel(num_columns)) -> bool:
+            return launched(uneven(400, num_rows), panel, lanes=lanes).entry_lanes == 1
+
+        rows = first(is_one, range(10**4, 10**7))
+        one = launched(uneven(400, rows), Panel(num_columns), lanes=lanes)
+        limits.add(rows * one.column_lanes * -(-num_columns // one.tile))
+        assert is_one(10 * rows) and not is_one(rows // 4)
+        assert long_length(uneven(400, rows), Panel(num_columns), lanes) == 64
+        assert long_length(uneven(400, rows - 1), Panel(num_columns), lanes) == 64
+    assert len(limits) == 1
+    # Lanes do not share short rows: with fewer threads, these are cut sooner.
+    rows = limits.pop() // launched(uneven(7, 10**6), Panel(8), lanes=lanes).column_lanes
+    assert long_length(uneven(7, rows - 1), Panel(8), lanes) == 32
+    assert long_length(uneven(7, rows), Panel(8), lanes) == 64
+
+
+def test_long_uneven_rows_have_two_loads_from_eight_columns_on() -> None:
+    stats = replace(rows_of(40), max_length=10**5)
+    assert [launched(stats, Panel(k)).loads for k in (2, 4, 8, 16, 64)] == [1, 1, 2, 2, 2]
+
+
+@LANES
 def test_uneven_rows_of_csr_are_taken_by_length_if_x_is_row_major(lanes: int) -> None:
     uneven = replace(rows_of(40), max_length=10**5)
+    assert not PanelLaunch(1, 1, 8).by_length
     assert not launched(rows_of(40), Panel(8), lanes=lanes).by_length
     assert launched(uneven, Panel(8), lanes=lanes).by_length
     assert launched(uneven, Panel(64, 2), lanes=lanes).entry_lanes == 1  # neighbours read about as many entries

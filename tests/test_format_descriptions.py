@@ -49,6 +49,7 @@ LANE_SLICES = LaneSlices(
     num_frequent_positions=60,
     num_rare_positions=20,
     num_long_slices=0,
+    is_even=False,
 )
 LANE_CODES = np.zeros(60, np.uint16), np.zeros(20, np.int32)
 

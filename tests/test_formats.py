@@ -79,6 +79,7 @@ LANE_SLICES = LaneSlices(
     num_frequent_positions=50,
     num_rare_positions=14,
     num_long_slices=1,
+    is_even=False,
 )
 # A product reads neither the numbers of the columns nor the places of the rows.
 LANE_SLICES_BYTES = 4 * (9 + 64 + 2 + 2) + 8 * (3 + 3)

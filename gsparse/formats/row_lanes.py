@@ -80,7 +80,7 @@ class LaneSlices:
     num_frequent_positions: int
     num_rare_positions: int
     num_long_slices: int
-    is_even: bool = False
+    is_even: bool
 
     @property
     def num_slices(self) -> int:

@@ -253,7 +253,7 @@ class ElementWise(MatrixLike):
             raise DeviceError(
                 f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other"
             )
-        values = np.array(data) if home is None else data
+        values = data if home is not None else np.array(data, data.dtype.newbyteorder("="))
         nnz = self.nnz
         if values.shape != (nnz,):
             raise ShapeError(f"a matrix with {nnz} stored entries takes as many values, got shape {values.shape}")
@@ -262,7 +262,9 @@ class ElementWise(MatrixLike):
             raise DtypeError(
                 f"no device computes with values of {values.dtype} in a matrix of {self.dtype}: use astype(float)"
             )
-        return cast(Self, with_values(self, values if home is not None else self.device.upload(values)))
+        if home is None and not self.device.is_host:
+            values = self.device.upload(values)
+        return cast(Self, with_values(self, values))
 
     def __mul__(self, other: Any) -> Any:
         """Return A * other."""

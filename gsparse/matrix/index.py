@@ -71,7 +71,7 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
     axes: list[Axis] = []
     lengths: list[int] = []
     fixed: list[int] = []  # the axes whose part of the key is no slice
-    is_distinct = True
+    is_distinct, on_device = True, False
     parts = _one_for_each_axis(matrix, key)
     for number, part in enumerate(parts):
         first = len(axes)
@@ -85,6 +85,7 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
             axes.append(_checked_number(part, matrix.shape[first]))
             fixed.append(first)
         else:
+            on_device = on_device or device_of(part) is not None
             if part.dtype.kind == "b":
                 axes += _places_of(matrix, part, number, first)
             else:
@@ -93,8 +94,8 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
             fixed += range(first, len(axes))
     arrays = [axis for axis in axes if not isinstance(axis, int | range)]
     if arrays:
-        lengths[fixed[0] : fixed[0]] = _broadcast_shape(arrays)
-    return Index(tuple(axes), tuple(lengths), is_distinct, any(device_of(part) is not None for part in parts))
+        lengths[fixed[0] : fixed[0]] = arrays[0].shape if len(arrays) == 1 else _broadcast_shape(arrays)
+    return Index(tuple(axes), tuple(lengths), is_distinct, on_device)
 
 
 def _broadcast_shape(arrays: list[Array]) -> tuple[int, ...]:
@@ -129,13 +130,15 @@ def _one_for_each_axis(matrix: MatrixLike, key: Any) -> list[Any]:
 def _num_axes(part: Any) -> int:
     if part is None or part is Ellipsis:
         return 0
-    return part.ndim if getattr(part, "dtype", np.dtype(int)).kind == "b" else 1
+    return part.ndim if getattr(part, "dtype", None) == bool else 1
 
 
 def _as_part(matrix: MatrixLike, part: Any) -> Any:
     """Return a part of a key as None, an ellipsis, a slice, an int, an array or a sparse matrix of booleans."""
     if part is None or part is Ellipsis or isinstance(part, slice | int):
         return int(part) if isinstance(part, int) else part
+    if isinstance(part, np.ndarray) and part.ndim:
+        return _as_array(part)
     if is_sparse(part):
         if part.dtype == bool:
             return part

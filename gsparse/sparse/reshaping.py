@@ -32,8 +32,7 @@ def select_rows(device: Device, csr: Csr, rows: Array | range) -> Csr:
         The m rows. The entries of each row keep their order. Synchronizes.
     """
     if not isinstance(rows, range) or rows.step != 1:
-        taken = kernels_of(device).sparse_rows.take_rows(device, csr, _as_array(device, rows))
-        return replace(taken, is_canonical=csr.is_canonical)
+        return kernels_of(device).sparse_rows.take_rows(device, csr, _as_array(device, rows))
     return kernels_of(device).sparse_rows.slice_rows(device, csr, rows.start, len(rows))
 
 

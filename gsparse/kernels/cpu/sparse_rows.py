@@ -111,12 +111,13 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
 
 def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
     """Return the rows, copied one by one."""
-    ends = np.cumsum(np.diff(csr.indptr)[rows], dtype=np.int64)
+    ends = (csr.indptr[1:] - csr.indptr[:-1])[rows].cumsum(dtype=np.int64)
     nnz = int(ends[-1]) if ends.size else 0
     index = csr.indptr.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
     indptr = np.zeros(rows.size + 1, index)
     indptr[1:] = ends
-    taken = Csr((rows.size, csr.num_cols), indptr, np.empty(nnz, index), np.empty(nnz, csr.dtype))
+    parts = indptr, np.empty(nnz, index), np.empty(nnz, csr.dtype)
+    taken = Csr((rows.size, csr.num_cols), *parts, csr.is_canonical)
     run_parts(_copy_rows, nnz + rows.size, rows, _rows(csr), _rows(taken))
     return taken
 

@@ -203,7 +203,7 @@ def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
     index = indptr.dtype
     csr = csr.with_index_dtype(index)
     indices, data = device.empty(nnz, index), device.empty(nnz, csr.dtype)
-    result = Csr((num_rows, csr.num_cols), indptr, indices, data, longest=csr.longest)
+    result = Csr((num_rows, csr.num_cols), indptr, indices, data, csr.is_canonical, csr.longest)
     source = (taken, csr.indptr, csr.indices, as_items(csr.data))
     args = (np.int64(nnz), np.int64(num_rows), indptr, *source, result.indices, as_items(result.data))
     _SOURCE.launch_tiles(device, "take_rows", (item, index), nnz + num_rows, args)

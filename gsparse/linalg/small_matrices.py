@@ -138,7 +138,7 @@ def rows_of(vectors: Host, dtype: np.dtype[Any], device: Device) -> Array:
 
 
 def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, Host]:
-    """Return the first rank's eigenvalues (or matrix) and vectors on all ranks: signs differ between hosts."""
+    """Return the first rank's `values` and `vectors` on all ranks, because other hosts may compute other signs."""
     if ranks is None:
         return values, vectors
     rows, dtype = np.atleast_2d(values), np.result_type(values, vectors)
@@ -148,7 +148,7 @@ def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, 
 
 
 def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
-    """Return the inverse, or the pseudo-inverse of a singular matrix, with all entries stored. Synchronizes.
+    """Return the inverse (of a singular matrix, the pseudo-inverse), with all entries stored. Synchronizes.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ def cg(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, the number of iterations if it did not, negative if it broke down. It is 0 only if
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down. `info` is 0 only if
         ``b - A @ x``, computed with one more product, exceeds the tolerance by at most a factor of ten.
 
     Raises
@@ -156,7 +156,7 @@ def cg(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     Notes
     -----

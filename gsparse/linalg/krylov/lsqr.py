@@ -124,7 +124,7 @@ def bidiagonalize(
 
 def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
-    # With damping, x is no least-squares solution of A·x = b, so those stop codes are not checked.
+    # With damping, x is no least-squares solution of A·x = b, so stop codes that claim one are not checked.
     claims = (CONVERGED, 14) if (loop.last["damp"].real > 0).any() else (CONVERGED, 10, 12, 14, 15)
     refute_by_backward_errors(loop, btol, atol, loop.last["anorm"].real, claims, adjoint=True)
     result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
@@ -294,7 +294,7 @@ def lsqr(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     Notes
     -----

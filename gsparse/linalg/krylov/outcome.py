@@ -1,6 +1,6 @@
 """The end of a solver's call: the true residual of its solution, and advice and a warning if it has not converged.
 
-A few products tell why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and b
+A few products show why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and A·x = b
 has no solution.
 """
 
@@ -30,7 +30,7 @@ _SLACK = 10
 
 
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
-    """Return the norms of b - (A - shift·I)·x divided by norm(b), but undivided where b is zero."""
+    """Return the norms of b - (A - shift·I)·x divided by norm(b); not divided where b is zero."""
     with np.errstate(invalid="ignore"):  # b may hold inf
         relative = norms / system.scales()
     return float(relative[0]) if len(system.shape) == 1 else relative
@@ -167,9 +167,9 @@ def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output:
     Without full output, a short solve is not tested: a caller may limit the iterations on purpose, for instance in a
     smoother, and the test would take much of the time.
 
-    If A has a zero row or column, the advice names it instead, because no other method would help. Call this function
-    within `LinearSystem.solving`, and on all ranks that share the vectors. A result that needs no such advice is
-    returned unchanged. Synchronizes.
+    If A has a zero row or column, the advice names that row or column instead, because no other method would help. Call
+    this function within `LinearSystem.solving`, and on all ranks that share the vectors. A result that needs no such
+    advice is returned unchanged. Synchronizes.
     """
     if not _is_worth_a_check(result, full_output) or system.nonfinite_inputs():
         return result
@@ -195,8 +195,8 @@ def with_advice_for_cg(
 ) -> SolveResult:
     """Return a failed result of conjugate gradients with advice on the operators. Synchronizes.
 
-    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. Call this
-    function within `LinearSystem.solving`, and on all ranks that share the vectors.
+    The advice names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. Call
+    this function within `LinearSystem.solving`, and on all ranks that share the vectors.
     """
     advised = with_symmetry_advice(result, system, full_output)
     if (
@@ -212,7 +212,7 @@ def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -
     """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
 
     This is so if the rows of a Hermitian A add up to zero and the mean of b is not zero, because the mean of A·x is
-    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. It returns False if ranks
+    zero for every x. Call this function within `LinearSystem.solving`; it takes two products. It returns False if ranks
     share the vectors, because the messages of these products would mix with those of queued iterations.
     """
     return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())

@@ -179,7 +179,7 @@ class _Correction(Operator):
         )
 
     def append(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> npt.NDArray[np.int64]:
-        """Append the residuals of a solve, times `norms`, and return the number of iterations of each column."""
+        """Append the residuals of an inner solve, times `norms`; return the number of iterations of each column."""
         columns = (np.broadcast_to(norms, len(self._history)) * residuals.reshape(len(residuals), -1)).T[:, 1:]
         counts = []
         for history, column in zip(self._history, columns, strict=True):

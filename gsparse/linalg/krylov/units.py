@@ -39,7 +39,7 @@ _SQUARES: WeakKeyDictionary[PreparedMatrix, float] = WeakKeyDictionary()
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The exponents of the powers of two of one system.
+    """The exponents of the powers of two by which one system is scaled.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: i
 
 
 def needed_exponent(exponents: Iterable[int | None], dtype: np.dtype[Any]) -> int:
-    """Return the largest of some even exponents if numbers of this scale must be scaled in `dtype`, otherwise 0."""
+    """Return the largest of some even exponents; 0 if numbers of magnitude 2^exponent need no scaling in `dtype`."""
     size = _bytes_of_real(dtype)
     largest, limit = max((e for e in exponents if e is not None), default=0), _LARGEST[size] - 1
     return 0 if abs(largest) <= _RANGE[size] else int(np.clip(largest, -limit, limit))
@@ -138,7 +138,7 @@ def times_power(array: Any, exponent: int) -> Any:
 
 
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
-    """Return flat memory of columns times 2^exponents; the same array if all exponents are 0."""
+    """Return columns, stored one after the other, times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
     # Multiply twice, because 2^exponent may be out of range while its two factors are not.

@@ -61,7 +61,7 @@ class SmoothedAggregation(MultigridPreconditioner):
 
     @property
     def block_sizes(self) -> list[int]:
-        """For each level but the coarsest: the number of rows of a node."""
+        """For each level but the coarsest, the number of rows of a node."""
         return [
             self._setup.num_candidates if depth else self._setup.options.block_size
             for depth in range(len(self.aggregates))

@@ -171,7 +171,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             yield from ((i, places[i + 1 :]) for i in places[::-1])
 
     def _sweep(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        """Allocate vectors of each field, and return a function that binds a sweep to one column of its arguments."""
+        """Allocate vectors of each field, and return the function that makes the calls of a sweep for one column."""
         device, dtype, fields = passes.device, passes.dtype, range(len(self._fields))
         solves = [solve.bind(device, dtype, adjoint=adjoint) for solve in self._solves]
         right, solution, residual = ([passes.vector(len(rows)) for rows in self._fields] for _ in range(3))
@@ -286,9 +286,9 @@ def fieldsplit(
 
     Notes
     -----
-    The diagonal of the Schur complement of a saddle point has a negative sum. If this is so for the matrix of a field,
-    its negative is passed to the solver, and right-hand sides change their sign. In the form "diagonal" they do not, so
-    that the preconditioner is positive definite.
+    The diagonal of the Schur complement of a saddle point has a negative sum. If the diagonal of a field's matrix has a
+    negative sum, the negative of the matrix is passed to the solver, and right-hand sides change their sign. In the
+    form "diagonal", right-hand sides keep their sign, so that the preconditioner is positive definite.
 
     References
     ----------

@@ -46,9 +46,9 @@ class Smoother(ABC):
         return f"{self.name} instead of {self.replaces}" if self.replaces else self.name
 
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        """Prepare for vectors of one dtype. `operator` is the matrix.
+        """Return this smoother for vectors of one dtype. `operator` is the matrix.
 
-        With `adjoint`, bind the adjoint of this smoother: it uses the adjoint matrix, and its steps run in reverse
+        With `adjoint`, return the adjoint of this smoother: the adjoint matrix is used, and the steps run in reverse
         order.
         """
         return BoundSmoother(self, passes, operator, adjoint)
@@ -123,7 +123,7 @@ class StepRelaxation(Smoother):
         return "b"
 
     def bind_weights(self, bound: BoundSmoother, weights: Any) -> BindStep:
-        """Return the function that binds steps with this W."""
+        """Return the function that makes the calls of steps with this W, given by `weights`."""
         raise NotImplementedError
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
@@ -160,7 +160,7 @@ class Relaxation(StepRelaxation):
 
     @staticmethod
     def scaled(device: Device, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Return a relaxation with a diagonal. If all its elements are the same real number, it is multiplied into ω.
+        """Return a relaxation with a diagonal. If the diagonal is constant and real, ω is multiplied by the constant.
 
         Synchronizes.
         """

@@ -84,7 +84,7 @@ class OrderedMatrix:
         return taken
 
     def items(self, items: Array, dtype: np.dtype[Any]) -> Array:
-        """Return `items`, one for each row or block, in the order of visits and in `dtype`."""
+        """Return an array with one item for each row or block, in the order of visits and in `dtype`."""
         ordered = items if self.levels is None else items[self.levels.order]
         return ordered.astype(dtype, copy=False)
 
@@ -117,7 +117,7 @@ def check_ordering(ordering: str) -> None:
 def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> OrderedMatrix:
     """Return a matrix with an order of its blocks of `size` rows. Synchronizes.
 
-    All smoothers of the same matrix with the same order share it.
+    All smoothers of the same matrix with the same ordering share the result.
     """
     key = shared_order(ordering, size)
     if key not in matrix.shared:
@@ -180,7 +180,7 @@ def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
 
 
 def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
-    """Return the groups of rows of the same colour. Synchronizes."""
+    """Return the groups of rows that have the same colour. Synchronizes."""
     xp = device.xp
     num_colors = int(colors.max()) + 1 if colors.size else 0  # synchronizes
     counts = device.download(kernels_of(device).sparse_rows.count_numbers(device, colors, num_colors))  # synchronizes

@@ -235,8 +235,8 @@ def _candidates(problem: LinearProblem, properties: MatrixProperties | None) -> 
 def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None) -> float:
     """Remove the mean of b if A is Hermitian and maps constants to zero, as in a pure Neumann problem.
 
-    Return the norm of the removed part divided by norm(b), the largest over all columns. A removed part within the
-    tolerance counts as 0. Synchronizes.
+    Return the norm of the removed part divided by norm(b), the largest of all columns. A norm within the tolerance
+    counts as 0. Synchronizes.
     """
     if not _has_free_constant(properties):
         return 0.0

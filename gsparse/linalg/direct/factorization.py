@@ -134,7 +134,7 @@ class Factorization(Operator):
             self._factorize(matrix)
 
     def _check_declaration(self, matrix: SquareMatrix) -> None:
-        """Raise an error if the matrix is not of the declared kind. Libraries that read one triangle do not check."""
+        """Raise an error if the matrix is not of the declared kind, because libraries read only one triangle."""
         kind = self._declared
         is_as_declared = kind is None or kind == "general"
         if kind in ("hermitian", "positive definite"):

@@ -56,7 +56,7 @@ class Shift:
 
     @classmethod
     def of(cls, problem: Eigenproblem, sigma: complex) -> Shift:
-        """Examine a shift by products of A and M with two vectors. Synchronizes."""
+        """Return the `Shift` for σ, found by products of A and M with two vectors. Synchronizes."""
         space, device, dtype = problem.space(), problem.device, problem.dtype
         multiply_A = problem.A.bind(device, dtype)
         multiply_M = None if problem.M is None else problem.M.bind(device, dtype)
@@ -254,7 +254,10 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
 
 
 def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
-    """Return `exponent_of_apply` for an operator, which may be complex although the problem is real. Synchronizes."""
+    """Return an even e such that the operator times 2^-e has a norm near 1; None if unknown. Synchronizes.
+
+    `is_complex` says that the operator of a real problem may be complex.
+    """
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))

@@ -241,7 +241,7 @@ class KrylovSpace:
         return [*calls, steps.finish(end)]
 
     def _product(self, operator: SpaceOperator) -> list[Call]:
-        """Return the calls of an operator's product, created once. Select the product's sum `wu` for `predict`."""
+        """Return the calls of u = B·w, created once per operator; make `predict` read this product's sum `wu`."""
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
@@ -332,9 +332,9 @@ class KrylovSpace:
         return float(np.sqrt(self.space.download(self.space.sum_over_ranks(square))[0]))
 
     def begin(self, kept: Host) -> None:
-        """Begin a cycle after the current vectors.
+        """Begin a cycle that adds vectors to those that are kept.
 
-        `kept` holds the columns of H for these vectors. It has one more row than columns, for w.
+        `kept` holds the columns of H for the kept vectors. It has one more row than columns: the row of w.
         """
         self.first = self._next = kept.shape[1]
         self.kept = kept

@@ -174,7 +174,7 @@ def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
 
 
 def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
-    """Return the norm of left - value·right for each row and its value. Synchronizes."""
+    """Return, for each row, the norm of left - value·right with the value of this row. Synchronizes."""
     space = krylov.space
     factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
     squares = (abs(left - factors * right) ** 2).sum(axis=1)

@@ -73,7 +73,7 @@ class Ritz:
     Attributes
     ----------
     values, errors : ndarray
-        The values that `which` and `tol` refer to, and their errors (`Transform`).
+        The values to which `which` and `tol` refer, and their errors: results of `Transform.values` and `errors`.
     tolerances : ndarray
         The largest errors with which the values count as converged.
     """
@@ -225,7 +225,7 @@ class Runs(ABC):
 
     @abstractmethod
     def _lock(self, projection: Projection, ritz: Any, places: Places) -> None:
-        """Lock the vectors of these values. Drop locked vectors that are no longer among the k most wanted."""
+        """Lock the vectors of the values `places`. Drop locked vectors that are no longer among the k most wanted."""
 
     @abstractmethod
     def _restart(self, projection: Projection, ritz: Any, needed: Places) -> None:

@@ -82,7 +82,7 @@ class Transform:
         return values
 
     def scale(self, scale: float) -> float:
-        """Return a scale for the rounding errors of `values`, where `scale` is the norm of B."""
+        """Return the magnitude to which rounding errors of `values` are relative; `scale` is the norm of B."""
         return scale
 
 

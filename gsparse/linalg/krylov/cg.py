@@ -214,7 +214,7 @@ def _solve(
     maxiter: IterationLimit | None,
     monitor: ConvergenceMonitor,
 ) -> SolveResult:
-    """Run one of the two forms of the method, `run`, and return its result."""
+    """Run the function `run`, one of the two forms of the method, and return the `SolveResult`."""
     loop = run(system, rtol, atol, 10 * system.A.whole_shape[0] if maxiter is None else maxiter, monitor)
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."

@@ -153,7 +153,7 @@ class LinearSystem:
     def _sizes(self, flat: Array) -> npt.NDArray[np.float64]:
         """Return an upper bound of each column's largest magnitude, exact without ranks. Synchronizes."""
         with np.errstate(all="ignore"):
-            # The ranks sum the square roots, which cannot overflow.
+            # Add up square roots over the ranks, because a sum of the magnitudes could overflow.
             roots = [largest_magnitude(self.device, column) ** 0.5 for column in flat.reshape(self.columns, -1)]
             return self.sum_over_ranks(np.array(roots)) ** 2
 
@@ -291,7 +291,8 @@ def make_linear_system(
     inner_dtype : dtype, optional
         A narrower dtype in which corrections are computed.
     terms : sequence of float
-        Numbers of A's scale, such as a shift; the scaling allows for them.
+        Other numbers with which the solve computes as with elements of A, such as a shift. The scaling keeps their
+        squares in range too.
 
     Raises
     ------

@@ -39,11 +39,11 @@ def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | n
 def refute_by_residuals(
     loop: SolveLoop, tolerances: npt.NDArray[np.float64], claims: Collection[int] = (CONVERGED,)
 ) -> npt.NDArray[np.float64]:
-    """Mark right-hand sides as refuted whose true residual b - A·x is too large. Synchronizes.
+    """Mark right-hand sides whose true residual b - A·x is too large as refuted. Synchronizes.
 
-    Methods compute their residual by a recurrence. It can become arbitrarily small, although b - A·x cannot become
-    smaller than its rounding errors. This test takes one product. Where b is zero, the tolerance is infinite, and x = 0
-    is the solution.
+    Methods compute their residual by a recurrence. This residual can become arbitrarily small, although b - A·x cannot
+    become smaller than its rounding errors. This test takes one product. Where b is zero, the tolerance is infinite,
+    and x = 0 is the solution.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ _MIN_ITERATIONS = 30
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output: bool) -> SolveResult:
-    """Return a failed result with advice that names the operators that are not Hermitian; for Hermitian methods.
+    """Return a failed result of a Hermitian method, with advice that names the operators that are not Hermitian.
 
     Without full output, a short solve is not tested: a caller may limit the iterations on purpose, for instance in a
     smoother, and the test would take much of the time.
@@ -230,7 +230,7 @@ def not_hermitian(system: LinearSystem) -> list[str]:
 
 
 def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return for each right-hand side whether its mean alone keeps the residual above the tolerance. Synchronizes.
+    """Return whether the mean of each right-hand side alone keeps the residual above the tolerance. Synchronizes.
 
     This can only be so if the rows of a Hermitian A sum to zero. A mean that may be a rounding error does not count.
     """

@@ -138,7 +138,7 @@ def refined(
 
 
 class _Correction(Operator):
-    """The inner solve as an operator that approximates the inverse of A. It also stores all residuals."""
+    """The inner solve as an operator that approximates the inverse of A, with the residuals of all its solves."""
 
     is_resident = False
 

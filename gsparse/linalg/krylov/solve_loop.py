@@ -154,7 +154,7 @@ class SolveLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the host only queues the calls of an iteration. The calls must then not read scalars."""
+        """Whether the host only queues the calls of an iteration, so that the calls must not read scalars."""
         return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
@@ -190,7 +190,7 @@ class SolveLoop:
         per_graph : int, optional
             Number of copies of `body` in one CUDA graph. By default this depends on the measured time of `body`, and a
             small system runs in a single kernel instead of a graph. On a CPU, the host records the residuals after this
-            many iterations. It is ignored if the host reads the scalars after each iteration.
+            many iterations. `per_graph` is ignored if the host reads the scalars after each iteration.
         """
         queue(begin)
         self.last = self.state.read()
@@ -331,7 +331,7 @@ class SolveLoop:
     def residuals(self) -> npt.NDArray[np.float64]:
         """The residuals that the host has recorded, an array of shape (iterations + 1,) or (iterations + 1, columns).
 
-        It has one dimension if there is one right-hand side. After a column has stopped, its residuals are NaN.
+        The array has one dimension if there is one right-hand side. After a column has stopped, its residuals are NaN.
         """
         return self._in_shape_of_b(self._residuals)
 
@@ -357,7 +357,7 @@ class SolveLoop:
         Parameters
         ----------
         reasons, advice : dict, optional
-            The meaning of the method's own stop codes, and what the user should try then.
+            Texts for the method's own stop codes: the meaning, and what the user should try.
         infos : dict, optional
             `info` for the method's own stop codes. By default it is 0 for `CONVERGED` and otherwise the number of
             iterations.

@@ -210,7 +210,7 @@ class Coarsening:
         csr : Csr
         candidates : callable
             Function that returns the near-nullspace candidates of the matrix and of its adjoint, of shape (num_rows,
-            k). Those of the adjoint are only used for a nonsymmetric matrix.
+            k). The candidates of the adjoint are only used for a nonsymmetric matrix.
         radius : float
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases

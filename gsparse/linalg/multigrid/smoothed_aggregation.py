@@ -70,7 +70,7 @@ class SmoothedAggregation(MultigridPreconditioner):
     def update(self, A: Any) -> SmoothedAggregation:
         """Compute the levels again for other values, in place, with the same aggregates and structures.
 
-        This is for sequences of matrices that differ little: Newton's method, time steps, changing coefficients. The
+        This method is meant for sequences of matrices that differ little, as in Newton's method or time steps. The
         near-nullspace candidates and the symmetry of the set-up are used again.
 
         Parameters

@@ -189,8 +189,8 @@ class MatrixPreconditioner(Preconditioner):
         Everything that depends on the structure only is reused: orders of rows, levels and positions of entries.
         Choices that depended on the values of the first matrix, such as an "auto" option, are reused too. If a new
         preconditioner makes the same choices, its values are the same, bit by bit. If an error is raised, the
-        preconditioner remains as it was. This is for sequences of matrices: Newton's method, time steps, changing
-        coefficients.
+        preconditioner remains as it was. This method is meant for sequences of matrices, as in Newton's method, time
+        steps, or changing coefficients.
 
         Parameters
         ----------

@@ -88,7 +88,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         self.is_resident = all(solve.is_resident for solve in self._solves)
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
-        """Return a dict from (row field, column field) to diagonal blocks, and to others with entries. Synchronizes."""
+        """Return a dict from (row field, column field) to each block that is diagonal or has entries. Synchronizes."""
         csr = matrix.csr
         whole = GpuSparseMatrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, device=matrix.device)
         places = range(len(self._fields))
@@ -97,7 +97,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return {(i, j): block for (i, j), block in blocks.items() if i == j or block.nnz}
 
     def _target(self, blocks: dict[tuple[int, int], Any], i: int) -> Any:
-        """Return the matrix for solves with field i: the diagonal block, or a Schur complement if one is used."""
+        """Return the matrix for solves with field i: its diagonal block or, if `schur` says so, a Schur complement."""
         block = blocks[i, i]
         if i != len(self._fields) - 1 or _is_operator(self._solvers[i]):
             return block
@@ -158,7 +158,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return build_columns
 
     def _steps(self, adjoint: bool) -> Iterator[tuple[int, list[int]]]:
-        """Yield (field, fields whose solutions it needs) in the order of the sweep."""
+        """Yield (field, fields whose solutions the solve with this field needs), in the order of the sweep."""
         form = _ADJOINT_FORMS.get(self._form, self._form) if adjoint else self._form
         places = list(range(len(self._fields)))
         if form == "diagonal":

@@ -90,7 +90,7 @@ def projections(
         Whether this is "gauss_seidel_nr" instead of "gauss_seidel_ne".
     omega : float
     ordering : {"auto", "natural", "wavefront", "multicolor"}
-        The order of the projections. Two of them depend on each other if they have a column in common.
+        The order of the projections. Two projections depend on each other if their rows have a column in common.
     """
     name = f"gauss_seidel_{'nr' if of_residual else 'ne'}"
     key = (name, ordering)

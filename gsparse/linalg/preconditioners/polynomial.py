@@ -63,7 +63,7 @@ PROGRAM = Program(
 def gershgorin_bound(matrix: SquareMatrix) -> float:
     """Return Gershgorin's upper bound of the magnitudes of the eigenvalues of D⁻¹A. Synchronizes.
 
-    It is computed once for each `SquareMatrix`.
+    The bound is computed once for each `SquareMatrix`.
 
     Raises
     ------
@@ -83,9 +83,9 @@ def gershgorin_bound(matrix: SquareMatrix) -> float:
 def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety: float = _SAFETY) -> float:
     """Return an estimate of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is the smaller of two numbers: Gershgorin's bound, which always holds, and `safety` times the sum of the largest
-    Ritz value and its error bound. With the default `safety`, the estimate is seldom too small; with ``safety=1``, it
-    can be a few percent too small.
+    The estimate is the smaller of two numbers: Gershgorin's bound, which always holds, and `safety` times the sum of
+    the largest Ritz value and its error bound. With the default `safety`, the estimate is seldom too small; with
+    ``safety=1``, it can be a few percent too small.
     """
     return min(gershgorin_bound(matrix), safety * sum(_largest_ritz_value(matrix, inverse_diagonal)))
 
@@ -93,7 +93,7 @@ def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety:
 def estimated_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return a lower bound of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is the largest Ritz value of a few Lanczos iterations.
+    The bound is the largest Ritz value of a few Lanczos iterations.
     """
     return _largest_ritz_value(matrix, inverse_diagonal)[0]
 
@@ -138,10 +138,10 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, with a margin, for any A. Synchronizes.
 
-    It is 1.05 times the sum of the largest magnitude of a Ritz value and the residual norm of its Ritz vector. (The
-    Ritz value alone is up to a fifth too small if convection dominates.) The space is that of v, B·v, ..., Bᵐ⁻¹v with B
-    = D⁻¹A - I. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a basis of
-    powers would be nearly singular:
+    The estimate is 1.05 times the sum of the largest magnitude of a Ritz value and the residual norm of its Ritz
+    vector. (The Ritz value alone is up to a fifth too small if convection dominates.) The space is that of v, B·v, ...,
+    Bᵐ⁻¹v with B = D⁻¹A - I. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a
+    basis of powers would be nearly singular:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ]·C
 

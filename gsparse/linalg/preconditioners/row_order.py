@@ -92,9 +92,9 @@ class OrderedMatrix:
 def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
     """Return the ordering that "auto" stands for. Synchronizes.
 
-    It is "natural" if one thread visits all rows. On a GPU it is "multicolor" if the magnitudes of the matrix are
-    symmetric, and otherwise "wavefront": with convection, the method converges faster if rows are visited in the
-    direction of the flow.
+    The ordering is "natural" if one thread visits all rows. On a GPU, it is "multicolor" if the magnitudes of the
+    matrix are symmetric, and otherwise "wavefront": with convection, the method converges faster if rows are visited in
+    the direction of the flow.
     """
     kernels = kernels_of(device)
     if ordering != "auto":

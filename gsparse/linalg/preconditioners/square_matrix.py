@@ -55,7 +55,7 @@ class SquareMatrix:
     @staticmethod
     @contextmanager
     def of(A: Any, name: str, *, keep: bool = False, finite: bool = True) -> Iterator[SquareMatrix]:
-        """Read the matrix that a user passed to the preconditioner `name`, and make its device current in the block.
+        """Read the matrix that a user passed to the preconditioner `name`. Its device is current in the ``with`` block.
 
         With `keep`, `operator` is a copy, so later writes to the caller's matrix do not change its products. With
         `finite`, the values are checked.

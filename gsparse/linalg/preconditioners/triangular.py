@@ -52,7 +52,7 @@ class UnitTriangularMatrix:
     def __init__(self, device: Device, size: int, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
         self._device, self._size, self._csr = device, size, csr
         self._solve, self._sweeps, self._upper = solve, sweeps, upper
-        # Results that matrices of this structure share, by key: levels, the transpose, the operator.
+        # From a key to a result that all matrices of this structure share: levels, the transpose, the operator.
         self._shared: dict[Any, Any] = {}
 
     def with_data(self, data: Array) -> Self:
@@ -248,7 +248,7 @@ class BlockStructure:
         return cls(size, blocks, xp.searchsorted(block_keys, keys), diagonal, lower, upper, levels)
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
-        """Return the blocks of a matrix of this structure, with another diagonal.
+        """Return `blocks` with the values of a matrix of this structure, whose diagonal is replaced by `diagonal`.
 
         Elements that the matrix does not store are 0. Rows past the end of the matrix are rows of the identity.
         """

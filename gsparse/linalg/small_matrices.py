@@ -18,8 +18,8 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, RankGroup
 from gsparse.sparse.reshaping import dense_of
 
-# Matrices with at most this many rows are inverted on the host, where 100 rows take 0.5 ms. On a GPU they take 1 to 2
-# ms, and up to a second the first time, because CuPy then loads cuSOLVER.
+# Matrices with at most this many rows are inverted on the host, where 100 rows take 0.5 ms. On a GPU, 100 rows take 1
+# to 2 ms, and up to a second the first time, because CuPy then loads cuSOLVER.
 _HOST_ROWS = 256
 # A matrix counts as regular if its condition number in the 1-norm is at most this value divided by eps. Other matrices
 # are singular and get a pseudo-inverse.

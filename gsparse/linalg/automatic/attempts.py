@@ -169,7 +169,7 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
         return DiagonalPreconditioner(matrix, "absolute_diagonal", invert)
 
 
-# Iterations per cycle of GMRES. Its basis takes as many vectors.
+# Iterations per cycle of GMRES. The basis of a cycle has as many vectors.
 _RESTART = 60
 # A solver tests a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If the solver ends,
 # but the true residual is too large, the solver continues from its solution. This is repeated as long as each run

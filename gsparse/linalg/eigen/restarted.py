@@ -38,7 +38,7 @@ from gsparse.linalg.small_matrices import agreed, with_one_blas_thread
 Host = npt.NDArray[Any]
 
 # If M is singular, the inner product ignores the components of vectors in its null space. Rounding errors create such
-# components, which grow from step to step. If a vector has become this many times as long as the first one, the process
+# components, which grow from step to step. If a vector has become this many times as long as the first one, the solve
 # ends (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
 # If the operator is a solve (shift-invert), a run accepts only eigenvalues of at least this size, relative to the

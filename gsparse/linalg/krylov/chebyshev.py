@@ -68,8 +68,8 @@ PROGRAM = Program(
 # Number of steps of conjugate gradients by which the smallest and the largest eigenvalue are estimated.
 _ESTIMATE_STEPS = 50
 # The bounds of the spectrum are these factors times the estimates of the smallest and the largest eigenvalue. The
-# largest eigenvalue is known to a few percent. The estimate of the smallest eigenvalue is too high for many iterations;
-# too low a bound costs less time than too high a bound.
+# largest eigenvalue is known to a few percent. The estimate of the smallest eigenvalue may be far too high; too low a
+# bound costs less time than too high a bound.
 _MARGINS = 0.3, 1.05
 # The factors in place of `_MARGINS` if the residual became zero in these steps, so that the estimates are eigenvalues.
 _EXACT_MARGINS = 0.99, 1.01

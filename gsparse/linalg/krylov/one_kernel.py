@@ -56,7 +56,7 @@ def bind_one_kernel(
         return None
     program, name = state.program, state.program.name
     parts = [part for part in body if isinstance(part, IterationPart)]
-    # Exported sums are read by other kernels between the steps, which cannot be a part of this one.
+    # Exported sums are read by other kernels between the steps. Those kernels cannot be a part of this kernel.
     if len(parts) < len(body) or program.exported:
         return None
     program, operations, scaling = _operations(program, parts)

@@ -146,7 +146,7 @@ def warn_unless_converged(result: SolveResult) -> None:
     warnings.warn(" ".join(text.split()), ConvergenceWarning, stacklevel=frames_to_the_caller())
 
 
-# Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
+# Number of test vectors. One pair of vectors misses a small asymmetry with a probability of about one percent.
 _NUM_PROBES = 3
 # Test vectors are uniform between -1/2 and 1/2. This factor gives their elements a variance of 1.
 _SCALE = float(np.sqrt(12))

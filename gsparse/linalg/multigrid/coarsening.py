@@ -3,8 +3,9 @@
     |A|  →  strong connections  →  aggregates  →  pattern of P  →  structures of R, A·P and R·A·P     `Coarsening`
     A, B, the largest eigenvalue  →  T  →  P  →  R  →  R·A·P, and B of the coarser level               `Coarsening.fill`
 
-The structures are found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina
-1996; aggregates as in Bell, Dalton and Olson 2012).
+P is the prolongation, R the restriction, T the tentative prolongation, and B the near-nullspace candidates. The
+structures are found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina 1996; aggregates as in
+Bell, Dalton and Olson 2012).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, before it is divided by the largest eigenvalue of D⁻¹A.
 OMEGA = 4 / 3
-# Maximum number of generations of roots that are chosen in the order of the nodes. A mesh of n³ points takes about
-# 2.3·n generations, a mesh of n² points 1.1·n, and a chain of n points n/3. Nodes that are undecided after these
-# generations are ordered by a hash, which takes about ten more.
+# Roots of aggregates are chosen in generations, in the order of the nodes; this is the maximum number of generations. A
+# mesh of n³ points takes about 2.3·n generations, a mesh of n² points 1.1·n, and a chain of n points n/3. Nodes that
+# are undecided after these generations are ordered by a hash, which takes about ten more generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
 # If more than this fraction of all nodes have no root as a neighbour, more aggregates are made of these nodes. The

@@ -44,8 +44,8 @@ MAX_INVERTED = 3000
 # Coarsening ends if the next level would have more than this fraction of a level's rows.
 STALLED = 0.8
 # Expected numbers of products with the matrix of a coarse level and with a transfer: about as many as one solve makes.
-# They are too small for an analysis of values and columns, so the plan looks only at the lengths of rows. (The analysis
-# took about 10 ms for the 7-point matrix on 200³ points on an H200.)
+# These numbers are too small for an analysis of values and columns, so the plan looks only at the lengths of rows. (The
+# analysis took about 10 ms for the 7-point matrix on 200³ points on an H200.)
 LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 # A coarse matrix with at least this many entries may be stored in dense blocks. For smaller matrices, the conversion
 # does not pay: a product takes little more than the time of a launch in any format.

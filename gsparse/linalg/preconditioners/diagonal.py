@@ -27,7 +27,7 @@ class BlockStep:
     ----------
     passes : VectorPasses
     weights : array, shape (num_blocks, size, size)
-        The blocks of W. The last one may be padded.
+        The blocks of W. The last block may be padded.
     adjoint : bool
         Whether to use the adjoint of W in place of W.
     """

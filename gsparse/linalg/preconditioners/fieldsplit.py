@@ -34,7 +34,7 @@ FORMS = ("diagonal", "lower", "upper", "full")
 _ADJOINT_FORMS = {"lower": "upper", "upper": "lower"}
 
 Index = npt.NDArray[np.int64]
-# A user's choice of the solve with one field; `fieldsplit` describes the kinds.
+# A user's choice of the solve with one field: an element of the argument `solvers` of `fieldsplit`.
 Solver = Any
 
 

@@ -28,7 +28,7 @@ from gsparse.linalg.registry import register
 # True for a backward sweep, False for a forward one.
 Direction = bool
 
-# The directions of the sweeps of one iteration, by the name of the sweep.
+# From the name of a sweep to the directions of its sweeps in one iteration.
 SWEEPS: dict[str, tuple[Direction, ...]] = {"symmetric": (False, True), "forward": (False,), "backward": (True,)}
 
 

@@ -17,16 +17,16 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
 _ORDERINGS = get_args(Ordering)
 
-# Largest number of groups of the ordering "wavefront", as a rule. Iterations of FGMRES to 1e-8 with PyAMG's smoothed
-# aggregation, for an upwind operator on grids of n×n points with flow along the diagonal
+# Largest number of groups of the ordering "wavefront" (more if a row has very many neighbours). Iterations of FGMRES to
+# 1e-8 with PyAMG's smoothed aggregation, for an upwind operator on grids of n×n points with flow along the diagonal
 # (tests/linalg/test_smoothers.py):
 #     n                    48   64   96  128  160  192
 #     natural order        13   13   37   41   83  118
 #     256 wavefronts       13   13   36   42   90  131
 #     128 wavefronts       13   13   43   71  112  129
 #     64 wavefronts        13   31   49   68  117  111
-# The flow of n×n points passes 2n wavefronts, so up to n = 128 all of them fit into 256 groups.
-# More groups take longer on a GPU, because each of them is a launch, or a barrier.
+# A grid of n×n points has 2n wavefronts along the flow, which up to n = 128 fit into 256 groups. More groups take longer
+# on a GPU, because each group needs a launch or a barrier.
 _WINDOW = 256
 
 

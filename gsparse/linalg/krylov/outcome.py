@@ -75,12 +75,11 @@ def refute_by_backward_errors(
     *,
     adjoint: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Refute solutions by the tolerance ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
+    """Mark right-hand sides whose true residual r = b - A·x is too large as refuted. Synchronizes.
 
-    A solution is refuted if its residual exceeds ten times this sum. The second term is limited so that ten times the
-    term is at most norm(b), the residual of x = 0: a larger residual is never accepted. In a least-squares solution,
-    for which the stop code is not `CONVERGED`, the residual r may be larger if norm(A.H @ r) is at most ten times
-    ``rtol_of_A * norm(A) * norm(r)``. This test takes two more products.
+    The tolerance is ``rtol_of_b * norm(b) + min(rtol_of_A * norm(A) * norm(x), norm(b) / 10)``, and norm(r) may be ten
+    times as large. Least-squares solutions, whose stop code is not `CONVERGED`, may have a larger norm(r) if norm(A.H @
+    r) is at most ``10 * rtol_of_A * norm(A) * norm(r)``. The test for these takes two more products.
 
     Parameters
     ----------
@@ -90,14 +89,14 @@ def refute_by_backward_errors(
     norms_of_A : ndarray, shape (columns,)
         Estimates of the norm of A. An estimate counts as zero if its square over- or underflows.
     claims : collection of int
-        The stop codes that say that x is a solution, also in the sense of least squares.
+        The stop codes that say that x is a solution or a least-squares solution.
     adjoint : bool
         Whether A and A.H are different operators.
 
     Returns
     -------
     ndarray of bool, shape (columns,)
-        Whether the residual exceeds its tolerance (once, not ten times).
+        Whether norm(r) exceeds the tolerance itself, not ten times the tolerance.
     """
     system, epsilon = loop.system, float(np.finfo(loop.system.dtype).eps)
     is_normal = (norms_of_A > SMALLEST_SQUARES**0.5) & (norms_of_A < SMALLEST_SQUARES**-0.5)

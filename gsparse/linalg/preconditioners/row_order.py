@@ -25,8 +25,8 @@ _ORDERINGS = get_args(Ordering)
 #     256 wavefronts       13   13   36   42   90  131
 #     128 wavefronts       13   13   43   71  112  129
 #     64 wavefronts        13   31   49   68  117  111
-# A grid of n×n points has 2n wavefronts along the flow, which up to n = 128 fit into 256 groups. More groups take longer
-# on a GPU, because each group needs a launch or a barrier.
+# A grid of n×n points has 2n wavefronts along the flow, which up to n = 128 fit into 256 groups. More groups take
+# longer on a GPU, because each group needs a launch or a barrier.
 _WINDOW = 256
 
 

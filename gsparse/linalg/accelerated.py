@@ -37,7 +37,7 @@ class AdjointOperator(DerivedOperator):
 _RTOL = {4: 1e-5, 8: 1e-10}
 
 # Methods that "auto" tries in this order, until a method converges. Each has a limit of iterations, because a solve
-# that needs more is unlikely to converge at all.
+# that needs more iterations is unlikely to converge at all.
 _MAXITER = {"maxiter": 20_000}
 _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))
@@ -155,7 +155,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         b : ndarray, shape (N,) or (N, 1)
             On the host.
         which : {"left", "right"}
-            `qmr` uses two factors of the preconditioner; the right one is the identity.
+            `qmr` asks for two factors of the preconditioner. The right factor is the identity: the result is b.
 
         Returns
         -------

@@ -64,7 +64,7 @@ def check_square_solver(solver: Callable[..., Any]) -> None:
     Raises
     ------
     ValueError
-        If it is a preconditioner, an eigensolver, or a solver for least squares.
+        If `solver` is a preconditioner, an eigensolver, or a solver for least squares.
     """
     method = METHODS.get(getattr(solver, "__name__", ""))
     if method is not None and (method.kind != "solver" or method.least_squares):
@@ -72,7 +72,7 @@ def check_square_solver(solver: Callable[..., Any]) -> None:
 
 
 def with_values(A: DeviceMatrix, values: Any, *, symmetric: bool | None = None) -> DeviceMatrix:
-    """Return A with other values, in CSR format: it is meant for few products, which are not worth a conversion.
+    """Return A with other values, in CSR format, because a conversion does not pay for few products.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from gsparse.linalg.small_matrices import as_dense
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
 
-# Norms that are the largest or smallest sum of absolute values along an axis: from `ord` to the axis and the extreme.
+# Norms that are the largest or smallest sum of absolute values along an axis: from `ord` to (axis, which sum).
 _OF_SUMS = {1.0: (0, "maximum"), -1.0: (0, "minimum"), np.inf: (1, "maximum"), -np.inf: (1, "minimum")}
 
 
@@ -138,7 +138,7 @@ def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
 
 
 def _real(matrix: MatrixLike) -> np.dtype[Any]:
-    """Return the real dtype of the same precision, or float64 for integers."""
+    """Return the real dtype of the matrix's precision; float64 for integers."""
     return np.dtype(np.float64) if matrix.dtype.kind in "biu" else np.zeros(0, matrix.dtype).real.dtype
 
 

@@ -351,7 +351,7 @@ def rounded_to_double(matrix: DeviceMatrix) -> DeviceMatrix:
 
 
 def _not_an_operator(argument: Any, array: Array, name: str) -> str:
-    """Return the error message for an argument that is no operator.
+    """Return the error message for an `argument` that is no operator.
 
     If a caller has passed a name or a function as `M`, the message shows the call that makes a preconditioner.
     """

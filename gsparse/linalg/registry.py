@@ -167,7 +167,7 @@ def names_of(kind: Kind, **attributes: Any) -> tuple[str, ...]:
 # Limits of iterations with their smallest values, and the names of tolerances, which must not be negative.
 _COUNTS = {"maxiter": 0, "iter_lim": 0, "restart": 1}
 _TOLERANCES = ("rtol", "atol", "btol", "conlim")
-# Argument names of other libraries, each with the names that solvers of gsparse have instead.
+# Argument names of other libraries, each with the names of the same argument in gsparse.
 _OTHER_NAMES = {
     "tol": ("rtol", "atol", "btol"),
     "rtol": ("atol", "btol"),
@@ -202,7 +202,7 @@ def checked(solver: F, accepted: Signature | None = None) -> F:
 
 
 def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, Any]) -> None:
-    """Raise an error for invalid limits and tolerances. None is valid where it is the default."""
+    """Raise an error for invalid limits and tolerances. None is valid for an argument whose default is None."""
     for argument, value in arguments.items():
         names = [other for other in _OTHER_NAMES.get(argument, ()) if other in parameters]
         if names and argument not in parameters:
@@ -236,7 +236,7 @@ def _by_name(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _is_left_out(parameters: Mapping[str, Parameter], argument: str, value: Any) -> bool:
-    """Return whether an argument is None, which is also its default."""
+    """Return whether an argument is None and its default is None too."""
     return value is None and argument in parameters and parameters[argument].default is None
 
 

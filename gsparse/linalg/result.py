@@ -120,9 +120,9 @@ class SolveAttempt:
     method : str
         The solver and its preconditioner, such as "cg with amg".
     why : str
-        Why it was chosen.
+        Why the method was chosen.
     outcome : str
-        "converged", or the reason why it did not.
+        "converged", or the reason why the method did not converge.
     iterations : int
     relative_residual : float
         The largest of norm(b - A·x) / norm(b) over all right-hand sides, for the best solution so far.
@@ -172,8 +172,8 @@ class SolveResult:
         monitor another norm.
     method, why : str
         The solver and preconditioner that `solve` has chosen, such as "cg with amg", and why; empty if the caller chose
-        the solver. If no method has converged, `method` and `residuals` are those of the last one, but x may come from
-        an earlier one.
+        the solver. If no method has converged, `method` and `residuals` are those of the last method, but x may come
+        from an earlier one.
     attempts : tuple of SolveAttempt
         All methods that `solve` has tried; `method` is the last one.
     relative_residual : float, or ndarray of shape (k,)
@@ -249,7 +249,7 @@ class SolveResult:
 
 
 def first_and_last(residuals: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the largest residual of all right-hand sides at the start, and at the end; NaN if unknown."""
+    """Return the largest first residual and the largest last residual of all right-hand sides; NaN if unknown."""
     columns = residuals.reshape(len(residuals), -1)
     last = [[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T]
     return largest(columns[:1]), largest(last)

@@ -18,8 +18,8 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, RankGroup
 from gsparse.sparse.reshaping import dense_of
 
-# Matrices with at most this many rows are inverted on the host, where 100 rows take 0.5 ms. On a GPU they take 1 to 2
-# ms, and up to a second the first time, because CuPy then loads cuSOLVER.
+# Matrices with at most this many rows are inverted on the host, where 100 rows take 0.5 ms. On a GPU, 100 rows take 1
+# to 2 ms, and up to a second the first time, because CuPy then loads cuSOLVER.
 _HOST_ROWS = 256
 # A matrix counts as regular if its condition number in the 1-norm is at most this value divided by eps. Other matrices
 # are singular and get a pseudo-inverse.
@@ -138,7 +138,7 @@ def rows_of(vectors: Host, dtype: np.dtype[Any], device: Device) -> Array:
 
 
 def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, Host]:
-    """Return the first rank's eigenvalues (or matrix) and vectors on all ranks: signs differ between hosts."""
+    """Return the first rank's `values` and `vectors` on all ranks, because other hosts may compute other signs."""
     if ranks is None:
         return values, vectors
     rows, dtype = np.atleast_2d(values), np.result_type(values, vectors)
@@ -148,7 +148,7 @@ def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, 
 
 
 def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
-    """Return the inverse, or the pseudo-inverse of a singular matrix, with all entries stored. Synchronizes.
+    """Return the inverse (of a singular matrix, the pseudo-inverse), with all entries stored. Synchronizes.
 
     Parameters
     ----------

@@ -24,7 +24,8 @@ from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-# A least-squares problem with at most this many rows and columns is solved by dense singular values, in about a second.
+# A least-squares problem with at most this many rows and columns is solved by a dense singular value decomposition, in
+# about a second.
 _DENSE = 600
 # A matrix with at most this many rows is factorized on the host without an estimate of the time. Dense factors of 2 000
 # rows take 64 MB and a second.
@@ -96,7 +97,7 @@ def _check_cost(A: Any) -> None:
 
 
 def _solve_with(library: str | None, A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Factorize, solve, and refine the solutions."""
+    """Factorize A with a library (None: the fastest), solve A·X = B, and refine the solutions."""
     factors = Factorization(A, library=library, name="solve")
     with np.errstate(all="ignore"):
         x = factors.solve(b)
@@ -168,7 +169,7 @@ def absolute_diagonal(A: Any) -> DiagonalPreconditioner:
         return DiagonalPreconditioner(matrix, "absolute_diagonal", invert)
 
 
-# Iterations per cycle of GMRES. Its basis takes as many vectors.
+# Iterations per cycle of GMRES. The basis of a cycle has as many vectors.
 _RESTART = 60
 # A solver tests a residual of its own (updated, preconditioned, or relative to norm(A)·norm(x)). If the solver ends,
 # but the true residual is too large, the solver continues from its solution. This is repeated as long as each run
@@ -294,7 +295,7 @@ def _run(
 
 
 def _scale_columns(problem: LinearProblem) -> tuple[Any, Any]:
-    """Return the matrix with columns scaled to norm 1, and the scale factors, repeated for each right-hand side."""
+    """Return the matrix with columns scaled to norm 1, and their scale factors, one copy per right-hand side."""
     matrix, device = problem.matrix, problem.device
     if matrix is None:
         return problem.A, None

@@ -135,7 +135,7 @@ def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Trial, ...]:
 
 
 def _many(properties: MatrixProperties) -> int:
-    """Return the limit of iterations for a method that converges slowly, but for every matrix."""
+    """Return the limit of iterations for a slow method that converges for every matrix."""
     return min(max(properties.num_rows, 4000), 12_000)
 
 

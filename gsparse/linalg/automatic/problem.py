@@ -28,7 +28,8 @@ _NUM_SAMPLES, _SAMPLE_NODES = 16, 32
 # that begin one row later must have at most _SHIFTED times that fraction. Otherwise, neighbouring rows are similar only
 # because the matrix is a band matrix.
 _FILLED, _SHIFTED = 0.65, 0.85
-# Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
+# A matrix counts as having a property if at least this fraction of its rows has the property. Rows of boundary
+# conditions may lack it.
 MOST_ROWS = 0.95
 # Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
 ROUNDING = 64
@@ -54,7 +55,7 @@ class MatrixProperties:
     is_dominant : bool
         Whether in nearly all rows, the diagonal is at least as large as the sum of the other entries, in magnitude.
     is_strongly_dominant : bool
-        Whether in all rows, it is at least twice as large as this sum.
+        Whether in all rows, the diagonal is at least twice as large as the sum of the other entries, in magnitude.
     is_m_matrix : bool
         Whether the diagonal is positive and dominant, and nearly all other entries are negative, as in the
         discretization of a diffusion.
@@ -88,15 +89,15 @@ class MatrixProperties:
         Parameters
         ----------
         dominant, strong : int
-            Rows with a dominant, and with a strongly dominant, diagonal.
+            Number of rows with a dominant diagonal, and with a strongly dominant one.
         zero_sums : int
-            Rows whose elements add up to 0.
+            Number of rows whose elements add up to 0.
         negative : int
-            Entries with a negative real part, and stored zeros.
+            Number of entries that are zero or have a negative real part.
         positive, zero : int
-            Rows with a positive diagonal, and with a diagonal of 0.
+            Number of rows with a positive diagonal, and with a diagonal of 0.
         empty : int
-            Rows without a value other than zero.
+            Number of rows in which all values are zero.
         """
         size, is_positive = self.num_rows, positive == self.num_rows and not zero
         is_dominant, off_diagonal = dominant >= MOST_ROWS * size, self.nnz - (size - zero)
@@ -164,7 +165,7 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
     first_where = partial(kernels_of(matrix.device).reductions.first_where, matrix.device)
     if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
         return False
-    # For each entry, the position of the entry with the same number in the first row of its group.
+    # For each entry, the k-th of its row: the position of the k-th entry of the first row of the group.
     first_rows = matrix.rows // size * size
     places = xp.arange(csr.nnz) - csr.indptr[matrix.rows] + csr.indptr[first_rows]
     same_columns = csr.indices == csr.indices[places]
@@ -188,7 +189,7 @@ def _nearly_has_blocks(matrix: SquareMatrix, size: int) -> bool:
 
 
 def _blocks_of(rows: Array, columns: Array, size: int) -> tuple[int, int]:
-    """Return the number of entries, and the number of elements of the blocks that contain them."""
+    """Return the number of entries, and the number of elements of all blocks that contain entries."""
     num_blocks = np.unique(np.stack([rows // size, columns // size]), axis=1).shape[1]
     return rows.size, size * size * num_blocks
 
@@ -203,8 +204,8 @@ _NORMAL_TOLERANCE = 1e-7
 class LinearProblem:
     """The problem A·X = B, with a tolerance for each column, and its best solution so far.
 
-    With damping, A and B are the caller's with the rows damp·I and zeros below. The least-squares solution then
-    minimizes norm(b − A·x)² + damp²·norm(x)².
+    With damping, A is the caller's A with the rows damp·I below it, and B is the caller's B with rows of zeros below
+    it. The least-squares solution then minimizes norm(b − A·x)² + damp²·norm(x)².
 
     Attributes
     ----------
@@ -257,7 +258,7 @@ class LinearProblem:
 
     @property
     def is_damped(self) -> bool:
-        """Whether A has the rows of damping below the caller's rows."""
+        """Whether A consists of the caller's A and the rows damp·I below it."""
         return self.num_equations < self.A.shape[0]
 
     @property
@@ -280,23 +281,23 @@ class LinearProblem:
         return residual
 
     def true_residuals(self, x: Array) -> npt.NDArray[np.float64]:
-        """Return the norm of each column of B − A·X; infinite if it is not a number. Synchronizes."""
+        """Return the norm of each column of B − A·X; infinity in place of NaN. Synchronizes."""
         with np.errstate(all="ignore"):
             norms = self.system.norms(self.residual(x))
         return np.where(np.isnan(norms), np.inf, norms)
 
     def replace_b(self, b: Array, tolerances: npt.NDArray[np.float64]) -> None:
-        """Solve for another right-hand side, until `accept` restores the caller's. Synchronizes."""
+        """Replace B by another right-hand side, until `accept` restores the caller's B. Synchronizes."""
         self.system.b, self.tolerances = b, tolerances
         self.residuals = self.true_residuals(self.x)
 
     def accept(self, x: Array) -> None:
-        """Store x as the solution, even with large residuals; restore the caller's right-hand side. Synchronizes."""
+        """Store x as the solution, even with large residuals, and restore the caller's B. Synchronizes."""
         self.system.b, self.tolerances, self.x = self.given_b, self.given_tolerances, x
         self.residuals = self.true_residuals(x)
 
     def offer(self, x: Array) -> bool:
-        """Store those columns of a solution that are better than before. Return whether there are any. Synchronizes."""
+        """Store the columns of x with smaller residuals than before. Return whether there are any. Synchronizes."""
         residuals = self.true_residuals(x)
         is_better = residuals < self.residuals
         if is_better.any():

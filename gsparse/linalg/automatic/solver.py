@@ -25,7 +25,7 @@ from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.assembly import vstack
 from gsparse.matrix.simple_matrices import eye_array
 
-# The default of rtol by the bytes of a real number, and the smallest rtol that single precision can reach.
+# Default of rtol, from the bytes of a real number; and the smallest rtol that single precision can reach.
 RTOL = {8: 1e-8, 4: 1e-5}
 _SINGLE_RTOL = 2e-6
 
@@ -155,7 +155,7 @@ def solve(
 def _make_problem(
     A: Any, b: Any, rtol: float | None, atol: float, x0: Any, damp: float
 ) -> tuple[LinearProblem, MatrixProperties | None]:
-    """Check the arguments and examine the matrix. Synchronizes."""
+    """Check the arguments. Return the problem, and the properties of A (None for an operator). Synchronizes."""
     if hasattr(A, "__gsparse_call__"):
         raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
     b_input = parse_right_hand_side(b)
@@ -210,7 +210,7 @@ def _add_damping(matrix: Any, b: DenseInput, damp: float) -> tuple[Any, DenseInp
 
 
 def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
-    """Return A as an operator, and as a matrix, or None if its entries cannot be read."""
+    """Return A as an operator, and A as a matrix or None if its entries cannot be read."""
     if isinstance(A, MatrixOperator):
         return A, A.matrix
     if isinstance(A, Operator) or (hasattr(A, "matvec") and not hasattr(A, "tocsr")):
@@ -220,7 +220,7 @@ def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
 
 
 def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
-    """Return the largest rtol with which a solver meets the tolerance of every column."""
+    """Return the largest rtol with which a solver, which gets no atol, meets the tolerance of every column."""
     norms = system.norms_of_b()
     ratios = [tolerance / norm for tolerance, norm in zip(tolerances, norms, strict=True) if norm]
     return max(min(ratios, default=rtol), rtol)
@@ -235,8 +235,8 @@ def _candidates(problem: LinearProblem, properties: MatrixProperties | None) -> 
 def _remove_constant(problem: LinearProblem, properties: MatrixProperties | None) -> float:
     """Remove the mean of b if A is Hermitian and maps constants to zero, as in a pure Neumann problem.
 
-    Return the norm of the removed part divided by norm(b), the largest over all columns. A removed part within the
-    tolerance counts as 0. Synchronizes.
+    Return the norm of the removed part divided by norm(b), the largest of all columns. A norm within the tolerance
+    counts as 0. Synchronizes.
     """
     if not _has_free_constant(properties):
         return 0.0

@@ -84,7 +84,7 @@ class CudssFactors(Factors):
             self._check_solution(solver, csr)
 
     def _check_solution(self, solver: CudssSolver, csr: Csr) -> None:
-        """Raise an error unless a solve has a small residual: cuDSS replaces the zero pivots of a singular matrix."""
+        """Raise an error unless a test solve has a small residual: cuDSS replaces zero pivots of a singular matrix."""
         xp = self.device.xp
         b = xp.cos(xp.arange(self.size, dtype=np.float64)).astype(self.dtype)  # a vector without structure
         residual = b - self._product(csr, solver.solve(b, 1))

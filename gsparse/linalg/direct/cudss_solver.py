@@ -82,7 +82,7 @@ class CudssSolver:
     ----------
     device : Device
     csr : Csr
-        Its row pointers and columns are used without a copy, its values are copied.
+        The row pointers and columns of this array are used without a copy. The values are copied.
     kind : str
     options : FactorOptions
     matching : bool
@@ -276,11 +276,11 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors, which with a matching are of the scaled matrix. Synchronizes."""
+        """Return the diagonal of the factors (with a matching, of the scaled matrix) on the host. Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
 
     def scales(self) -> npt.NDArray[Any]:
-        """Return one array: the row scales of a matching, followed by its column scales. Synchronizes."""
+        """Return one host array: the row scales of a matching, followed by its column scales. Synchronizes."""
         real = self.csr.data.real.dtype
         return np.concatenate([self._get(name, self._size, real) for name in ("SCALE_ROW", "SCALE_COL")])
 

@@ -35,14 +35,16 @@ LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUD
 
 
 def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[FactorLibrary, str]:
-    """Return the library of this name, or the first that can factorize the matrix; and why faster ones cannot.
+    """Return the library, and the reason why faster libraries cannot factorize the matrix.
+
+    If `name` is None, return the fastest library that can factorize it.
 
     Raises
     ------
     ValueError
         If no library has this name.
     FactorizationError
-        If the library, or every library without a name, cannot factorize such a matrix.
+        If the library cannot factorize such a matrix; if `name` is None, if no library can.
     """
     if name is not None:
         if name not in LIBRARIES:
@@ -132,7 +134,7 @@ class Factorization(Operator):
             self._factorize(matrix)
 
     def _check_declaration(self, matrix: SquareMatrix) -> None:
-        """Raise an error if the matrix is not of the declared kind. Libraries that read one triangle do not check."""
+        """Raise an error if the matrix is not of the declared kind, because libraries read only one triangle."""
         kind = self._declared
         is_as_declared = kind is None or kind == "general"
         if kind in ("hermitian", "positive definite"):

@@ -63,8 +63,8 @@ def find_kind(matrix: SquareMatrix) -> MatrixKind:
     """Return the most special kind to which a matrix certainly belongs. Synchronizes.
 
     A Hermitian matrix is certainly positive (semi)definite if each diagonal element is positive and at least as large
-    as the sum of the magnitudes of the other entries of its row. A declaration (``symmetric=``) is trusted; without
-    one, the values are tested.
+    as the sum of the magnitudes of the other entries of its row. If the matrix was declared symmetric or Hermitian
+    (``symmetric=``), this is trusted; otherwise, the values are tested.
     """
     if matrix.is_hermitian():
         return "positive definite" if _is_dominant(matrix) else "hermitian"
@@ -181,7 +181,7 @@ class Factors(ABC):
 def solved(
     right: DenseInput, device: Device, size: int, dtype: np.dtype[Any], solve: Callable[[Array, int], Array]
 ) -> Any:
-    """Return the solutions for a right-hand side of one or two dimensions, in the same array library.
+    """Return the solutions for a right-hand side of one or two dimensions, in its array library.
 
     ``solve(b, columns)`` takes and returns contiguous device arrays, which hold one column after the other.
     """

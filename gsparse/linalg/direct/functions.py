@@ -40,8 +40,8 @@ def factorized(
     "superlu"   on the host; comes with SciPy                       LU
     ==========  ==================================================  =================================================
 
-    Factors that were computed on the host solve eight or more right-hand sides at once on the GPU of A, level by level,
-    and fewer on the host.
+    If factors were computed on the host, eight or more right-hand sides are solved together on the GPU of A, level by
+    level, and fewer on the host.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def _as_vector(x: Any) -> Any:
 
 
 def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
-    """Return the dtype of the factors: the precision of the solution, real if the matrix is real."""
+    """Return the dtype of the factors, which has the precision of the solution and is real if the matrix is real."""
     dtype = solve_dtype(matrix, right)
     if np.dtype(matrix.dtype).kind != "c" and dtype.kind == "c":
         return np.zeros(0, dtype).real.dtype
@@ -295,12 +295,12 @@ def _precision(matrix: Any, right: Any) -> np.dtype[Any]:
 
 
 def _as_sparse(x: Any, A: Any) -> Any:
-    """Return a sparse solution as a matrix on the device of A; if A is a SciPy array, return it unchanged."""
+    """Return a sparse solution x as a matrix on the device of A, or unchanged if A is a SciPy array."""
     return GpuSparseMatrix(x, device=A.device) if isinstance(A, DeviceMatrix) else x
 
 
 def _solve_sparse(factors: Factorization, b: Any) -> Any:
-    """Return the solutions for the columns of a sparse matrix, without their zeros, solved a few at a time."""
+    """Solve for the columns of a sparse b, some at a time. Return the solutions as a sparse array without zeros."""
     columns = sp.csc_array(b)
     solved = [
         sp.csc_array(factors.solve(columns[:, first : first + _COLUMNS_AT_ONCE].toarray()))

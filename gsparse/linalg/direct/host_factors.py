@@ -24,8 +24,8 @@ from gsparse.linalg.direct.triangular import LevelSolves
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.sparse.construction import on_host
 
-# Smallest number of right-hand sides for which the GPU solves. For fewer, the host is faster, because the factors have
-# many levels with few rows.
+# If there are at least this many right-hand sides, the GPU solves. For fewer, the host is faster, because the factors
+# have many levels with few rows.
 MIN_COLUMNS = 8
 
 
@@ -56,11 +56,11 @@ class HostFactors(Factors):
 
     @abstractmethod
     def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
-        """Return the solutions for the columns of b, which are contiguous."""
+        """Return the solutions for the columns of b. Each column is contiguous."""
 
     @abstractmethod
     def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return L with a unit diagonal, U, perm_r and perm_c of L·U = Pr·A·Pc, as arguments of `LevelSolves`."""
+        """Return L (with a unit diagonal), U, perm_r and perm_c: the arguments of `LevelSolves`."""
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
         if columns >= MIN_COLUMNS and not self.device.is_host and self._fits_on_device:
@@ -113,7 +113,7 @@ class SuperLUFactors(HostFactors):
         super().__init__(matrix, kind)
         S = host_matrix(matrix)
         self._options = {**_defaults(kind, S), **options.superlu}
-        # From each row and column to its position in the order of elimination of an earlier factorization.
+        # For each row and column, its position in the order of elimination of an earlier factorization; None if unused.
         self._place: npt.NDArray[Any] | None = None
         self.superlu = self._factorized(S, self._options)
 
@@ -125,7 +125,7 @@ class SuperLUFactors(HostFactors):
         try:
             factors = splu(sp.csc_array(S), **options)
         except RuntimeError as error:
-            # Some singular matrices make SuperLU fail elsewhere, with messages that name a line of its source.
+            # SuperLU may fail with a message that does not say "singular", but names a line of its source.
             raise SingularMatrixError(
                 f"SuperLU: {str(error).strip()}, so the matrix seems to have no inverse: "
                 "remove rows or columns that are empty or repeated, "

@@ -76,7 +76,7 @@ class LevelSolves:
         return x.reshape(-1)
 
     def _solve_block(self, b: Array, adjoint: bool) -> Array:
-        """Return the solutions of A·x = b, or of Aᴴ·x = b, for the rows of b, as rows."""
+        """Solve A·x = b, or Aᴴ·x = b with `adjoint`, for each row of b. Return the solutions as rows."""
         # Pr·A·Pc = L·U moves row i of A to row perm_r[i], so (Pr·b)[j] = b[row_order[j]], and
         # x[i] = (Pcᵀ·x)[perm_c[i]].
         before, after = (self._column_order, self._rows) if adjoint else (self._row_order, self._columns)

@@ -26,8 +26,8 @@ from gsparse.linalg.operators import Apply, Operator, as_operator
 from gsparse.linalg.small_matrices import as_dense
 from gsparse.sparse.reductions import sums_of_squares
 
-# Two distances, in units of the rounding errors of A - σM. An eigenvalue closer to the shift than _NOISE counts as
-# equal to the shift. If the shift is moved, it is moved by at least _SMALLEST_MOVE.
+# Two distances, in units of the rounding errors of A - σM (machine precision times norm). An eigenvalue closer to the
+# shift than _NOISE counts as equal to the shift. If the shift is moved, it is moved by at least _SMALLEST_MOVE.
 _NOISE, _SMALLEST_MOVE = 10, 1000
 
 
@@ -56,7 +56,7 @@ class Shift:
 
     @classmethod
     def of(cls, problem: Eigenproblem, sigma: complex) -> Shift:
-        """Examine a shift by products of A and M with two vectors. Synchronizes."""
+        """Return the `Shift` for σ, found by products of A and M with two vectors. Synchronizes."""
         space, device, dtype = problem.space(), problem.device, problem.dtype
         multiply_A = problem.A.bind(device, dtype)
         multiply_M = None if problem.M is None else problem.M.bind(device, dtype)
@@ -103,7 +103,7 @@ class Shift:
         return self.sigma - float(side * distance)
 
 
-# The shift may be moved after each of this many solves. The first one may not find the distance to the next eigenvalue.
+# Number of solves after which the shift may be moved. The first solve may not find the distance to the next eigenvalue.
 _CHECKED_SHIFTS = 2
 
 
@@ -185,7 +185,7 @@ def _solve(
     solve: SolveOnDevice, problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | None
 ) -> EigenResult:
     """Find the eigenpairs on the device. If the shift is an eigenvalue, move it and solve again."""
-    # For a real problem with a complex shift, a part of the inverse is used, and the shift need not be moved.
+    # A real problem with a complex shift uses the real or imaginary part of the inverse; its shift is never moved.
     has_part = problem.dtype.kind != "c" and bool(np.imag(options.sigma or 0))
     if options.sigma is None or options.OPinv is not None or has_part:
         return solve(problem, options, wanted, v0)
@@ -207,7 +207,10 @@ def _solve(
 def result_of(
     problem: Eigenproblem, method: Runs, solver: InnerSolver | None, values: Any, vectors: Array, residuals: Any
 ) -> EigenResult:
-    """Return the eigenpairs that a method found, or raise an error if some are missing. `vectors` is in rows."""
+    """Return the eigenpairs that a method found, or raise an error if some are missing.
+
+    The rows of `vectors` are the eigenvectors.
+    """
     w, v = problem.deliver(values, vectors)
     if not method.is_complete:
         raise no_convergence(method.cycles, len(w), method.wanted.k, w, v)
@@ -223,7 +226,7 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
     problem : Eigenproblem
     options : object
     exponent : int
-        The residual norms of the given problem are those of the scaled problem times 2 to this power.
+        The residual norms of the original problem are those of the scaled problem times 2 to this power.
     """
     A, M, sigma, OPinv, dtype = problem.A, problem.M, options.sigma, options.OPinv, problem.dtype
     size_of_M = 0 if M is None else _exponent(problem, M)
@@ -251,7 +254,10 @@ def _scaled(problem: Eigenproblem, options: Options) -> tuple[Eigenproblem, Opti
 
 
 def _exponent(problem: Eigenproblem, operator: Operator, *, is_complex: bool = False) -> int | None:
-    """Return the exponent of an operator's norm. The operator of a real problem may be complex. Synchronizes."""
+    """Return an even e such that the operator times 2^-e has a norm near 1; None if unknown. Synchronizes.
+
+    `is_complex` says that the operator of a real problem may be complex.
+    """
     dtype = problem.dtype
     if is_complex or operator.dtype.kind == "c":
         dtype = np.dtype(np.result_type(dtype, np.complex64))
@@ -268,7 +274,8 @@ def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArr
 def make_transform(problem: Eigenproblem, options: Options, *, hermitian: bool) -> tuple[Transform, InnerSolver | None]:
     """Return the operator whose Krylov space is built, and its inner solver or None.
 
-    With `hermitian`, the inner product is that of M (or A), and the space passes M·w (or A·w) to the operator.
+    With `hermitian`, the inner product is xᴴMy (for buckling, xᴴAy). The Krylov space then multiplies w by M (or A)
+    before it calls the solve.
     """
     device, dtype = problem.device, problem.dtype
     product = problem.A.bind(device, dtype)

@@ -206,7 +206,7 @@ def _solve(problem: Eigenproblem, options: Options, wanted: Wanted, v0: Array | 
 
 
 def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tuple[Host, Host]:
-    """Return eigenvalues λ, and the coefficients (in columns) of their eigenvectors in the basis of Schur vectors."""
+    """Return eigenvalues λ, and a matrix whose columns are their eigenvectors in the basis of Schur vectors."""
     if not len(method.schur):
         return np.zeros(0, complex), np.zeros((0, 0), complex)
     if options.part:  # the part of the inverse does not determine λ, so project A and M
@@ -220,7 +220,7 @@ def _pairs(problem: Eigenproblem, options: Options, method: KrylovSchur) -> tupl
 
 
 def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
-    """Return X·A·Xᴴ for the operator A, where X has vectors as rows, conjugated as an inner product. Synchronizes."""
+    """Return the inner products xᵢᴴ·A·xⱼ of all pairs of rows of X, for the operator A. Synchronizes."""
     space, AX = method.space, products(method.space.device, product, X)
     return space.download(space.sum_over_ranks(space.device.xp.conj(X) @ AX.T))
 

@@ -34,7 +34,7 @@ from gsparse.linalg.small_matrices import hermitian_pairs, rows_of, wide
 
 Host = npt.NDArray[Any]
 
-# After filters, whose error estimates are rough, a residual may exceed the tolerance by at most this factor.
+# The error estimates of filters are rough. After a filter, a residual may be up to this factor times the tolerance.
 _SLACK = 10.0
 
 
@@ -284,7 +284,7 @@ def _filter_rule(problem: Eigenproblem, transform: Transform, tol: float) -> Fil
 
 
 def matrix_cost(A: Operator, dtype: np.dtype[Any]) -> float | None:
-    """Return the bytes of a sparse matrix divided by those of a vector; None for other operators."""
+    """Return the bytes of a sparse matrix divided by the bytes of a vector; None for other operators."""
     matrix = A.matrix if isinstance(A, MatrixOperator) else getattr(A, "diagonal", None)
     if matrix is None or not hasattr(matrix, "nnz"):
         return None
@@ -305,7 +305,7 @@ def _is_accurate(lanczos: Lanczos, values: Host, residuals: Host) -> bool:
 
 
 def _polished(lanczos: Lanczos) -> Lanczos:
-    """Return a new solve without filters that starts from the vectors of `lanczos`. Its limit of cycles is the same."""
+    """Return a new solve without filters that starts from the vectors of `lanczos`, with the same limit of cycles."""
     start = lanczos.krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
     again = Lanczos(lanczos.space, lanczos.transform, lanczos.wanted, None)
     again.solve(start)

@@ -53,7 +53,8 @@ _FEW_ROWS = 10_000
 # If iterations fail, a matrix is factorized if it has at most this many rows, on the host and on the GPU. (For 100³
 # rows, the factors of a 7-point Laplacian take 7.4 GB.)
 _MAX_FACTORED_ROWS, _MAX_ROWS_ON_GPU = 100_000, 2_000_000
-# A method is replaced by the next one after this many iterations. The second number is GMRES's restart.
+# If a solve needs more iterations than the first number, the next method takes over. The second number is GMRES's
+# restart.
 _MAX_ITERATIONS, _RESTART = 2000, 50
 # Maximum number of runs of MINRES. Each run solves for the residual that is left, because MINRES has a tolerance
 # relative to the norms of A and x.
@@ -121,7 +122,7 @@ class InnerSolver:
 
 
 def given_solver(operator: Any, device: Device, dtype: np.dtype[Any], name: str) -> InnerSolver:
-    """Return the solver that the caller has passed as an operator, OPinv or Minv."""
+    """Return an `InnerSolver` that multiplies by the operator OPinv or Minv of the caller."""
     solve = _applied(as_operator(operator, device, name).bind(device, dtype), device)
     return InnerSolver(iter([("given", solve)]), 0.0, name)
 
@@ -230,14 +231,14 @@ def _preconditioner(K: Any, *choices: tuple[str, Callable[[Any], Any]]) -> tuple
 def _krylov(solver: Any, K: Operator, M: Any, rtol: float, **options: Any) -> Callable[[Array], Any]:
     def solve(b: Array) -> tuple[Array, int] | None:
         result = solver(K, b, rtol=rtol, M=M, full_output=True, **options)
-        # A refuted result is accepted, because a residual that is rounding error may exceed the tolerance.
+        # A result with `is_refuted` is accepted, because its true residual may be rounding error above the tolerance.
         return (result.x, result.iterations) if result.info == 0 or result.is_refuted else None
 
     return solve
 
 
 def _minres(K: Operator, rtol: float) -> Callable[[Array], Any]:
-    """Return a function that solves by MINRES, repeatedly for the residual, until that is small relative to b."""
+    """Return a function that solves by MINRES, again for each residual, until the residual is small relative to b."""
 
     def solve(b: Array) -> tuple[Array, int] | None:
         xp = K.home().xp

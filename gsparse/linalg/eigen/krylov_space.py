@@ -36,9 +36,9 @@ from gsparse.linalg.small_matrices import with_one_blas_thread
 
 Host = npt.NDArray[Any]
 
-# The passes over vectors in addition to those of `Decomposition`. A step of a Hermitian space needs the sum `wu`. `dot`
-# computes it if the product has not. The other passes evaluate a polynomial by the Chebyshev recurrence for B = (A -
-# center)·inverse, with t = A·x:
+# The passes over vectors in addition to those of `Decomposition`. A step of a Hermitian space needs the sum `wu` = <w,
+# u>. The pass `dot` computes this sum if the kernel of the product has not. The other passes evaluate a polynomial by
+# the Chebyshev recurrence for B = (A - center)·inverse, with t = A·x:
 #
 #     first     y = B·x                 T₁
 #     second    y = 2·B·x - w           T₂
@@ -59,8 +59,8 @@ PROGRAM = Program(
 
 # If the remainder is at most this factor times the rounding error of a step, the vectors span an invariant subspace.
 _NOISE = 50
-# The first run of a cycle that is captured in a CUDA graph. Capturing takes as long as queueing the cycle, so it would
-# not pay for cycles that run once or twice.
+# A cycle is captured in a CUDA graph when it runs for this time. Capturing takes as long as queueing the cycle, so it
+# would not pay for cycles that run once or twice.
 _CAPTURED_RUN = 3
 # Number of elements of the buffer in which a restart combines vectors.
 _BUFFER_SIZE = 2**27
@@ -72,7 +72,7 @@ class SpaceOperator(Protocol):
     is_resident: bool
 
     def calls(self, space: KrylovSpace) -> list[Call]:
-        """Bind u = B·w, and the sum `wu` if the space is Hermitian."""
+        """Return the calls that compute u = B·w and, if the space is Hermitian, the sum `wu` = <w, u>."""
         ...
 
 
@@ -131,7 +131,7 @@ class Projection:
     Attributes
     ----------
     matrix : ndarray, shape (m, m)
-        H. If the first vectors span an invariant subspace, m is the number of these.
+        H. If the first vectors span an invariant subspace, m is the number of these vectors.
     remainder : float
         The norm of the next vector before it is normalized; 0 if the subspace is invariant.
     leftover : ndarray, shape (m,)
@@ -187,7 +187,7 @@ class KrylovSpace:
     # ---------------------------------------------------------------- steps
 
     def dot_calls(self, product: Apply) -> list[Call]:
-        """Bind u = product(w), and the sum `wu` if the space is Hermitian, in one kernel if the product supports it."""
+        """Return the calls for u = product(w) and, if Hermitian, the sum `wu` = <w, u>: one kernel if possible."""
         num_dots = getattr(product, "num_dots", 0)
         w, u = self.w, self.u
         if self.hermitian and num_dots and self.space.multiply_mass is None:
@@ -199,17 +199,17 @@ class KrylovSpace:
         return [*calls, self.dot()] if self.hermitian else calls
 
     def dot(self) -> Call:
-        """Bind the pass that computes `wu`, the inner product of w and u."""
+        """Return the call that computes the sum `wu`, the inner product of w and u."""
         return self.step("dot", w=self.z, u=self.u)
 
     def step(self, name: str, **vectors: Array) -> Call:
-        """Bind a pass of `PROGRAM` to its vectors."""
+        """Return the call that runs the pass `name` of `PROGRAM` on these vectors."""
         return self.state.bind(name, vectors)
 
     def cycle(self, operator: SpaceOperator, end: int) -> Projection:
         """Extend the space to `end` vectors, and return the projected matrix. Synchronizes once, at the end.
 
-        Several calls may extend the space step by step within one cycle.
+        A cycle may consist of several calls, each of which adds some vectors.
         """
         key = (operator, self.first, self._next, end)
         if key not in self._calls:
@@ -241,7 +241,7 @@ class KrylovSpace:
         return [*calls, steps.finish(end)]
 
     def _product(self, operator: SpaceOperator) -> list[Call]:
-        """Return the calls of an operator's product, bound once. Select the product's sum `wu` for `predict`."""
+        """Return the calls of u = B·w, created once per operator; make `predict` read this product's sum `wu`."""
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
@@ -281,7 +281,7 @@ class KrylovSpace:
         return Projection(H[:end], remainder, left[end, :end] if remainder else np.zeros(end), scale)
 
     def _invariant(self, norms: Host, last: Host, end: int) -> tuple[int, float]:
-        """Return the number of linearly independent vectors, and an estimate of the norm of B."""
+        """Return the number of linearly independent vectors of the basis, and an estimate of the norm of B."""
         scale = float(abs(self.kept).max(initial=0))
         for j in range(self.first, end):
             if j > self.first and norms[j] <= _NOISE * self.space.epsilon * scale:
@@ -332,9 +332,9 @@ class KrylovSpace:
         return float(np.sqrt(self.space.download(self.space.sum_over_ranks(square))[0]))
 
     def begin(self, kept: Host) -> None:
-        """Begin a cycle after the current vectors.
+        """Begin a cycle that adds vectors to those that are kept.
 
-        `kept` holds the columns of H for these vectors. It has one more row than columns, for w.
+        `kept` holds the columns of H for the kept vectors. It has one more row than columns: the row of w.
         """
         self.first = self._next = kept.shape[1]
         self.kept = kept
@@ -357,11 +357,11 @@ class KrylovSpace:
             self._combine(combinations, self.num_locked, end, self.num_locked)
 
     def rotate(self, combinations: Host) -> None:
-        """Replace the first vectors by combinations of these vectors, one for each column of `combinations`."""
+        """Replace the first vectors by linear combinations of them, one for each column of `combinations`."""
         self._combine(combinations, 0, combinations.shape[0], 0)
 
     def _combine(self, columns: Host, begin: int, end: int, target: int, *, add_last: bool = False) -> None:
-        """Store combinations of the rows `begin` to `end` in the rows from `target` on.
+        """Store linear combinations of rows `begin` to `end` in the rows from `target` on, one per column of `columns`.
 
         With `add_last`, the last combination is added to w instead.
         """

@@ -179,7 +179,7 @@ class Eigenproblem:
         return chosen
 
     def deliver(self, w: Any, vectors: Array | None) -> tuple[Array, Array | None]:
-        """Return eigenvalues, and `vectors` (rows) as columns, in the caller's scale. Synchronizes for host arrays."""
+        """Return w, and the rows of `vectors` as columns, in the caller's scale. Synchronizes for host arrays."""
         w = times_power(w, self.value_exponent)
         vectors = None if vectors is None else times_power(vectors, self.vector_exponent)
         if self.on_host:
@@ -237,7 +237,7 @@ def exponent_of_product(multiply: Callable[[Array], Array], space: Space) -> int
     for shrink in (0, _SHRINK):
         with np.errstate(all="ignore"):
             y = multiply(x * 2.0**shrink)
-            # The ranks sum square roots, which cannot overflow.
+            # Sum square roots over the ranks, because a sum of the magnitudes could overflow.
             roots = xp.zeros(1) if not y.size else xp.sqrt(abs(y).max().reshape(1).astype(np.float64))
             root = float(space.download(space.sum_over_ranks(roots))[0])
         if root == 0:

@@ -62,14 +62,14 @@ class BlockEigenproblem:
         return self.device.download(self._gram(V, W))
 
     def norms(self, R: Array) -> Host:
-        """Return the norms of the columns of residuals, in the caller's problem, on the host. Synchronizes."""
+        """Return the norms of the columns of R in the scale of the caller's problem, on the host. Synchronizes."""
         xp = self.device.xp
         squares: Host = self.device.download(self.space.sum_over_ranks(xp.sum(xp.abs(R) ** 2, axis=0)))
         norms: Host = np.sqrt(squares)
         return times_power(norms.astype(np.float64), self.norm_exponent) if self.norm_exponent else norms
 
     def combine(self, coefficients: Host, *blocks: Array) -> tuple[Array, ...]:
-        """Return each block times the matrix of coefficients, as device arrays."""
+        """Return the product of each block with the matrix `coefficients`, as device arrays."""
         on_device = self.device.upload(np.ascontiguousarray(coefficients))
         return tuple(V @ on_device for V in blocks)
 
@@ -80,7 +80,7 @@ class BlockEigenproblem:
     def orthonormal(self, V: Array, basis: Array | None = None, B_basis: Array | None = None) -> Array:
         """Return a B-orthonormal basis of the part of V that is B-orthogonal to `basis`. Synchronizes.
 
-        The result has fewer columns than V if these are linearly dependent.
+        The result has fewer columns than V if the columns of V are linearly dependent.
         """
         for _ in range(2):  # the second pass restores orthogonality that an ill-conditioned block has lost
             if basis is not None and B_basis is not None:
@@ -89,7 +89,7 @@ class BlockEigenproblem:
         return V
 
     def ritz(self, gram: Host, mass: Host, count: int) -> tuple[Host, Host]:
-        """Return the `count` wanted Ritz values, and their coefficients as columns that are orthonormal in `mass`."""
+        """Return the `count` wanted Ritz values, and the coefficients C of their vectors, with Cᴴ·mass·C = I."""
         whitening = self._whitening(mass)
         values, vectors = self._eigh(whitening.conj().T @ gram @ whitening)
         wanted = slice(None, -count - 1, -1) if self.largest else slice(count)
@@ -147,7 +147,7 @@ def multiply_block(multiply: BlockProduct | None, V: Array, name: str) -> Array:
 
 
 def as_block_product(A: Any, device: Device, on_host: bool, name: str = "A") -> BlockProduct | None:
-    """Return a function that multiplies a block by a matrix, operator or callable of the user; None for None."""
+    """Return a function that multiplies a block by a matrix, operator or callable of the user; None if A is None."""
     if A is None:
         return None
     if callable(A) and not hasattr(A, "shape"):
@@ -174,7 +174,7 @@ def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
 
 
 def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
-    """Return the norm of left - value·right for each row and its value. Synchronizes."""
+    """Return, for each row, the norm of left - value·right with the value of this row. Synchronizes."""
     space = krylov.space
     factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
     squares = (abs(left - factors * right) ** 2).sum(axis=1)
@@ -199,7 +199,7 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
 
 
 def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:
-    """Return the products of an operator with the rows of `vectors`, as rows. `size` is their length if it differs."""
+    """Return the products of an operator with the rows of `vectors`, as rows of `size` elements (None: no change)."""
     result = device.empty((len(vectors), vectors.shape[1] if size is None else size), vectors.dtype)
     for x, y in zip(vectors, result, strict=True):
         apply(x, y)

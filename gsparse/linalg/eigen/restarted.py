@@ -38,14 +38,14 @@ from gsparse.linalg.small_matrices import agreed, with_one_blas_thread
 Host = npt.NDArray[Any]
 
 # If M is singular, the inner product ignores the components of vectors in its null space. Rounding errors create such
-# components, which grow from step to step. If a vector has become this many times as long as the first one, the process
+# components, which grow from step to step. If a vector has become this many times as long as the first one, the solve
 # ends (`SemidefiniteMassError`), and `eigsh` uses the standard inner product instead.
 _LARGEST_GROWTH = 1e4
 # If the operator is a solve (shift-invert), a run accepts only eigenvalues of at least this size, relative to the
 # largest one. Rounding errors hide smaller ones, for example if the shift is very close to an eigenvalue or the matrix
 # is almost singular. A further run finds these, because the largest are locked then.
 _TRUSTED = 1e-4
-# No filter is used if all residuals are at most this many times the tolerance after the first cycle.
+# No filter is used if, after the first cycle, all residuals are at most this many times their tolerances.
 _ALMOST_CONVERGED = 100.0
 
 
@@ -120,9 +120,10 @@ class Lanczos(Runs):
         return _LanczosRitz(values, errors, tolerances, theta, vectors, couplings)
 
     def _needed(self, ritz: _LanczosRitz) -> Places:
-        """Return the indices of the pairs that are among the k most wanted of these and the locked pairs.
+        """Return the indices of the Ritz pairs that are among the k most wanted of all Ritz pairs and locked pairs.
 
-        If k pairs are locked, a further pair must be better than the worst of them by more than its error.
+        If k pairs are locked, a Ritz pair must be better than the worst locked pair by more than twice its own
+        tolerance.
         """
         margins = ritz.tolerances * (2 if self._has_enough else 0)
         needed = self._in_front(self._worsened(ritz.values, margins))
@@ -131,7 +132,7 @@ class Lanczos(Runs):
         return needed
 
     def _in_front(self, candidates: Host) -> Places:
-        """Return the indices of candidates that are among the k most wanted of these and the locked values."""
+        """Return the indices of the candidates that are among the k most wanted of all candidates and locked values."""
         order = hermitian_order(np.concatenate([self.values, candidates]), self.wanted.which)[: self.wanted.k]
         return np.sort(order[order >= len(self.values)] - len(self.values))
 
@@ -181,7 +182,7 @@ class Lanczos(Runs):
     # ---------------------------------------------------------------- restarts
 
     def _kept(self, theta: Host, couplings: Host) -> Host:
-        """Return the columns of the projected matrix for the locked vectors and for those that a restart keeps."""
+        """Return the columns of the projected matrix for the locked vectors and the vectors that a restart keeps."""
         diagonal = np.concatenate([self.operator.inverse_values(self.values), theta])
         kept = np.zeros((len(diagonal) + 1, len(diagonal)), np.result_type(couplings, float))
         np.fill_diagonal(kept, diagonal)
@@ -207,7 +208,7 @@ class Lanczos(Runs):
     def _filter_first_run(self, projection: Projection, ritz: _LanczosRitz, count: int) -> bool:
         """Continue the first run with a filter if that saves time. Return whether the run continues.
 
-        The start vector is the sum of the best Ritz vectors.
+        The run then starts again with the sum of the best Ritz vectors.
         """
         assert self.rule is not None
         which, is_close = self._simple_which(ritz.values), ritz.errors <= _ALMOST_CONVERGED * ritz.tolerances
@@ -266,10 +267,10 @@ class KrylovSchur(Runs):
         return Ritz(values, errors, tolerances)
 
     def _needed(self, ritz: Ritz) -> Places:
-        """Return the indices of the eigenvalues that are among the k most wanted of these and the locked ones.
+        """Return the indices of the values that are among the k most wanted of these values and the locked ones.
 
-        Both values of a conjugate pair are returned. If k eigenvalues are locked, a further one must be better than the
-        worst of them by more than twice its tolerance.
+        Both values of a conjugate pair are returned. If k eigenvalues are locked, a value must be better than the worst
+        locked one by more than twice its own tolerance.
         """
         keys, limit = general_keys(ritz.values, self.wanted.which, self._is_real), self._limit()
         if limit is not None:

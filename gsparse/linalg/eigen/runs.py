@@ -3,8 +3,8 @@
 A Krylov space contains one vector of each eigenspace. In exact arithmetic, restarts do not change that, so a single run
 finds one copy of a multiple eigenvalue. Rounding errors add a second copy only when the first has converged to full
 precision. Therefore vectors that have converged are locked, and another run begins with a random vector that is
-orthogonal to them. It stops as soon as its best eigenvalues cannot be among the wanted ones. If it has found a wanted
-one, another run follows.
+orthogonal to them. A run stops as soon as its best eigenvalues cannot be among the wanted ones. If a run has found a
+wanted eigenvalue, another run follows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Places = npt.NDArray[np.intp]
 
 # A run after the first one has room for at least this many vectors in addition to the locked ones.
 _FEWEST_NEW_VECTORS = 16
-# A restart keeps all wanted vectors. Of the other vectors for which it has room, it keeps this fraction.
+# A restart keeps all wanted vectors, and fills this fraction of the remaining room with other vectors.
 _KEPT_SHARE = 1 / 3
 # If the operator is a solve, convergence is tested once in this number of steps.
 _STEPS_BETWEEN_CHECKS = 3
@@ -73,7 +73,7 @@ class Ritz:
     Attributes
     ----------
     values, errors : ndarray
-        The values that `which` and `tol` refer to, and their errors (`Transform`).
+        The values to which `which` and `tol` refer, and their errors: results of `Transform.values` and `errors`.
     tolerances : ndarray
         The largest errors with which the values count as converged.
     """
@@ -110,7 +110,7 @@ class Runs(ABC):
         self.space, self.transform, self.wanted = space, transform, wanted
         self.cycles, self.runs, self.is_complete, self.operator = 0, 0, False, transform
         self._num_new = max(wanted.ncv - wanted.k, _FEWEST_NEW_VECTORS)
-        # One more, for the second value of a conjugate pair.
+        # A general operator needs room for one more: the second value of a conjugate pair.
         most = wanted.k + self._num_new + (not hermitian)
         capacity = max(wanted.ncv, most) if wanted.multiplicities else wanted.ncv
         self.krylov = KrylovSpace(space, min(capacity, space.whole_size), hermitian=hermitian)
@@ -191,7 +191,7 @@ class Runs(ABC):
             return True
         if not self._has_enough:
             return self.krylov.num_locked + len(ritz.values) > self.wanted.k
-        # Errors of values that are not needed must not hide a wanted value.
+        # A value that is not needed may, within its error, be a wanted one. Then the run goes on.
         others = np.setdiff1d(np.arange(len(ritz.values)), needed)
         return bool(len(others)) and not self._may_be_wanted(ritz, others)
 
@@ -225,7 +225,7 @@ class Runs(ABC):
 
     @abstractmethod
     def _lock(self, projection: Projection, ritz: Any, places: Places) -> None:
-        """Lock the vectors of these values. Drop locked vectors that are no longer among the k most wanted."""
+        """Lock the vectors of the values `places`. Drop locked vectors that are no longer among the k most wanted."""
 
     @abstractmethod
     def _restart(self, projection: Projection, ritz: Any, needed: Places) -> None:

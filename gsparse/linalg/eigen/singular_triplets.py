@@ -9,7 +9,7 @@ gives singular values that are accurate relative to the norm of A.
 Squaring hides singular values below sqrt(eps) times the largest one. If residuals show that such values are wanted, the
 process is repeated with the matrix [0 A; Aᴴ 0], whose eigenvalues are the singular values themselves and their
 negatives. The smallest singular values are found with the inverse of AᴴA, from factors of [sI A; Aᴴ -tI], unless these
-are too large.
+factors would be too large.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SMALL, _MAX_DENSE = 64, 4_000_000
 _MAX_FACTORED = 100_000
 # s, and √(s·t), relative to the norm of A (see `_Factors`).
 _UPPER, _SHIFT = 1e-3, 1e-6
-# The process is repeated without squaring if a residual exceeds its tolerance by more than this factor.
+# The process is repeated without squaring if a residual is larger than this factor times its tolerance.
 _SLACK = 20.0
 
 
@@ -181,8 +181,8 @@ def _run(system: System, options: Options, start: Array | None, which: str, solv
         transform = Transform(normal, system.A.is_resident)
         cost = matrix_cost(system.A, system.dtype)
         if cost is not None and system.A.is_resident:
-            # All terms are divided by the bytes of a right vector: the matrix is read twice, and the left vector is
-            # written and read.
+            # Bytes of a product with AᴴA, divided by the bytes of a right vector. The product reads the matrix twice,
+            # and writes and reads a left vector.
             per_column = 2 * cost * system.A.shape[0] / system.columns + 2 * system.rows / system.columns
             rule = FilterRule(transform, per_column, options.tol, space.epsilon)
     else:

@@ -62,7 +62,7 @@ class Transform:
     is_resident: bool
 
     def calls(self, space: KrylovSpace) -> list[Call]:
-        """Bind u = B·w and, if the space is Hermitian, the sum `wu`."""
+        """Return the calls that compute u = B·w and, if the space is Hermitian, the sum `wu` = <w, u>."""
         return space.dot_calls(self.product)
 
     def values(self, nu: Array) -> Array:
@@ -82,7 +82,7 @@ class Transform:
         return values
 
     def scale(self, scale: float) -> float:
-        """Return a scale for the rounding errors of `values`, where `scale` is the norm of B."""
+        """Return the magnitude to which rounding errors of `values` are relative; `scale` is the norm of B."""
         return scale
 
 
@@ -245,7 +245,8 @@ _FIRST_DEGREES, _LATER_DEGREES = (3, 15), (5, 31)
 _SMALLEST_GAIN = 0.25
 # The largest value of a filter at the ends of the spectrum. It amplifies the rounding errors of eigenpairs inside.
 _LARGEST_VALUE = 1e4
-# The gap between the interval and the last wanted eigenvalue, divided by the distance of the first from the last.
+# The gap between the interval and the last wanted eigenvalue, divided by the distance between the first and the last
+# wanted eigenvalue.
 _MARGIN = 0.3
 
 
@@ -303,7 +304,7 @@ class FilterRule:
         return self._make(interval.get(which, (unwanted.min(), unwanted.max())), ends, degree)
 
     def later(self, locked: Array, ends: tuple[float, float], which: str, num_vectors: int) -> Filter | None:
-        """Return the filter, or None, for a later run, which searches among and beyond the locked eigenvalues."""
+        """Return the filter (or None) for a later run, which searches among and beyond the locked eigenvalues."""
         degree = self._degree(num_vectors, _LATER_DEGREES, 6.0)
         if not degree:
             return None
@@ -320,7 +321,7 @@ class FilterRule:
         return self._make((low, high), ends, degree)
 
     def _make(self, interval: Sequence[float], ends: tuple[float, float], degree: int) -> Filter | None:
-        """Return a filter of at most this degree whose values are not too large; None if no interval remains."""
+        """Return a filter of at most this degree whose values are not too large; None if the interval is too narrow."""
         low, high = max(float(interval[0]), ends[0]), min(float(interval[1]), ends[1])
         # The interval must not be as narrow as rounding errors.
         if not high - low > 1e-3 * (ends[1] - ends[0]):

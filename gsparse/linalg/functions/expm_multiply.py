@@ -133,9 +133,8 @@ def expm_multiply(
     Notes
     -----
     The relative error is about the machine precision times t·‖A - μI‖; in float64 it can be 100 times as large, as in
-    SciPy.
-    The work is proportional to t·‖A - μI‖. Several columns are computed at once. Times that are close together share
-    one series.
+    SciPy. The work is proportional to t·‖A - μI‖. All columns are computed together. Times that are close to each other
+    share one series.
 
     References
     ----------
@@ -280,7 +279,7 @@ class _Action:
             self._steps[name]()
 
     def _run_pair(self) -> None:
-        """Queue two terms; from the third call on, as a CUDA graph."""
+        """Queue the work of two terms of the series; from the third call on, as a CUDA graph."""
         self._num_pairs += 1
         if self._num_pairs == 3 and self.is_resident and not self.device.is_host:
             with recorded_products() as count_products:

@@ -40,7 +40,7 @@ class Estimate:
     """A lower bound `norm` of ‖A‖₁. `image` is A times the unit vector number `place`, the best one that was tried.
 
     The 1-norm of `image` is the bound, unless the bound comes from the first block, whose vectors consist of signs.
-    `image` is a device array, or a host array if A was made dense there.
+    `image` is a device array, or a host array if A was made dense on the host.
     """
 
     norm: float
@@ -150,7 +150,7 @@ def estimate_one_norm(products: Products, t: int, itmax: int = 5) -> Estimate:
         row = int(np.argmax(norms))
         improved = norms[row] > best.norm
         if improved or iteration == 2:
-            # In the first iteration, X consisted of signs, so no column of A is known yet.
+            # The first X consisted of vectors of signs, so no column of A is known yet.
             place = int(current[row]) if len(current) else 0
             best = Estimate(max(norms[row], best.norm), place, Y[row].copy())
         if (iteration >= 2 and not improved) or iteration > itmax:
@@ -230,7 +230,7 @@ _SINGLE = (
 )
 THETA = {np.dtype(np.float64): dict(zip(_DEGREES, _DOUBLE, strict=True)),
          np.dtype(np.float32): dict(enumerate(_SINGLE, 1))}  # fmt: skip
-# The largest power of A - μI whose norm is estimated, if the table has a degree for it.
+# Norms of powers of A - μI are estimated up to this power plus one, as far as the table has degrees for them.
 _MAX_POWER = 8
 # Number of vectors in a block for these estimates.
 _BLOCK = 2
@@ -292,8 +292,8 @@ class ShiftedNorms:
             return 0 if norm == 0 else 1, 1
         quotients, largest = [(m, norm / theta[m]) for m in theta], max(theta)
         powers = [p for p in range(2, _MAX_POWER + 1) if p * (p - 1) - 1 <= largest]
-        # Estimating the norms of powers also takes products. Below this norm, it cannot save more products than it
-        # takes.
+        # Estimating the norms of powers also takes products. If `norm` is at most `worth`, these are more products than
+        # the estimates can save.
         worth = 2 * _BLOCK * powers[-1] * (powers[-1] + 3) * theta[largest] / (columns * largest)
         if norm > worth:
             quotients = []

@@ -145,9 +145,9 @@ def bicgstab(
         The solution: NumPy or CuPy, as b.
     info : int
         0 if the solve converged, the number of iterations if it did not. If it broke down, -10 because rho became zero,
-        or -11 because omega or the denominator of alpha did. They are compared with the first residual and with A, so
-        the scaling of the problem does not matter. It is 0 only if ``b - A @ x``, computed with one more product,
-        exceeds the tolerance by at most a factor of ten.
+        or -11 because omega or the denominator of alpha did. These numbers are compared with the first residual and
+        with A, so the scaling of the problem does not matter. `info` is 0 only if ``b - A @ x``, computed with one more
+        product, exceeds the tolerance by at most a factor of ten.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def bicgstab(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     References
     ----------

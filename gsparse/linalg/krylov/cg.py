@@ -146,7 +146,7 @@ def cg(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, the number of iterations if it did not, negative if it broke down. It is 0 only if
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down. `info` is 0 only if
         ``b - A @ x``, computed with one more product, exceeds the tolerance by at most a factor of ten.
 
     Raises
@@ -156,7 +156,7 @@ def cg(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     Notes
     -----
@@ -214,7 +214,7 @@ def _solve(
     maxiter: IterationLimit | None,
     monitor: ConvergenceMonitor,
 ) -> SolveResult:
-    """Run one of the two forms of the method, `run`, and return its result."""
+    """Run the function `run`, one of the two forms of the method, and return the `SolveResult`."""
     loop = run(system, rtol, atol, 10 * system.A.whole_shape[0] if maxiter is None else maxiter, monitor)
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."

@@ -65,13 +65,13 @@ PROGRAM = Program(
     ),
 )
 
-# Number of steps of conjugate gradients for the estimate of the eigenvalues.
+# Number of steps of conjugate gradients by which the smallest and the largest eigenvalue are estimated.
 _ESTIMATE_STEPS = 50
 # The bounds of the spectrum are these factors times the estimates of the smallest and the largest eigenvalue. The
-# largest eigenvalue is known to a few percent. The estimate of the smallest eigenvalue is too high for many iterations;
-# too low a bound costs less time than too high a bound.
+# largest eigenvalue is known to a few percent. The estimate of the smallest eigenvalue may be far too high; too low a
+# bound costs less time than too high a bound.
 _MARGINS = 0.3, 1.05
-# The factors if the residual vanished within these steps: then the estimates are eigenvalues.
+# The factors in place of `_MARGINS` if the residual became zero in these steps, so that the estimates are eigenvalues.
 _EXACT_MARGINS = 0.99, 1.01
 
 
@@ -125,9 +125,9 @@ def chebyshev(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, the number of iterations if it did not, negative if it broke down. It stops early if
-        the norm of the residual has grown by a factor of 1e10. It is 0 only if ``b - A @ x``, computed with one more
-        product, exceeds the tolerance by at most a factor of ten.
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down. The solve stops
+        early if the norm of the residual grows by a factor of 1e10. `info` is 0 only if ``b - A @ x``, computed with
+        one more product, exceeds the tolerance by at most a factor of ten.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def chebyshev(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     References
     ----------

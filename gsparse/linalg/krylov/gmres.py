@@ -67,7 +67,7 @@ PROGRAM = Program(
                 stop = 2 if isnan(rr) else 1 if norm < tolerance or rr == 0 else 3 if maxiter <= 0 else 0
             """,
         ),
-        # Records only the first residual: the cycle has recorded estimates of the later ones.
+        # Record only the first residual: the cycles have recorded estimates of all later residuals.
         Step(
             "measure",
             sums="ww = abs2(w)",
@@ -178,7 +178,7 @@ def gmres(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     References
     ----------
@@ -247,7 +247,7 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     References
     ----------
@@ -362,7 +362,7 @@ def _solve(
 
 
 def _skip_after_cycle(loop: SolveLoop, call: Call) -> Call:
-    """Return `call` made conditional: skip it after the end of the cycle, if the host can tell without waiting."""
+    """Return a call that skips `call` after the end of the cycle, unless the host only queues work."""
 
     def guarded() -> None:
         if loop.is_queued or _is_cycle_running(loop.state.read()):
@@ -372,7 +372,7 @@ def _skip_after_cycle(loop: SolveLoop, call: Call) -> Call:
 
 
 def _unless_queued(loop: SolveLoop, call: Call) -> Call:
-    """Return `call` made conditional: skip it if the host only queues work, without reading results."""
+    """Return a call that skips `call` if the host only queues work, without reading results."""
 
     def guarded() -> None:
         if not loop.is_queued:

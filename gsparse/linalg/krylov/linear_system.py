@@ -35,8 +35,8 @@ from gsparse.linalg.small_matrices import hashed_vector
 from gsparse.matrix.reductions import sums_along
 from gsparse.sparse.reductions import sums_of_squares
 
-# x overflows or underflows if its rounding to the dtype of x, in the user's units, changes it by more than this number
-# times eps.
+# x counts as over- or underflowing if x, converted to the user's units and rounded to its dtype, changes by more than
+# this number times eps.
 _ROUNDING = 16
 
 
@@ -55,7 +55,7 @@ class LinearSystem:
     b : array, shape (columns * M,)
         On the device, one column after the other, for a matrix of M rows and N columns.
     x : array, shape (columns * N,)
-        Likewise. It holds the initial guess, which the solve overwrites with the solution.
+        Stored as b. It holds the initial guess, which the solve overwrites with the solution.
     columns : int
         Number of right-hand sides.
     has_guess : bool
@@ -91,7 +91,7 @@ class LinearSystem:
 
     @contextmanager
     def solving(self) -> Iterator[None]:
-        """Make the device current within this block, and run its work on a stream of its own."""
+        """Make the device current within a ``with`` block, and run the work of the block on a stream of its own."""
         with self.device.active(), self.device.memory_guard(), self.device.own_stream():
             yield
 
@@ -153,7 +153,7 @@ class LinearSystem:
     def _sizes(self, flat: Array) -> npt.NDArray[np.float64]:
         """Return an upper bound of each column's largest magnitude, exact without ranks. Synchronizes."""
         with np.errstate(all="ignore"):
-            # The ranks sum the square roots, which cannot overflow.
+            # Add up square roots over the ranks, because a sum of the magnitudes could overflow.
             roots = [largest_magnitude(self.device, column) ** 0.5 for column in flat.reshape(self.columns, -1)]
             return self.sum_over_ranks(np.array(roots)) ** 2
 
@@ -187,8 +187,8 @@ class LinearSystem:
         """Return advice that names the first zero row or column that makes A singular. Synchronizes.
 
         A row counts as zero if its product with a pseudorandom vector is zero; only rows where b is not zero are named.
-        A zero column is named if the row of the same number is not zero. Return "" if there is none, with a shift, and
-        for ranks.
+        A zero column is named if the row of the same number is not zero. Return "" if there is none, if A has a shift,
+        or if ranks share A.
         """
         if self.A.ranks is not None or self.shift:
             return ""
@@ -219,7 +219,7 @@ class LinearSystem:
         return kernels_of(self.device).reductions.first_where(self.device, values.reshape(-1), "not finite") is not None
 
     def norms_of_caller(self, norms: npt.NDArray[np.float64], exponent: int = 0) -> npt.NDArray[np.float64]:
-        """Return norms of residuals in the user's units, times 2 to the power of `exponent`.
+        """Return norms of residuals, converted to the user's units and multiplied by 2 to the power of `exponent`.
 
         The last axis of `norms` belongs to the columns of b.
         """
@@ -248,8 +248,8 @@ class LinearSystem:
     def deliver(self, x: Array, exponents: npt.NDArray[np.int64] | None = None) -> Array:
         """Return columns, stored one after the other, as an array of the kind that the caller passed as b.
 
-        They are first multiplied by 2 to the power of `exponents`, by default those of the solution. One column is
-        returned as a vector.
+        The columns are first multiplied by 2 to the power of `exponents`, by default the exponents of the solution. One
+        column is returned as a vector.
         """
         if self.units is not ONES:
             x = scaled_columns(self.device, x, self.units.x if exponents is None else exponents)
@@ -291,7 +291,8 @@ def make_linear_system(
     inner_dtype : dtype, optional
         A narrower dtype in which corrections are computed.
     terms : sequence of float
-        Numbers of A's scale, such as a shift; the scaling allows for them.
+        Other numbers with which the solve computes as with elements of A, such as a shift. The scaling keeps their
+        squares in range too.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """LSQR (Paige and Saunders 1982), and its parts that LSMR uses: bidiagonalization, stopping tests and statistics.
 
 The vectors u and v of Golub and Kahan are not normalized, which saves passes: the program's u is beta·u of the paper,
-and its v is alpha·v. The bidiagonalization then is, with the new scalars on the left of each line:
+and the program's v is alpha·v of the paper. The bidiagonalization then is, with the new scalars on the left of each
+line:
 
     beta = norm(u):      u = A·v / alpha - alpha/beta·u          (pass `left`;  q = A·v)
     alpha = norm(v):     v = Aᴴ·u / beta - beta/alpha·v          (pass `right`; z = Aᴴ·u)
@@ -106,7 +107,7 @@ def bidiagonalize(
     variance: bool = False,
     **scalars: float,
 ) -> SolveLoop:
-    """Run LSQR or LSMR, and return the finished loop. Synchronizes."""
+    """Run LSQR or LSMR, whose `program` has the given initial `scalars`; return the finished loop. Synchronizes."""
     rows = system.A.shape[0]
     loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor, has_normal_residuals=True)
     loop.state.set(
@@ -124,7 +125,7 @@ def bidiagonalize(
 
 def result_of(loop: SolveLoop, atol: float, btol: float) -> SolveResult:
     """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
-    # With damping, x is no least-squares solution of A·x = b, so those stop codes are not checked.
+    # With damping, x is no least-squares solution of A·x = b, so stop codes that claim one are not checked.
     claims = (CONVERGED, 14) if (loop.last["damp"].real > 0).any() else (CONVERGED, 10, 12, 14, 15)
     refute_by_backward_errors(loop, btol, atol, loop.last["anorm"].real, claims, adjoint=True)
     result = loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS, takes_preconditioner=False)
@@ -294,7 +295,7 @@ def lsqr(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     Notes
     -----

@@ -235,7 +235,7 @@ def minres(
     Warns
     -----
     ConvergenceWarning
-        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+        If the solve has not converged and `full_output` is false. The warning names the reason and what to try next.
 
     Notes
     -----
@@ -276,7 +276,7 @@ def _solve(system: LinearSystem, rtol: float, maxiter: int | None, monitor: Conv
     exponent = -system.units.M // 2  # the exponent of M is even
     loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor, norm=norm, norm_exponent=exponent)
     info = np.finfo(system.dtype)
-    # `tolerances` is infinite where b = 0. There, x = 0 is the solution.
+    # The tolerance is infinite for each column of b that is zero, because x = 0 is its solution.
     b_is_zero = np.isinf(system.tolerances(0, 0))
     loop.state.set(
         b_is_zero=b_is_zero, maxiter=maxiter, rtol=rtol, shift=system.shift, eps=float(info.eps), beta_old=np.inf,

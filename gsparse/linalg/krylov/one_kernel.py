@@ -6,7 +6,7 @@ most of the time. If the matrix fits into the shared memory of all multiprocesso
 and keeps the matrix and the vectors in shared memory and registers (`gsparse.kernels.gpu.iteration_source`).
 
 A method describes its iteration once, as a list of calls. Each call knows the operations that it performs, from which
-the kernel's source is written. If one of them cannot be a part of the kernel, such as a preconditioner with triangular
+the kernel's source is written. If a call cannot be a part of the kernel, such as a preconditioner with triangular
 solves, the calls are recorded in a CUDA graph, or made one after the other.
 """
 
@@ -56,7 +56,7 @@ def bind_one_kernel(
         return None
     program, name = state.program, state.program.name
     parts = [part for part in body if isinstance(part, IterationPart)]
-    # Exported sums are read by other kernels between the steps, which cannot be a part of this one.
+    # Exported sums are read by other kernels between the steps. Those kernels cannot be a part of this kernel.
     if len(parts) < len(body) or program.exported:
         return None
     program, operations, scaling = _operations(program, parts)
@@ -88,9 +88,9 @@ def bind_one_kernel(
 def _operations(
     program: Program, parts: Sequence[IterationPart]
 ) -> tuple[Program, tuple[Step | Multiplication, ...], Array | None]:
-    """Return the program, the operations of an iteration, and the diagonal of a diagonal preconditioner or None.
+    """Return (program, operations of an iteration, diagonal of a diagonal preconditioner or None).
 
-    Each product with the diagonal has been replaced by a step.
+    In `program` and in the operations, each product with the diagonal is replaced by a step.
     """
     operations = [operation for part in parts for operation in part.operations]
     scaled = [part for part in parts if part.operator is not None and part.operator.scaling is not None]
@@ -104,7 +104,7 @@ def _operations(
 
 @cache
 def _with_scaling(program: Program, products: tuple[Multiplication, ...]) -> tuple[Program, dict[Multiplication, Step]]:
-    """Return a program with the diagonal as a vector, and a dict from product to the step that replaces it."""
+    """Return a program that has the diagonal as a vector, and a dict from each product to the step in its place."""
     steps = {
         product: Step(f"scale_{product.source}", each=f"{product.target} = {_SCALING} * {product.source}")
         for product in products

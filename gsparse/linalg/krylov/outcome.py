@@ -1,6 +1,6 @@
 """The end of a solver's call: the true residual of its solution, and advice and a warning if it has not converged.
 
-A few products tell why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and b
+A few products show why conjugate gradients or MINRES failed: an operator is not Hermitian, or A is singular and A·x = b
 has no solution.
 """
 
@@ -30,7 +30,7 @@ _SLACK = 10
 
 
 def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | npt.NDArray[np.float64]:
-    """Return the norms of b - (A - shift·I)·x divided by norm(b), but undivided where b is zero."""
+    """Return the norms of b - (A - shift·I)·x divided by norm(b); not divided where b is zero."""
     with np.errstate(invalid="ignore"):  # b may hold inf
         relative = norms / system.scales()
     return float(relative[0]) if len(system.shape) == 1 else relative
@@ -39,11 +39,11 @@ def _relative(norms: npt.NDArray[np.float64], system: LinearSystem) -> float | n
 def refute_by_residuals(
     loop: SolveLoop, tolerances: npt.NDArray[np.float64], claims: Collection[int] = (CONVERGED,)
 ) -> npt.NDArray[np.float64]:
-    """Mark right-hand sides as refuted whose true residual b - A·x is too large. Synchronizes.
+    """Mark right-hand sides whose true residual b - A·x is too large as refuted. Synchronizes.
 
-    Methods compute their residual by a recurrence. It can become arbitrarily small, although b - A·x cannot become
-    smaller than its rounding errors. This test takes one product. Where b is zero, the tolerance is infinite, and x = 0
-    is the solution.
+    Methods compute their residual by a recurrence. This residual can become arbitrarily small, although b - A·x cannot
+    become smaller than its rounding errors. This test takes one product. Where b is zero, the tolerance is infinite,
+    and x = 0 is the solution.
 
     Parameters
     ----------
@@ -75,12 +75,11 @@ def refute_by_backward_errors(
     *,
     adjoint: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Refute solutions by the tolerance ``rtol_of_b * norm(b) + rtol_of_A * norm(A) * norm(x)``. Synchronizes.
+    """Mark right-hand sides whose true residual r = b - A·x is too large as refuted. Synchronizes.
 
-    A solution is refuted if its residual exceeds ten times this sum. The second term is limited so that ten times the
-    term is at most norm(b), the residual of x = 0: a larger residual is never accepted. In a least-squares solution,
-    for which the stop code is not `CONVERGED`, the residual r may be larger if norm(A.H @ r) is at most ten times
-    ``rtol_of_A * norm(A) * norm(r)``. This test takes two more products.
+    The tolerance is ``rtol_of_b * norm(b) + min(rtol_of_A * norm(A) * norm(x), norm(b) / 10)``, and norm(r) may be ten
+    times as large. Least-squares solutions, whose stop code is not `CONVERGED`, may have a larger norm(r) if norm(A.H @
+    r) is at most ``10 * rtol_of_A * norm(A) * norm(r)``. The test for these takes two more products.
 
     Parameters
     ----------
@@ -90,14 +89,14 @@ def refute_by_backward_errors(
     norms_of_A : ndarray, shape (columns,)
         Estimates of the norm of A. An estimate counts as zero if its square over- or underflows.
     claims : collection of int
-        The stop codes that say that x is a solution, also in the sense of least squares.
+        The stop codes that say that x is a solution or a least-squares solution.
     adjoint : bool
         Whether A and A.H are different operators.
 
     Returns
     -------
     ndarray of bool, shape (columns,)
-        Whether the residual exceeds its tolerance (once, not ten times).
+        Whether norm(r) exceeds the tolerance itself, not ten times the tolerance.
     """
     system, epsilon = loop.system, float(np.finfo(loop.system.dtype).eps)
     is_normal = (norms_of_A > SMALLEST_SQUARES**0.5) & (norms_of_A < SMALLEST_SQUARES**-0.5)
@@ -146,7 +145,7 @@ def warn_unless_converged(result: SolveResult) -> None:
     warnings.warn(" ".join(text.split()), ConvergenceWarning, stacklevel=frames_to_the_caller())
 
 
-# Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
+# Number of test vectors. One pair of vectors misses a small asymmetry with a probability of about one percent.
 _NUM_PROBES = 3
 # Test vectors are uniform between -1/2 and 1/2. This factor gives their elements a variance of 1.
 _SCALE = float(np.sqrt(12))
@@ -162,14 +161,14 @@ _MIN_ITERATIONS = 30
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem, full_output: bool) -> SolveResult:
-    """Return a failed result with advice that names the operators that are not Hermitian; for Hermitian methods.
+    """Return a failed result of a Hermitian method, with advice that names the operators that are not Hermitian.
 
     Without full output, a short solve is not tested: a caller may limit the iterations on purpose, for instance in a
     smoother, and the test would take much of the time.
 
-    If A has a zero row or column, the advice names it instead, because no other method would help. Call this function
-    within `LinearSystem.solving`, and on all ranks that share the vectors. A result that needs no such advice is
-    returned unchanged. Synchronizes.
+    If A has a zero row or column, the advice names that row or column instead, because no other method would help. Call
+    this function within `LinearSystem.solving`, and on all ranks that share the vectors. A result that needs no such
+    advice is returned unchanged. Synchronizes.
     """
     if not _is_worth_a_check(result, full_output) or system.nonfinite_inputs():
         return result
@@ -195,8 +194,8 @@ def with_advice_for_cg(
 ) -> SolveResult:
     """Return a failed result of conjugate gradients with advice on the operators. Synchronizes.
 
-    It names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. Call this
-    function within `LinearSystem.solving`, and on all ranks that share the vectors.
+    The advice names operators that are not Hermitian, or says that A is singular and the mean of b is not zero. Call
+    this function within `LinearSystem.solving`, and on all ranks that share the vectors.
     """
     advised = with_symmetry_advice(result, system, full_output)
     if (
@@ -212,7 +211,7 @@ def has_no_solution(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -
     """Return whether it is certain that no right-hand side can reach its tolerance. Synchronizes.
 
     This is so if the rows of a Hermitian A add up to zero and the mean of b is not zero, because the mean of A·x is
-    zero for every x. It must be called within `LinearSystem.solving`, and takes two products. It returns False if ranks
+    zero for every x. Call this function within `LinearSystem.solving`; it takes two products. It returns False if ranks
     share the vectors, because the messages of these products would mix with those of queued iterations.
     """
     return system.A.ranks is None and bool((np.isinf(tolerances) | _has_unreachable_mean(system, tolerances)).all())
@@ -230,7 +229,7 @@ def not_hermitian(system: LinearSystem) -> list[str]:
 
 
 def _has_unreachable_mean(system: LinearSystem, tolerances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return for each right-hand side whether its mean alone keeps the residual above the tolerance. Synchronizes.
+    """Return whether the mean of each right-hand side alone keeps the residual above the tolerance. Synchronizes.
 
     This can only be so if the rows of a Hermitian A sum to zero. A mean that may be a rounding error does not count.
     """

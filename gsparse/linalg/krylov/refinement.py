@@ -138,7 +138,7 @@ def refined(
 
 
 class _Correction(Operator):
-    """The inner solve as an operator that approximates the inverse of A. It also stores all residuals."""
+    """The inner solve as an operator that approximates the inverse of A, with the residuals of all its solves."""
 
     is_resident = False
 
@@ -170,7 +170,7 @@ class _Correction(Operator):
         left = self._maxiter - snapshot.iterations
         with np.errstate(over="ignore", invalid="ignore"):  # values may be out of range in the narrow dtype
             result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, left, ConvergenceMonitor())
-        # All ranks must decide alike whether they apply the correction.
+        # All ranks must make the same decision whether to apply the correction.
         bad = kernels_of(inner.device).reductions.first_where(inner.device, inner.x.reshape(-1), "not finite")
         is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
@@ -179,7 +179,7 @@ class _Correction(Operator):
         )
 
     def append(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> npt.NDArray[np.int64]:
-        """Append the residuals of a solve, times `norms`, and return the number of iterations of each column."""
+        """Append the residuals of an inner solve, times `norms`; return the number of iterations of each column."""
         columns = (np.broadcast_to(norms, len(self._history)) * residuals.reshape(len(residuals), -1)).T[:, 1:]
         counts = []
         for history, column in zip(self._history, columns, strict=True):
@@ -195,7 +195,7 @@ class _Correction(Operator):
             history[-1:] = [float(norm)]
 
     def residuals(self, ndim: int) -> npt.NDArray[np.float64]:
-        """Return the whole history, with NaN after a right-hand side has stopped."""
+        """Return the residuals of all iterations, with NaN after a right-hand side has stopped."""
         result = np.full((max(map(len, self._history)), len(self._history)), np.nan)
         for column, history in enumerate(self._history):
             result[: len(history), column] = history

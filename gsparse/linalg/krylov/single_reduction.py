@@ -11,7 +11,7 @@ w = A·z is the product of an iteration. Without a preconditioner, z is r. With 
 Plain conjugate gradients need <p, A·p> before they can compute the new r, and <r, z> afterwards: two sums, or three
 with a preconditioner. Each sum makes all ranks wait for each other. Here the vector s stands for A·p, and <p, A·p> is
 <z, w> - beta²·<p_old, A·p_old>, because the directions are conjugate. All sums of an iteration are then sums over r, z
-and w, and the ranks exchange them at once. In return, an iteration moves up to three more vectors.
+and w, and the ranks add them up in one exchange. In return, an iteration moves up to three more vectors.
 
 The sums belong to the iterate x of the previous iteration, whose last update `advance` makes first, as in
 `gsparse.linalg.krylov.cg`. All blocks must finish this update, so the decision whether to stop is stored in `verdict`;

@@ -42,12 +42,12 @@ from gsparse.linalg.result import (
 from gsparse.profiling import recording
 from gsparse.profiling.recording import Span
 
-# The largest number of iterations: one for all right-hand sides, or one for each.
+# The maximum number of iterations: one number for all right-hand sides, or one for each.
 IterationLimit = int | npt.NDArray[np.int64]
 
-# Pairs: an upper limit of the seconds of an iteration, measured without a graph; and the number of iterations in a CUDA
-# graph. A graph should take longer than the host needs to read the scalars of the graph before. Above the last limit, a
-# graph has one iteration.
+# Pairs: if an iteration, measured without a graph, takes at most the first number of seconds, a CUDA graph has the
+# second number of iterations. A graph should take longer than the host needs to read the scalars of the previous graph.
+# If an iteration takes longer than all limits, a graph has one iteration.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
 # If the first iteration took longer than _LONG_ITERATION seconds and there are at least _MANY_UNKNOWNS unknowns, its
 # time counts. Otherwise a second iteration is timed, because allocations or launches by the host may have taken most of
@@ -62,21 +62,21 @@ _MANY_ITERATIONS = 1000
 
 
 class SolveLoop:
-    """Run a program on a linear system: bind its passes to vectors, and repeat them until all columns have stopped.
+    """Run a program on a linear system: create the calls of its passes, and repeat them until all columns have stopped.
 
     Parameters
     ----------
     system : LinearSystem
     program : Program
     maxiter : int, or ndarray of int, shape (columns,)
-        For the progress bar, which ends at the largest one. The program itself decides when to stop.
+        Where the progress bar ends (at the largest of these numbers). The program itself decides when to stop.
     sizes : dict of str to int, optional
         Lengths of the vectors that are not as long as x.
     monitor : ConvergenceMonitor, optional
         The caller's callback and the progress bar.
     history : int, optional
         Number of residuals that the device keeps for each right-hand side. The host must read them at least once every
-        `history` iterations, because newer ones overwrite them.
+        `history` iterations, because newer residuals overwrite older ones.
     norm : str, optional
         Which norm the program records as the residual, see `SolveResult`.
     is_hopeless : callable, optional
@@ -125,7 +125,7 @@ class SolveLoop:
         self._bound: dict[tuple[Any, bool], Apply] = {}
 
     def step(self, name: str, **renamed: str) -> Call:
-        """Bind a pass to its vectors. With ``x="y"``, the pass uses the vector y in place of the program's x."""
+        """Return the call that runs pass `name`. With ``x="y"``, it uses the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
         call = self.state.bind(name, vectors)
         if recording.recorder is not None:
@@ -133,7 +133,7 @@ class SolveLoop:
         return call if renamed else IterationPart(call, (self._steps[name],))
 
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
-        """Bind the product target = operator·source; `source` and `target` are names of vectors."""
+        """Return the call target = operator·source; `source` and `target` are names of vectors."""
         x, y, product = self.vectors[source], self.vectors[target], self._product(operator, adjoint=adjoint)
 
         def call() -> None:
@@ -154,13 +154,13 @@ class SolveLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the host only queues the calls of an iteration. The calls must then not read scalars."""
+        """Whether the host only queues the calls of an iteration, so that the calls must not read scalars."""
         return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
-        """Bind the product target = operator·source and the pass that then sums conj(source)·target.
+        """Return the calls for target = operator·source and for the pass `step`, which then sums conj(source)·target.
 
-        One kernel does both if the product can also compute the sum.
+        If the product can also compute the sum, this is one kernel.
         """
         name, call = self._steps[step].targets("sums")[0], self._product(operator)
         x, y = self.vectors[source], self.vectors[target]
@@ -190,7 +190,7 @@ class SolveLoop:
         per_graph : int, optional
             Number of copies of `body` in one CUDA graph. By default this depends on the measured time of `body`, and a
             small system runs in a single kernel instead of a graph. On a CPU, the host records the residuals after this
-            many iterations. It is ignored if the host reads the scalars after each iteration.
+            many iterations. `per_graph` is ignored if the host reads the scalars after each iteration.
         """
         queue(begin)
         self.last = self.state.read()
@@ -266,7 +266,7 @@ class SolveLoop:
                 return
 
     def _launch_repeatedly(self, launch: Call, count_products: Call) -> None:
-        """Launch several iterations at a time, by `launch`, until every right-hand side has stopped."""
+        """Call `launch` (several iterations) and `count_products` until every right-hand side has stopped."""
         snapshots: deque[Callable[[], Snapshot]] = deque()
         began, num_ahead = time.perf_counter(), -1
         while True:
@@ -319,19 +319,19 @@ class SolveLoop:
     # -------------------------------------------------------------- the result
 
     def solution(self) -> Array:
-        """Return the current x in the array library of b. Synchronizes if that is a host array."""
+        """Return the current x in the array library of b. Synchronizes if b is a host array."""
         return self.system.deliver(self.vectors["x"])
 
     @property
     def iterations(self) -> int:
-        """Number of recorded iterations of the right-hand side with the most."""
+        """The largest number of recorded iterations of a right-hand side."""
         return max(self._num_residuals - 1, 0)  # the first residual is that of the initial guess
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]:
         """The residuals that the host has recorded, an array of shape (iterations + 1,) or (iterations + 1, columns).
 
-        It has one dimension if there is one right-hand side. After a column has stopped, its residuals are NaN.
+        The array has one dimension if there is one right-hand side. After a column has stopped, its residuals are NaN.
         """
         return self._in_shape_of_b(self._residuals)
 
@@ -357,7 +357,7 @@ class SolveLoop:
         Parameters
         ----------
         reasons, advice : dict, optional
-            The meaning of the method's own stop codes, and what the user should try then.
+            Texts for the method's own stop codes: the meaning, and what the user should try.
         infos : dict, optional
             `info` for the method's own stop codes. By default it is 0 for `CONVERGED` and otherwise the number of
             iterations.

@@ -60,7 +60,7 @@ class SolveState:
         The ranks that share the vectors. The sums of a pass are added up over all of them, so every rank has the same
         scalars.
     partial_sums : dict
-        From the name of each sum to its partial sums, in the form of the backend.
+        Dict from the name of a sum to its partial sums, stored as the kernels of the device need them.
     """
 
     device: Device
@@ -94,7 +94,7 @@ class SolveState:
         return None if self.ranks is None else self.ranks.allreduce
 
     def bind(self, name: str, vectors: Mapping[str, Array]) -> Call:
-        """Bind a pass of the program to its vectors."""
+        """Return the call that runs the pass `name` of the program on these vectors."""
         (step,) = (step for step in self.program.steps if step.name == name)
         bind: Callable[..., Call] = kernels_of(self.device).steps.bind_step
         return bind(self.device, self.program, step, vectors, self)
@@ -118,14 +118,14 @@ class SolveState:
         return self.read_async()()
 
     def read_async(self) -> Callable[[], Snapshot]:
-        """Queue a copy of all scalars, and return a function that waits for it and returns a `Snapshot`."""
+        """Queue a copy of all scalars to the host. Return a function that waits for this copy and returns it."""
         copied = self.device.read_async(self.buffer, None if self.ranks is None else self.ranks.wait)
         if recording.recorder is not None:
             copied = recording.timed(copied, "wait", "for the scalars of a solve")
         return lambda: self.snapshot(copied())
 
     def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
-        """Return a host copy of the buffer as a `Snapshot`."""
+        """Return `buffer`, a host copy of all scalars and residuals, as a `Snapshot`."""
         cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
         return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
 

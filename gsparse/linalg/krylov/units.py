@@ -39,7 +39,7 @@ _SQUARES: WeakKeyDictionary[PreparedMatrix, float] = WeakKeyDictionary()
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The exponents of the powers of two of one system.
+    """The exponents of the powers of two by which one system is scaled.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Units:
         return self.b - self.A
 
 
-# The units of a system without scaling, for any number of columns.
+# The exponents of a system without scaling, for any number of columns.
 ONES = Units(np.zeros(1, np.int64))
 
 
@@ -71,7 +71,8 @@ def choose_units(
     Parameters
     ----------
     terms : sequence of float
-        Numbers of A's scale, such as a shift. The scaling of A depends on the largest of them and of A's entries.
+        Other numbers with which the solve computes as with elements of A, such as a shift. The scaling of A depends on
+        the largest magnitude of these numbers and of A's entries.
     narrowest : dtype
         The narrowest dtype in which the system is solved.
     """
@@ -88,7 +89,7 @@ def choose_units(
     if not scales_A and not any(scales_b):
         return ONES, np.sqrt(squares)
     largest = [_largest(device, A), *(largest_magnitude(device, vector) for vector in vectors)]
-    # The ranks sum square roots, which cannot overflow. A sum is at most the number of ranks times the largest root.
+    # Add up square roots over the ranks, because a sum of the magnitudes could overflow.
     sums = add_over_ranks(device, A.ranks, np.sqrt(largest))
     exponents = np.where(np.isfinite(sums), 2 * np.frexp(sums)[1] - 1, 0)
     exponents[sums == 0] = 0
@@ -111,7 +112,7 @@ def add_over_ranks(device: Device, ranks: RankGroup | None, values: HostArray) -
 
 
 def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: int, ranks: RankGroup | None) -> int:
-    """Return the even m for which M·2^m changes the magnitude of b the least. Needs one product. Synchronizes."""
+    """Return the even m for which M·2^m changes the magnitude of b the least. Takes one product, and synchronizes."""
     product = device.xp.zeros_like(b)
     M.bind(device, b.dtype, columns)(b, product)
     sums = add_over_ranks(device, ranks, np.sqrt([largest_magnitude(device, b), largest_magnitude(device, product)]))
@@ -123,7 +124,7 @@ def exponent_of_preconditioner(device: Device, M: Operator, b: Array, columns: i
 
 
 def needed_exponent(exponents: Iterable[int | None], dtype: np.dtype[Any]) -> int:
-    """Return the largest of some even exponents if numbers of this scale must be scaled in `dtype`, otherwise 0."""
+    """Return the largest of some even exponents; 0 if numbers of magnitude 2^exponent need no scaling in `dtype`."""
     size = _bytes_of_real(dtype)
     largest, limit = max((e for e in exponents if e is not None), default=0), _LARGEST[size] - 1
     return 0 if abs(largest) <= _RANGE[size] else int(np.clip(largest, -limit, limit))
@@ -138,7 +139,7 @@ def times_power(array: Any, exponent: int) -> Any:
 
 
 def scaled_columns(device: Device, flat: Array, exponents: npt.NDArray[np.int64]) -> Array:
-    """Return flat memory of columns times 2^exponents; the same array if all exponents are 0."""
+    """Return columns, stored one after the other, times 2^exponents; the same array if all exponents are 0."""
     if not exponents.any():
         return flat
     # Multiply twice, because 2^exponent may be out of range while its two factors are not.

@@ -93,16 +93,16 @@ def amg(
     smoother : str, or (str, dict), optional
         For a matrix, "auto" is a Chebyshev polynomial if A is Hermitian with a positive diagonal; its degree is 2, or 3
         if there are several candidates. Otherwise it is a forward and a backward Gauss-Seidel sweep. For a hierarchy,
-        "auto" uses PyAMG's smoothers. On a GPU, those that visit one row after the other are replaced: gauss_seidel and
-        sor become a Chebyshev polynomial with about as many products if A is Hermitian with a positive diagonal. (A
+        "auto" uses PyAMG's smoothers. On a GPU, smoothers that visit one row after the other are replaced: gauss_seidel
+        and sor become a Chebyshev polynomial with about as many products if A is Hermitian with a positive diagonal. (A
         hierarchy with ``symmetry="nonsymmetric"`` counts as not Hermitian; the matrix of any other is tested.)
-        Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and gauss_seidel_nr visit groups of rows at
-        once, see `gauss_seidel`. The Schwarz and Krylov methods are replaced on all devices, with a warning. Other
-        smoothers are chosen by name: "jacobi", "l1_jacobi", "chebyshev", "gauss_seidel", "sor", "block_jacobi",
-        "block_gauss_seidel", "jacobi_ne", "gauss_seidel_ne" or "gauss_seidel_nr", or by a name with options, as in
-        PyAMG: `omega` of sor; `block_size` of the block methods; `ordering` of those that visit rows, see
-        `gauss_seidel`. Sweeps go forward and backward in turn, and those of the postsmoother mirror those of the
-        presmoother. So M is Hermitian if A is, as `cg` requires, except with the smoothers "..._ne" and "..._nr".
+        Otherwise gauss_seidel, sor, block_gauss_seidel, gauss_seidel_ne and gauss_seidel_nr visit the rows of a group
+        at the same time, see `gauss_seidel`. The Schwarz and Krylov methods are replaced on all devices, with a
+        warning. Other smoothers are chosen by name: "jacobi", "l1_jacobi", "chebyshev", "gauss_seidel", "sor",
+        "block_jacobi", "block_gauss_seidel", "jacobi_ne", "gauss_seidel_ne" or "gauss_seidel_nr", or by a name with
+        options, as in PyAMG: `omega` of sor; `block_size` of the block methods; `ordering` of those that visit rows,
+        see `gauss_seidel`. Forward and backward sweeps alternate, and the sweeps of the postsmoother mirror those of
+        the presmoother. So M is Hermitian if A is, as `cg` requires, except with the smoothers "..._ne" and "..._nr".
     sweeps : int, optional
         Number of steps of the presmoother and of the postsmoother if `smoother` is not "auto"; 2 by default.
     dtype : {float32, float64}, optional
@@ -144,7 +144,7 @@ def amg(
     Notes
     -----
     Roots of aggregates are chosen greedily in the order of the nodes, as in PyAMG; no two roots are within distance
-    two. Each root and its neighbours form an aggregate. The nodes in between join the aggregates to which they have the
+    two. Each root and its neighbours form an aggregate. All other nodes join the aggregates to which they have the
     strongest connections. Nodes without strong connections, such as those of rows with a diagonal only, are left to the
     smoother.
 
@@ -232,7 +232,7 @@ def _set_up(
 
 
 def automatic_smoothers(num_candidates: int) -> MakeSmoothers:
-    """Return the function that returns the smoothers of a level if the user chose none."""
+    """Return the function that makes the default smoothers of a level."""
     return _smoothers_of_one if num_candidates == 1 else _smoothers_of_several
 
 
@@ -242,7 +242,7 @@ def _smoothers_of_one(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, 
 
 
 def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
-    """Return smoothers for several unknowns per node, where matrices have a wider spectrum."""
+    """Return the default smoothers for several unknowns per node, where matrices have a wider spectrum."""
     if not (hermitian and matrix.has_positive_diagonal()):
         return _smoothers_of_one(matrix, hermitian)
     smoother = chebyshev_smoother(matrix, _SYSTEM_DEGREE, _SYSTEM_RATIO)
@@ -250,7 +250,7 @@ def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smooth
 
 
 def _smoother_maker(smoother: Any, sweeps: int | None) -> MakeSmoothers | None:
-    """Return the function that returns the smoothers of a level, or None for "auto"."""
+    """Return the function that makes the smoothers of a level; None if `smoother` is "auto"."""
     name, options = smoother if isinstance(smoother, tuple) else (smoother, {})
     if name == "auto" and options == {}:
         if sweeps is not None:

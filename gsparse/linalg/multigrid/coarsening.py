@@ -3,8 +3,9 @@
     |A|  →  strong connections  →  aggregates  →  pattern of P  →  structures of R, A·P and R·A·P     `Coarsening`
     A, B, the largest eigenvalue  →  T  →  P  →  R  →  R·A·P, and B of the coarser level               `Coarsening.fill`
 
-The structures are found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina
-1996; aggregates as in Bell, Dalton and Olson 2012).
+P is the prolongation, R the restriction, T the tentative prolongation, and B the near-nullspace candidates. The
+structures are found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina 1996; aggregates as in
+Bell, Dalton and Olson 2012).
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from gsparse.sparse.reshaping import CsrTranspose
 
 _Matrix = TypeVar("_Matrix")
 
-# Function that returns the block patterns of the factors of a product, or None if blocks are not worth it.
+# Function that returns the block patterns of both factors of a product; None if a product by blocks is not faster.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, before it is divided by the largest eigenvalue of D⁻¹A.
 OMEGA = 4 / 3
-# Maximum number of generations of roots that are chosen in the order of the nodes. A mesh of n³ points takes about
-# 2.3·n generations, a mesh of n² points 1.1·n, and a chain of n points n/3. Nodes that are undecided after these
-# generations are ordered by a hash, which takes about ten more.
+# Roots of aggregates are chosen in generations, in the order of the nodes; this is the maximum number of generations. A
+# mesh of n³ points takes about 2.3·n generations, a mesh of n² points 1.1·n, and a chain of n points n/3. Nodes that
+# are undecided after these generations are ordered by a hash, which takes about ten more generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
 # If more than this fraction of all nodes have no root as a neighbour, more aggregates are made of these nodes. The
@@ -138,17 +139,16 @@ class Coarsening:
         nodes = self._own_nodes(nodes)
         graph = phases.run("strength", strong_graph, device, nodes, examination, strength, symmetry)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
-        # The order of the nodes, and the structure of A·P. They are stored only when the first update needs them,
-        # because they take much memory.
+        # What `group_nodes` returns. It takes much memory, and is stored only when the first update needs it.
         self._groups: tuple[Array, Array] | None = None
-        # Two items, for the prolongator and for the prolongator of the adjoint: the pattern of nodes, and (indptr,
-        # indices) of the prolongator.
+        # Two items, one for the prolongator of A and one for that of the adjoint: its pattern by nodes, and its
+        # (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: dict[str, CsrProduct] = {}
         self._transpose = CsrTranspose(device)
 
     def _own_nodes(self, nodes: Csr) -> Csr:
-        """Return the graph of the nodes that may share aggregates."""
+        """Return the graph without connections to nodes of other ranks, because aggregates belong to one rank."""
         return nodes
 
     def examine(self, matrix: Any, phases: Phases) -> tuple[Csr, Examination]:
@@ -176,7 +176,7 @@ class Coarsening:
         return self._strength.dropping_theta if examination.num_dropped else 0.0
 
     def _pattern(self, examined: tuple[Csr, Examination], aggregates: Array, count: int) -> NodePattern:
-        """Return the aggregates that each node reaches. `aggregates` holds the aggregate of each column's node."""
+        """Return the nonzero blocks (node, aggregate) of P. `aggregates` holds the aggregate of each column's node."""
         (nodes, examination), kernels = examined, kernels_of(self._device)
         return kernels.prolongation.prolongator_pattern(
             self._device, nodes, aggregates, count, examination.scales, self._theta(examination)
@@ -211,7 +211,7 @@ class Coarsening:
         csr : Csr
         candidates : callable
             Function that returns the near-nullspace candidates of the matrix and of its adjoint, of shape (num_rows,
-            k). Those of the adjoint are only used for a nonsymmetric matrix.
+            k). The candidates of the adjoint are only used for a nonsymmetric matrix.
         radius : float
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
@@ -271,7 +271,7 @@ class Coarsening:
         return coarse
 
     def _multiply(self, name: str, a: Csr, b: Csr, find_blocks: FindBlocks) -> tuple[Csr, CsrProduct]:
-        """Return a product, and the `CsrProduct` with which a product of the same structure is faster."""
+        """Return a·b, and the `CsrProduct` with which a further product of this structure is faster."""
         known = self._products.get(name)
         if known is None:
             known = CsrProduct(self._device, a, b, find_blocks() if may_have_blocks(a, b) else None)
@@ -286,10 +286,9 @@ class Coarsening:
         self._products[name] = product
 
     def _blocks_of_A_and_P(self, A: Csr, P: Csr) -> tuple[BlockPattern, BlockPattern] | None:
-        """Return the block patterns of A and P, or None if blocks are not worth it. Synchronizes.
+        """Return the block patterns of A and P; None if their product by blocks is not faster. Synchronizes.
 
-        P consists of full blocks, one for each pair of a node and an aggregate that it reaches. Return None also if A
-        does not consist of full blocks.
+        P consists of full blocks. Return None also if A does not consist of full blocks.
         """
         device, size, k = self._device, self._block_size, P.num_cols // self.num_aggregates
         if not are_worth(size, size, k):
@@ -304,9 +303,9 @@ class Coarsening:
     def _blocks_of_R_and_AP(
         self, R: Csr, AP: Csr, pattern: BlockPattern | None
     ) -> tuple[BlockPattern, BlockPattern] | None:
-        """Return the block patterns of R and A·P, or None if blocks are not worth it. Synchronizes.
+        """Return the block patterns of R and A·P; None if their product by blocks is not faster. Synchronizes.
 
-        `pattern` is that of A·P if its blocks are known. If it is None, the blocks of A·P have one row each.
+        `pattern` is the block pattern of A·P if known. If it is None, the blocks of A·P have one row each.
         """
         device, k = self._device, AP.num_cols // self.num_aggregates
         inner = 1 if pattern is None else self._block_size
@@ -315,7 +314,7 @@ class Coarsening:
         return block_pattern(device, R, (k, inner)), pattern or block_pattern(device, AP, (1, k))
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
-        """Put 1 on the diagonal of empty rows. Their candidate depends linearly on the candidates before it."""
+        """Put 1 on the diagonal of empty rows, whose candidates depend linearly on earlier candidates."""
         xp, k = self._device.xp, candidates.shape[1]
         if k == 1:
             own_values = candidates.reshape(-1)

@@ -100,7 +100,7 @@ class MultigridPreconditioner(Preconditioner):
 
     @property
     def _smoothers(self) -> str:
-        """Text with the names of the smoothers of the finest level."""
+        """The names of the smoothers of the finest level, as one text."""
         names = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.presmoother, level.postsmoother))
         return f"{' before, '.join(names)}{' after' if len(names) > 1 else ''}" or "none"
 
@@ -120,13 +120,13 @@ class MultigridPreconditioner(Preconditioner):
 
     @property
     def operator_complexity(self) -> float:
-        """Number of entries of the matrices of all levels, divided by that of the finest level."""
+        """Number of entries of the matrices of all levels, divided by the number of entries of the finest level."""
         entries = [nnz for _, nnz in self.sizes]
         return sum(entries) / max(entries[0], 1)
 
     @property
     def grid_complexity(self) -> float:
-        """Number of rows of the matrices of all levels, divided by that of the finest level."""
+        """Total number of rows of all levels, divided by the number of rows of the finest level."""
         rows = [size for size, _ in self.sizes]
         return sum(rows) / max(rows[0], 1)
 
@@ -169,7 +169,7 @@ class MultigridPreconditioner(Preconditioner):
 def _bound_cycle(
     passes: VectorPasses, level: Level, adjoint: bool, coarser: LevelCycle | None, visits: int
 ) -> LevelCycle:
-    """Bind the cycle of a level to vectors of one dtype; `coarser` is the cycle of the next coarser level or None.
+    """Return the cycle of a level for vectors of one dtype; `coarser` is the cycle of the next coarser level or None.
 
     The result holds device arrays, and the preconditioner refers to the result. So the result must not refer to the
     preconditioner: only the garbage collector would free the arrays of such a reference cycle.
@@ -232,7 +232,7 @@ def inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
 def check_cycle(M: MultigridPreconditioner, A: Operator) -> None:
     """Apply a cycle to a pseudorandom vector, and check that the residual does not grow too much. Synchronizes.
 
-    A smoother may diverge, on any level, for matrices for which multigrid is not meant.
+    For matrices for which multigrid is not meant, a smoother may diverge on any level.
 
     Parameters
     ----------

@@ -44,8 +44,8 @@ MAX_INVERTED = 3000
 # Coarsening ends if the next level would have more than this fraction of a level's rows.
 STALLED = 0.8
 # Expected numbers of products with the matrix of a coarse level and with a transfer: about as many as one solve makes.
-# They are too small for an analysis of values and columns, so the plan looks only at the lengths of rows. (The analysis
-# took about 10 ms for the 7-point matrix on 200³ points on an H200.)
+# These numbers are too small for an analysis of values and columns, so the plan looks only at the lengths of rows. (The
+# analysis took about 10 ms for the 7-point matrix on 200³ points on an H200.)
 LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 # A coarse matrix with at least this many entries may be stored in dense blocks. For smaller matrices, the conversion
 # does not pay: a product takes little more than the time of a launch in any format.
@@ -96,7 +96,7 @@ class LevelMatrix(SquareMatrix):
 class Setup(ABC):
     """Computes the levels of a matrix: on one device (`LevelSetup`), or over ranks.
 
-    It stores their structures, so that a matrix of the same structure with other values is set up faster.
+    The structures of all levels are stored, so that a matrix of the same structure with other values is set up faster.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Setup(ABC):
     improves : bool
         Whether the candidates of the finest level are smoothed first.
     is_automatic : bool
-        Whether the smoothers were not chosen by the user.
+        Whether the smoothers are the default ones.
     coarsenings : list of Coarsening or None
         The structure of the transfers of each level that has a coarser one (over ranks, of the distributed levels);
         None before the first set-up.
@@ -145,7 +145,7 @@ class Setup(ABC):
 
     @property
     def _declared(self) -> Any:
-        """The option ``symmetric=`` of the matrices of the levels."""
+        """The value of the option ``symmetric=`` with which the matrices of the levels are made."""
         if not self._is_hermitian:
             return False
         return "hermitian" if self.candidates.dtype.kind == "c" else True
@@ -168,11 +168,11 @@ class Setup(ABC):
 
     @abstractmethod
     def _level(self, matrix: Any, depth: int, transfers: Transfers[Any], smoothers: tuple[Smoother, Smoother]) -> Level:
-        """Return the `Level` with which cycles work."""
+        """Return the `Level` of a matrix, with its transfers and (presmoother, postsmoother)."""
 
     @abstractmethod
     def _coarse_matrix(self, matrix: Any, depth: int, transfers: Transfers[Any]) -> Any:
-        """Return the matrix of level number `depth`, the following one."""
+        """Return the matrix of the next coarser level, which has the number `depth`."""
 
     def _smoothers(self, matrix: Any) -> tuple[Smoother, Smoother]:
         return self.make(matrix, self._is_hermitian)
@@ -182,7 +182,7 @@ class Setup(ABC):
     def _coarsen(self, matrix: Any) -> tuple[list[Level], Any, Callable[[], tuple[Array, Array]]]:
         """Return all levels that have a coarser one, the matrix of the coarsest level, and its candidates.
 
-        The candidates are a function that returns them, so that `fill` can time their smoothing separately.
+        The last item is a function that returns the candidates, so that `fill` can time their smoothing separately.
         """
         self.phases = Phases(matrix.device)
         candidates: Callable[[], tuple[Array, Array]] = partial(tuple, (self.candidates, self.left_candidates))
@@ -225,7 +225,7 @@ class Setup(ABC):
 
 
 def share_bounds(matrix: LevelMatrix, coarsening: Coarsening) -> None:
-    """Store the bounds that a coarsening has found with the matrix, so that smoothers need not find them again."""
+    """Store the bounds that a coarsening has found in `matrix.shared`, so that smoothers need not find them again."""
     matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
     matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
 
@@ -237,11 +237,12 @@ class LevelSetup(Setup):
     Attributes
     ----------
     finer_levels : int
-        Number of finer levels, which several ranks may have set up together. Warnings number the levels from there.
+        Number of levels that several ranks have set up together before this set-up; 0 on one device. The first level of
+        this set-up has this number in warnings.
     structures : dict
         The structures of the matrices of all levels, by the number of the level and the name of the matrix.
 
-    The others are those of `Setup`.
+    All other attributes are those of `Setup`.
     """
 
     finer_levels: int = 0
@@ -320,7 +321,7 @@ class LevelSetup(Setup):
         return csr if dtype == csr.dtype else csr.with_data(csr.data.astype(dtype))
 
     def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
-        """Return the size of a coarse matrix's full blocks; None if it should not be stored in blocks.
+        """Return the block size for storing a coarse matrix in dense blocks; None to store it by entries.
 
         A coarse matrix has one row per aggregate and candidate. The transfers consist of full blocks, and so do their
         products.

@@ -59,7 +59,7 @@ class Phases:
 
 
 SYMMETRIES = ("hermitian", "symmetric", "nonsymmetric")
-# The default θ of each measure, as in PyAMG.
+# The default threshold θ of each measure of strength, as in PyAMG.
 _THETAS = {"classical": 0.1, "symmetric": 0.0}
 
 
@@ -107,7 +107,7 @@ class AggregationOptions:
     max_coarse: int
 
     def strength(self, depth: int) -> Strength:
-        """Return the strength of connection on a level; the finest one has depth 0."""
+        """Return the `Strength` of level number `depth`; the finest level has number 0."""
         return self.strengths[min(depth, len(self.strengths) - 1)]
 
 
@@ -263,7 +263,7 @@ def _parse_array(device: Device, B: Any, size: int, dtype: np.dtype[Any], name: 
         raise ShapeError(f"{name} must have a row for each of the {size} rows of A, got shape {array.shape}")
     if array.dtype.kind not in "biufc" or (array.dtype.kind == "c" and dtype.kind != "c"):
         raise TypeError(f"{name} must be of real numbers for a matrix of {dtype}, got {array.dtype}: use {name}.real")
-    # Make a copy: updates use the candidates again, and the user may change the array before.
+    # Make a copy: updates use the candidates again, and the user may have changed the array by then.
     array = array.astype(dtype, order="C") if device.owns(array) else device.upload(np.array(array, dtype, order="C"))
     if kernels_of(device).reductions.first_where(device, array, "not finite") is not None:  # synchronizes
         raise ValueError(f"{name} must be finite, it has NaN or infinite values")

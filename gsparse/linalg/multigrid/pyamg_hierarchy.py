@@ -27,8 +27,8 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
-# From the name of a smoother to the smoothers that it replaces without a warning, because it takes about as many
-# iterations.
+# From the name of a smoother to the smoothers that it replaces without a warning, because solves take about as many
+# iterations with it.
 EQUIVALENTS: dict[str, tuple[str, ...]] = {"chebyshev": ("gauss_seidel", "sor")}
 
 
@@ -53,7 +53,7 @@ def _chebyshev(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoot
 
 
 def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str = "gauss_seidel") -> Smoother:
-    """Return the same sweeps. On a GPU, return a Chebyshev polynomial for a Hermitian matrix with positive diagonal.
+    """Return Gauss-Seidel sweeps, or on a GPU a Chebyshev polynomial if A is Hermitian with a positive diagonal.
 
     With the polynomial, a solver takes about as many iterations but fewer launches, and products read less than sweeps.
     """
@@ -91,7 +91,7 @@ def _projections(matrix: SquareMatrix, options: Options, hermitian: bool, *, of_
 
 
 def _replaced(matrix: SquareMatrix, options: Options, hermitian: bool, *, name: str) -> Smoother:
-    """Return a smoother of about as much work, in place of a smoother that no device supports."""
+    """Return a replacement, with about as much work, for a smoother that no device supports."""
     sweeps = 2 if options.get("sweep") == "symmetric" else 1
     iterations: Any = options.get("maxiter") or options["iterations"]
     count = max(1, sweeps * int(iterations) // 2)

@@ -61,7 +61,7 @@ class SmoothedAggregation(MultigridPreconditioner):
 
     @property
     def block_sizes(self) -> list[int]:
-        """For each level but the coarsest: the number of rows of a node."""
+        """For each level but the coarsest, the number of rows of a node."""
         return [
             self._setup.num_candidates if depth else self._setup.options.block_size
             for depth in range(len(self.aggregates))
@@ -70,7 +70,7 @@ class SmoothedAggregation(MultigridPreconditioner):
     def update(self, A: Any) -> SmoothedAggregation:
         """Compute the levels again for other values, in place, with the same aggregates and structures.
 
-        This is for sequences of matrices that differ little: Newton's method, time steps, changing coefficients. The
+        This method is meant for sequences of matrices that differ little, as in Newton's method or time steps. The
         near-nullspace candidates and the symmetry of the set-up are used again.
 
         Parameters

@@ -12,7 +12,8 @@ from gsparse.linalg.preconditioners.polynomial import largest_eigenvalue
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# The smallest eigenvalue that is damped, divided by the largest. The coarser level reduces errors of the smaller ones.
+# The smallest eigenvalue that Chebyshev smoothers damp, divided by the largest. The coarser level reduces the errors
+# that belong to smaller eigenvalues.
 _SMOOTHING_RATIO = 0.25
 
 

@@ -43,7 +43,7 @@ CallBuilder = Callable[[Array, Array], list[Call]]
 
 
 class VectorPasses:
-    """Bind passes to vectors of one dtype on one device.
+    """Makes the calls of the passes of `PROGRAM`, for vectors of one dtype on one device.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class VectorPasses:
         self._states: dict[float, SolveState] = {}
 
     def bind(self, name: str, omega: float = 1.0, **vectors: Array) -> Call:
-        """Bind a pass to its vectors and to the relaxation weight `omega`."""
+        """Return the call that runs pass `name` on these vectors, with the relaxation weight `omega`."""
         state = self._states.get(omega)
         if state is None:
             state = self._states[omega] = SolveState(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
@@ -70,7 +70,7 @@ class VectorPasses:
         return self.device.xp.zeros(self.columns * rows, self.dtype)
 
     def diagonal(self, values: Array, *, adjoint: bool = False) -> Array:
-        """Return a diagonal for use in passes: in their dtype, repeated for each column, conjugated with `adjoint`."""
+        """Return a diagonal in the dtype of the vectors, repeated for each column, and conjugated with `adjoint`."""
         xp = self.device.xp
         values = xp.conj(values) if adjoint else values
         values = values.astype(self.dtype, copy=False)
@@ -123,13 +123,13 @@ class Preconditioner(Operator):
 
     @abstractmethod
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        """Allocate the memory that products need, and return a function that binds products to vectors."""
+        """Allocate the memory that products need, and return the function that makes the calls of a product."""
 
     def _product_of(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Return the product with x, computed in buffers that the next call reuses.
 
-        SciPy calls this once per iteration with a new vector. Copying it to the same buffer saves binding the calls
-        again.
+        SciPy calls this once per iteration with a new vector. Copying this vector to the same buffer saves making the
+        calls again.
         """
         key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
@@ -156,8 +156,8 @@ class MatrixPreconditioner(Preconditioner):
     kind : str
         Name of the function.
     compute : callable, optional
-        ``compute(matrix, latest)`` returns the values that products use. `latest` is its result for the previous
-        matrix, which has the same structure; None the first time.
+        ``compute(matrix, latest)`` returns the values that products use. `latest` is the result for the previous
+        matrix, which has the same structure; None for the first matrix.
 
     Examples
     --------
@@ -189,8 +189,8 @@ class MatrixPreconditioner(Preconditioner):
         Everything that depends on the structure only is reused: orders of rows, levels and positions of entries.
         Choices that depended on the values of the first matrix, such as an "auto" option, are reused too. If a new
         preconditioner makes the same choices, its values are the same, bit by bit. If an error is raised, the
-        preconditioner remains as it was. This is for sequences of matrices: Newton's method, time steps, changing
-        coefficients.
+        preconditioner remains as it was. This method is meant for sequences of matrices, as in Newton's method, time
+        steps, or changing coefficients.
 
         Parameters
         ----------

@@ -15,19 +15,19 @@ from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 from gsparse.linalg.registry import register
 from gsparse.linalg.small_matrices import hashed_vector
 
-# Number of steps of the power method, and a factor for its estimate, which is usually too small.
+# Number of steps of the power method, and a factor that enlarges its estimate, which is usually too small.
 _POWER_STEPS = 15
 _SAFETY = 1.1
 
 
 class BlockStep:
-    """Steps x += ω·W·(b - r), where W is a block diagonal matrix, bound to vectors of one dtype.
+    """Makes the calls of steps x += ω·W·(b - r) for vectors of one dtype, where W is a block diagonal matrix.
 
     Parameters
     ----------
     passes : VectorPasses
     weights : array, shape (num_blocks, size, size)
-        The blocks of W. The last one may be padded.
+        The blocks of W. The last block may be padded.
     adjoint : bool
         Whether to use the adjoint of W in place of W.
     """
@@ -40,7 +40,7 @@ class BlockStep:
     def bind(
         self, omega: float, b: Array, x: Array, r: Array, *, start: str = EVERY_GROUP, copies: bool = False
     ) -> Call:
-        """Bind a step to its vectors. `bind_block_step` of `gsparse.kernels` describes `start` and `copies`."""
+        """Return the call of a step. `bind_block_step` of `gsparse.kernels` describes `start` and `copies`."""
         device = self._passes.device
         vectors = b, x, r, self._passes.columns
         call: Call = kernels_of(device).triangular.bind_block_step(

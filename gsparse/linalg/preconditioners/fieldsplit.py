@@ -34,7 +34,7 @@ FORMS = ("diagonal", "lower", "upper", "full")
 _ADJOINT_FORMS = {"lower": "upper", "upper": "lower"}
 
 Index = npt.NDArray[np.int64]
-# A user's choice of the solve with one field; `fieldsplit` describes the kinds.
+# A user's choice of the solve with one field: an element of the argument `solvers` of `fieldsplit`.
 Solver = Any
 
 
@@ -88,7 +88,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         self.is_resident = all(solve.is_resident for solve in self._solves)
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
-        """Return a dict from (row field, column field) to diagonal blocks, and to others with entries. Synchronizes."""
+        """Return a dict from (row field, column field) to each block that is diagonal or has entries. Synchronizes."""
         csr = matrix.csr
         whole = GpuSparseMatrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, device=matrix.device)
         places = range(len(self._fields))
@@ -97,7 +97,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return {(i, j): block for (i, j), block in blocks.items() if i == j or block.nnz}
 
     def _target(self, blocks: dict[tuple[int, int], Any], i: int) -> Any:
-        """Return the matrix for solves with field i: the diagonal block, or a Schur complement if one is used."""
+        """Return the matrix for solves with field i: its diagonal block or, if `schur` says so, a Schur complement."""
         block = blocks[i, i]
         if i != len(self._fields) - 1 or _is_operator(self._solvers[i]):
             return block
@@ -158,7 +158,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         return build_columns
 
     def _steps(self, adjoint: bool) -> Iterator[tuple[int, list[int]]]:
-        """Yield (field, fields whose solutions it needs) in the order of the sweep."""
+        """Yield (field, fields whose solutions the solve with this field needs), in the order of the sweep."""
         form = _ADJOINT_FORMS.get(self._form, self._form) if adjoint else self._form
         places = list(range(len(self._fields)))
         if form == "diagonal":
@@ -171,7 +171,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             yield from ((i, places[i + 1 :]) for i in places[::-1])
 
     def _sweep(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        """Allocate vectors of each field, and return a function that binds a sweep to one column of its arguments."""
+        """Allocate vectors of each field, and return the function that makes the calls of a sweep for one column."""
         device, dtype, fields = passes.device, passes.dtype, range(len(self._fields))
         solves = [solve.bind(device, dtype, adjoint=adjoint) for solve in self._solves]
         right, solution, residual = ([passes.vector(len(rows)) for rows in self._fields] for _ in range(3))
@@ -286,9 +286,9 @@ def fieldsplit(
 
     Notes
     -----
-    The diagonal of the Schur complement of a saddle point has a negative sum. If this is so for the matrix of a field,
-    its negative is passed to the solver, and right-hand sides change their sign. In the form "diagonal" they do not, so
-    that the preconditioner is positive definite.
+    The diagonal of the Schur complement of a saddle point has a negative sum. If the diagonal of a field's matrix has a
+    negative sum, the negative of the matrix is passed to the solver, and right-hand sides change their sign. In the
+    form "diagonal", right-hand sides keep their sign, so that the preconditioner is positive definite.
 
     References
     ----------

@@ -28,7 +28,7 @@ from gsparse.linalg.registry import register
 # True for a backward sweep, False for a forward one.
 Direction = bool
 
-# The directions of the sweeps of one iteration, by the name of the sweep.
+# From the name of a sweep to the directions of its sweeps in one iteration.
 SWEEPS: dict[str, tuple[Direction, ...]] = {"symmetric": (False, True), "forward": (False,), "backward": (True,)}
 
 
@@ -99,7 +99,7 @@ class GaussSeidel(Sweeps):
     Attributes
     ----------
     weights : array, shape (num_blocks, size, size)
-        ω·W_i. Where a diagonal block has no inverse, it is zero, so that sweeps do not change these elements of x.
+        ω·W_i. If a diagonal block has no inverse, W_i is zero, so that sweeps do not change these elements of x.
     is_exact : bool
         Whether ω is 1. Then visiting a row twice in succession changes nothing the second time.
     """
@@ -193,7 +193,7 @@ def gauss_seidel(
     iterations : int, optional
         Number of sweeps; a symmetric one counts once.
     ordering : {"auto", "natural", "wavefront", "multicolor"}, optional
-        "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, there are as
+        "natural" visits the rows by their number. On a CPU, one thread visits row after row. On a GPU, there are as
         many groups as the longest chain of dependent rows has rows. "multicolor" gives each row a colour that none of
         its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" is nearly the
         natural order, in at most 256 groups of rows (more if a row has very many neighbours). For problems with

@@ -77,7 +77,7 @@ class RowStructure:
         return levels_of(self.device, self.lower, upper=False)
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
-        """Return the values of a matrix of this structure on `pattern`, with another diagonal."""
+        """Return `pattern` with the values of a matrix of this structure, whose diagonal is replaced by `diagonal`."""
         xp, values = matrix.device.xp, matrix.csr.data
         zero = xp.zeros(1, values.dtype)
         data = values.copy() if self.is_full else xp.concatenate([values, zero])[self.pattern.data]
@@ -159,10 +159,10 @@ def ilu0(
         A GpuSparseMatrix, or a sparse array that can be converted to one.
     solve : {"jacobi", "levels"}, optional
         How to solve with the factors. "levels" solves exactly, level by level. On a GPU each wide level is a kernel
-        launch, so this is fast only for few levels. On the CPU it is the default and processes the rows in order, on
-        one thread. "jacobi" is a fixed number of Jacobi sweeps, which are products with all rows at once: the default
-        on a GPU. It is an approximation, but a fixed linear map. The factors should not be far from diagonally
-        dominant.
+        launch, so this is fast only for few levels. On the CPU, "levels" is the default and processes the rows in
+        order, on one thread. "jacobi", the default on a GPU, is a fixed number of Jacobi sweeps, each of which is a
+        product with a whole factor. The result is an approximation, but a fixed linear map. The factors should not be
+        far from diagonally dominant.
     sweeps : int, optional
         Number of sweeps for each factor with ``solve="jacobi"``. About as many sweeps as there are levels make the
         solve exact.
@@ -225,8 +225,8 @@ def ic0(
 ) -> MatrixPreconditioner:
     """Precondition with incomplete Cholesky factors that have entries only where A has: IC(0), for cg and minres.
 
-    The factorization is L·D·Lᴴ, which is ILU(0) of a Hermitian A. The second solve is the adjoint of the
-    first one, including the Jacobi sweeps, so M is Hermitian and positive definite for any number of sweeps.
+    The factorization is L·D·Lᴴ, which is ILU(0) of a Hermitian A. The solve with Lᴴ is the adjoint of the solve with L,
+    including the Jacobi sweeps, so M is Hermitian and positive definite for any number of sweeps.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ class ApproximateInverse(MatrixPreconditioner):
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     """Return the pattern of the inverse, with sorted columns and a full diagonal. Synchronizes.
 
-    It is computed on the host as a power of the magnitudes of A plus a dominant diagonal. If a row has more than
+    The pattern is that of a power of |A| plus a dominant diagonal, computed on the host. If a row has more than
     `_MAX_LENGTH` entries, only the diagonal and the largest others are kept.
     """
     device, xp = matrix.device, matrix.device.xp
@@ -187,7 +187,7 @@ def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
 
 
 def _places(xp: Any, pattern: Csr, rows: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return arrays of `size` columns: the positions of each row's entries, whether they exist, and their columns."""
+    """Return three arrays of `size` columns: positions of a row's entries, whether an entry exists, and its column."""
     places = pattern.indptr[rows][:, None] + xp.arange(size)
     inside = places < pattern.indptr[rows + 1][:, None]
     columns = xp.where(inside, pattern.indices[xp.minimum(places, pattern.nnz - 1)], -1)
@@ -195,7 +195,7 @@ def _places(xp: Any, pattern: Csr, rows: Array, size: int) -> tuple[Array, Array
 
 
 def _systems(matrix: SquareMatrix, columns: Array, inside: Array, *, transpose: bool) -> Array:
-    """Return A[J, J] for the columns J of each row, or its transpose, padded with the identity."""
+    """Return the matrices A[J, J], or their transposes, for each row J of `columns`, padded with the identity."""
     xp, csr = matrix.device.xp, matrix.csr
     columns = columns.astype(np.int64)
     left, right = columns[:, :, None], columns[:, None, :]

@@ -24,9 +24,8 @@ from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRel
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-# Largest number of pairs of entries in the same column, divided by the number of entries, for these methods. Matrices
-# with more pairs get `jacobi_ne` instead: a dense column makes all rows depend on each other, so that each group would
-# have only one row.
+# A matrix may have at most this many pairs of entries in the same column, per entry. With more pairs, `jacobi_ne` is
+# used instead: a dense column makes all rows depend on each other, so that each group would have only one row.
 _MAX_PAIRS = 512
 
 
@@ -91,7 +90,7 @@ def projections(
         Whether this is "gauss_seidel_nr" instead of "gauss_seidel_ne".
     omega : float
     ordering : {"auto", "natural", "wavefront", "multicolor"}
-        The order of the projections. Two of them depend on each other if they have a column in common.
+        The order of the projections. Two projections depend on each other if their rows have a column in common.
     """
     name = f"gauss_seidel_{'nr' if of_residual else 'ne'}"
     key = (name, ordering)

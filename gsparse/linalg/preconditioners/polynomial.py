@@ -22,7 +22,7 @@ from gsparse.linalg.small_matrices import hashed_vector
 # Number of Lanczos iterations. With eight, the sum of the largest Ritz value and its error bound is 0.97 to 1.04 times
 # the largest eigenvalue, for the Hermitian problems of asv_bench/elliptic_problems.py on all levels.
 _STEPS = 8
-# Factor that makes this sum an upper bound of the largest eigenvalue.
+# The sum of Ritz value and error bound, times this factor, is an upper bound of the largest eigenvalue.
 _SAFETY = 1.05
 # Dimension of the space whose Ritz values estimate the spectral radius of a non-Hermitian matrix.
 _RITZ_VECTORS = 8
@@ -63,7 +63,7 @@ PROGRAM = Program(
 def gershgorin_bound(matrix: SquareMatrix) -> float:
     """Return Gershgorin's upper bound of the magnitudes of the eigenvalues of D⁻¹A. Synchronizes.
 
-    It is computed once for each `SquareMatrix`.
+    The bound is computed once for each `SquareMatrix`.
 
     Raises
     ------
@@ -83,9 +83,9 @@ def gershgorin_bound(matrix: SquareMatrix) -> float:
 def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety: float = _SAFETY) -> float:
     """Return an estimate of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is the smaller of two numbers: Gershgorin's bound, which always holds, and `safety` times the sum of the largest
-    Ritz value and its error bound. With the default `safety`, it is seldom too small; with ``safety=1``, it can be a
-    few percent too small.
+    The estimate is the smaller of two numbers: Gershgorin's bound, which always holds, and `safety` times the sum of
+    the largest Ritz value and its error bound. With the default `safety`, the estimate is seldom too small; with
+    ``safety=1``, it can be a few percent too small.
     """
     return min(gershgorin_bound(matrix), safety * sum(_largest_ritz_value(matrix, inverse_diagonal)))
 
@@ -93,7 +93,7 @@ def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array, *, safety:
 def estimated_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return a lower bound of the largest eigenvalue of D⁻¹A, for a Hermitian A and a positive D. Synchronizes.
 
-    It is the largest Ritz value of a few Lanczos iterations.
+    The bound is the largest Ritz value of a few Lanczos iterations.
     """
     return _largest_ritz_value(matrix, inverse_diagonal)[0]
 
@@ -101,7 +101,7 @@ def estimated_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float
 def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, float]:
     """Return the largest Ritz value, and an error bound: an eigenvalue is within this distance of it.
 
-    They are computed once for each `SquareMatrix`. Synchronizes.
+    Both numbers are computed once for each `SquareMatrix`. Synchronizes.
     """
     if _largest_ritz_value not in matrix.shared:
         matrix.shared[_largest_ritz_value] = _run_lanczos(matrix, inverse_diagonal) if matrix.whole_size else (1.0, 0.0)
@@ -138,10 +138,10 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, with a margin, for any A. Synchronizes.
 
-    It is 1.05 times the sum of the largest magnitude of a Ritz value and the residual norm of its Ritz vector. (The
-    Ritz value alone is up to a fifth too small if convection dominates.) The space is that of v, B·v, ..., Bᵐ⁻¹v with B
-    = D⁻¹A - I. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a basis of
-    powers would be nearly singular:
+    The estimate is 1.05 times the sum of the largest magnitude of a Ritz value and the residual norm of its Ritz
+    vector. (The Ritz value alone is up to a fifth too small if convection dominates.) The space is that of v, B·v, ...,
+    Bᵐ⁻¹v with B = D⁻¹A - I. The basis K = [k₀ ... kₘ₋₁] consists of Chebyshev polynomials in B, applied to v, because a
+    basis of powers would be nearly singular:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ]·C
 
@@ -179,7 +179,7 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
 
 
 def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float64]) -> float:
-    """Return the largest magnitude of a Ritz value of B + I plus its residual norm.
+    """Return the sum of the largest magnitude of a Ritz value of B + I and the residual norm of its Ritz vector.
 
     Parameters
     ----------
@@ -223,8 +223,8 @@ _DEFAULT_RATIO = 1 / 30
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> MatrixPreconditioner:
     """Precondition with the polynomial in D⁻¹A that best approximates (D⁻¹A)⁻¹ for eigenvalues within `bounds`.
 
-    D is the diagonal of A. It is applied by products with A, without inner products. The preconditioner
-    is Hermitian and positive definite if A is, provided that no eigenvalue exceeds the sum of both bounds.
+    D is the diagonal of A. The polynomial is applied by products with A, without inner products. The preconditioner is
+    Hermitian and positive definite if A is, provided that no eigenvalue exceeds the sum of both bounds.
 
     Parameters
     ----------

@@ -46,23 +46,23 @@ class Smoother(ABC):
         return f"{self.name} instead of {self.replaces}" if self.replaces else self.name
 
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
-        """Prepare for vectors of one dtype. `operator` is the matrix.
+        """Return this smoother for vectors of one dtype. `operator` is the matrix.
 
-        With `adjoint`, bind the adjoint of this smoother: it uses the adjoint matrix, and its steps run in reverse
+        With `adjoint`, return the adjoint of this smoother: the adjoint matrix is used, and the steps run in reverse
         order.
         """
         return BoundSmoother(self, passes, operator, adjoint)
 
     @abstractmethod
     def relaxation(self, bound: BoundSmoother) -> Relax:
-        """Allocate memory for the vectors of `bound`, and return the function that relaxes."""
+        """Allocate memory for the vectors of `bound`, and return the `Relax` function."""
 
     def leaves(self, adjoint: bool) -> Literal["nothing", "b", "the residual"]:
         """Return what the calls of `relaxation` leave in the work vector r if their argument `residual` is true."""
         return "nothing"
 
     def mirrored(self) -> Smoother:
-        """Return the postsmoother for this presmoother with which the cycle of a Hermitian A is Hermitian."""
+        """Return the postsmoother that, after this presmoother, makes the cycle of a Hermitian A Hermitian."""
         return self
 
 
@@ -78,7 +78,7 @@ class BoundSmoother:
         """Return the calls that relax x.
 
         Without `guess`, x starts as zero, whatever the array contains. With `residual`, the last calls write b − A·x
-        into r, which is a work vector before.
+        into r. The other calls use r as a work vector.
         """
         calls = self._relax(x, b, r, guess, residual)
         if not residual or self._leaves == "the residual":
@@ -123,7 +123,7 @@ class StepRelaxation(Smoother):
         return "b"
 
     def bind_weights(self, bound: BoundSmoother, weights: Any) -> BindStep:
-        """Return the function that binds steps with this W."""
+        """Return the function that makes the calls of steps with this W, given by `weights`."""
         raise NotImplementedError
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
@@ -160,7 +160,7 @@ class Relaxation(StepRelaxation):
 
     @staticmethod
     def scaled(device: Device, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Return a relaxation with a diagonal. If all its elements are the same real number, it is multiplied into ω.
+        """Return a relaxation with a diagonal. If the diagonal is constant and real, ω is multiplied by the constant.
 
         Synchronizes.
         """
@@ -173,7 +173,7 @@ class Relaxation(StepRelaxation):
 
     @staticmethod
     def by_diagonal(matrix: SquareMatrix, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Return `scaled` for the reciprocals of the matrix's diagonal. Synchronizes unless their range is known."""
+        """Return a relaxation with the reciprocals of the diagonal. Synchronizes unless their range is known."""
         smallest, largest = matrix.shared.get(DIAGONAL_RANGE, (0.0, 0.0))
         if smallest == 0 or matrix.dtype.kind == "c":
             return Relaxation.scaled(matrix.device, omegas, inverse_diagonal, name)
@@ -208,7 +208,7 @@ class Relaxation(StepRelaxation):
 
 
 class OperatorRelaxation(StepRelaxation):
-    """Steps whose W is a sparse matrix. A step reads or writes 6 vectors besides the products, or 1 from x = 0.
+    """Steps whose W is a sparse matrix. Besides the products, a step reads or writes 6 vectors, or 1 from x = 0.
 
     Attributes
     ----------
@@ -257,8 +257,8 @@ class SmootherPreconditioner(MatrixPreconditioner):
 def chebyshev_omegas(low: float, high: float, degree: int) -> tuple[float, ...]:
     """Return the weights ω of Chebyshev steps for eigenvalues between `low` and `high`.
 
-    They are the reciprocals of the roots of the Chebyshev polynomial on this interval. In Leja's order, intermediate
-    residuals stay small.
+    The weights are the reciprocals of the roots of the Chebyshev polynomial on this interval, in Leja's order, which
+    keeps intermediate residuals small.
     """
     roots = 0.5 * (high + low) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
     return tuple(float(1 / root) for root in in_leja_order(roots))

@@ -17,16 +17,16 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
 _ORDERINGS = get_args(Ordering)
 
-# Largest number of groups of the ordering "wavefront", as a rule. Iterations of FGMRES to 1e-8 with PyAMG's smoothed
-# aggregation, for an upwind operator on grids of n×n points with flow along the diagonal
+# Largest number of groups of the ordering "wavefront" (more if a row has very many neighbours). Iterations of FGMRES to
+# 1e-8 with PyAMG's smoothed aggregation, for an upwind operator on grids of n×n points with flow along the diagonal
 # (tests/linalg/test_smoothers.py):
 #     n                    48   64   96  128  160  192
 #     natural order        13   13   37   41   83  118
 #     256 wavefronts       13   13   36   42   90  131
 #     128 wavefronts       13   13   43   71  112  129
 #     64 wavefronts        13   31   49   68  117  111
-# The flow of n×n points passes 2n wavefronts, so up to n = 128 all of them fit into 256 groups.
-# More groups take longer on a GPU, because each of them is a launch, or a barrier.
+# A grid of n×n points has 2n wavefronts along the flow, which up to n = 128 fit into 256 groups. More groups take
+# longer on a GPU, because each group needs a launch or a barrier.
 _WINDOW = 256
 
 
@@ -84,7 +84,7 @@ class OrderedMatrix:
         return taken
 
     def items(self, items: Array, dtype: np.dtype[Any]) -> Array:
-        """Return `items`, one for each row or block, in the order of visits and in `dtype`."""
+        """Return an array with one item for each row or block, in the order of visits and in `dtype`."""
         ordered = items if self.levels is None else items[self.levels.order]
         return ordered.astype(dtype, copy=False)
 
@@ -92,9 +92,9 @@ class OrderedMatrix:
 def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
     """Return the ordering that "auto" stands for. Synchronizes.
 
-    It is "natural" if one thread visits all rows. On a GPU it is "multicolor" if the magnitudes of the matrix are
-    symmetric, and otherwise "wavefront": with convection, the method converges faster if rows are visited in the
-    direction of the flow.
+    The ordering is "natural" if one thread visits all rows. On a GPU, it is "multicolor" if the magnitudes of the
+    matrix are symmetric, and otherwise "wavefront": with convection, the method converges faster if rows are visited in
+    the direction of the flow.
     """
     kernels = kernels_of(device)
     if ordering != "auto":
@@ -117,7 +117,7 @@ def check_ordering(ordering: str) -> None:
 def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> OrderedMatrix:
     """Return a matrix with an order of its blocks of `size` rows. Synchronizes.
 
-    All smoothers of the same matrix with the same order share it.
+    All smoothers of the same matrix with the same ordering share the result.
     """
     key = shared_order(ordering, size)
     if key not in matrix.shared:
@@ -180,7 +180,7 @@ def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
 
 
 def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
-    """Return the groups of rows of the same colour. Synchronizes."""
+    """Return the groups of rows that have the same colour. Synchronizes."""
     xp = device.xp
     num_colors = int(colors.max()) + 1 if colors.size else 0  # synchronizes
     counts = device.download(kernels_of(device).sparse_rows.count_numbers(device, colors, num_colors))  # synchronizes

@@ -28,8 +28,8 @@ MAX_ERROR = 1e-2
 # Largest asymmetry that counts as rounding error, in units of eps times the largest magnitude in a row. Such errors
 # occur because assembly may add the same contributions in different orders to entries (i, j) and (j, i).
 _ROUNDING = 32
-# Key in `SquareMatrix.shared`. Methods that know the smallest and the largest real part of the diagonal's elements
-# store this pair there. If any element is not positive, the first number is 0.
+# Key in `SquareMatrix.shared`, under which methods store the smallest and the largest real part of the diagonal's
+# elements if they know them. If any element is not positive, the first number is 0.
 DIAGONAL_RANGE = "diagonal range"
 
 
@@ -55,7 +55,7 @@ class SquareMatrix:
     @staticmethod
     @contextmanager
     def of(A: Any, name: str, *, keep: bool = False, finite: bool = True) -> Iterator[SquareMatrix]:
-        """Read the matrix that a user passed to the preconditioner `name`, and make its device current in the block.
+        """Read the matrix that a user passed to the preconditioner `name`. Its device is current in the ``with`` block.
 
         With `keep`, `operator` is a copy, so later writes to the caller's matrix do not change its products. With
         `finite`, the values are checked.
@@ -190,7 +190,7 @@ class SquareMatrix:
         return self._is_hermitian_within(_ROUNDING * float(np.finfo(self.dtype).eps))
 
     def is_roughly_hermitian(self) -> bool:
-        """Return whether the matrix was declared Hermitian or, without a declaration, is so in half of the digits.
+        """Return whether the matrix was declared Hermitian or, if not declared, is so up to half of the digits.
 
         Synchronizes.
         """
@@ -227,7 +227,7 @@ class SquareMatrix:
         device : Device
             The device of the preconditioner.
         known : Csr
-            The `structure` of the matrix from which it was computed.
+            The `structure` of the matrix from which the preconditioner was computed.
         name : str
         """
         csr = self.csr
@@ -301,7 +301,7 @@ def canonical_entries(matrix: DeviceMatrix) -> Csr:
 
 
 def reciprocals(xp: Any, values: Array, otherwise: float = 0) -> Array:
-    """Return the reciprocals of values; for a value of zero, return `otherwise`."""
+    """Return the reciprocals of values, and `otherwise` for each value of zero."""
     is_zero = values == 0
     return xp.where(is_zero, otherwise, 1 / xp.where(is_zero, 1, values))
 

@@ -52,7 +52,7 @@ class UnitTriangularMatrix:
     def __init__(self, device: Device, size: int, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
         self._device, self._size, self._csr = device, size, csr
         self._solve, self._sweeps, self._upper = solve, sweeps, upper
-        # Results that matrices of this structure share, by key: levels, the transpose, the operator.
+        # From a key to a result that all matrices of this structure share: levels, the transpose, the operator.
         self._shared: dict[Any, Any] = {}
 
     def with_data(self, data: Array) -> Self:
@@ -64,7 +64,7 @@ class UnitTriangularMatrix:
         return other
 
     def bind(self, passes: VectorPasses, *, adjoint: bool) -> Solve:
-        """Return the function that binds solves with I + N, or with its adjoint, to vectors."""
+        """Return the function that makes the calls of a solve with I + N, or with its adjoint."""
         prepare = {"levels": self._solve_by_levels, "jacobi": self._solve_by_sweeps}[self._solve]
         return prepare(passes, adjoint)
 
@@ -100,7 +100,7 @@ class UnitTriangularMatrix:
         return transposed.with_data(self._device.xp.conj(self._csr.data[transposed.data]))
 
     def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
-        """Bind solves that go level by level, or row by row if one thread visits all rows."""
+        """Return the function `Solve` that solves level by level, or row by row if one thread visits all rows."""
         upper, csr = self._upper != adjoint, self._adjoint if adjoint else self._csr
         levels = self._find_shared(("levels", adjoint), lambda: levels_of(passes.device, csr, upper=upper))
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
@@ -114,7 +114,7 @@ class UnitTriangularMatrix:
         return bind(self._device, csr, levels, columns, upper)
 
     def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:
-        """Bind solves that repeat y = x - N·y, beginning with y = x."""
+        """Return the function `Solve` that repeats y = x - N·y, beginning with y = x."""
         kind = (passes.device, passes.dtype, passes.columns)
         subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
         buffer = passes.vector(self._size)
@@ -179,7 +179,7 @@ class IncompleteFactorization(ABC):
     def _factorize(self, matrix: SquareMatrix) -> IncompleteFactors: ...
 
     def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
-        """Return I + N for a strictly triangular N, with the structure of the previous one if there is one."""
+        """Return I + N for the strictly triangular N in `csr`. In an update, the known structure is reused."""
         known = self._triangles.get(upper)
         if known is None:
             solve = self.solve or ("jacobi" if kernels_of(matrix.device).triangular.NEEDS_LEVELS else "levels")
@@ -229,7 +229,7 @@ class BlockStructure:
 
     @classmethod
     def of(cls, matrix: SquareMatrix, size: int, name: str) -> BlockStructure:
-        """Return the structure of a matrix for blocks of `size` rows. An error message names `name`. Synchronizes."""
+        """Return the structure of a matrix for blocks of `size` rows. Errors name the method `name`. Synchronizes."""
         if size > MAX_INVERSE:
             raise ValueError(f"{name}: block_size must be at most {MAX_INVERSE}, got {size}")
         device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
@@ -248,7 +248,7 @@ class BlockStructure:
         return cls(size, blocks, xp.searchsorted(block_keys, keys), diagonal, lower, upper, levels)
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
-        """Return the blocks of a matrix of this structure, with another diagonal.
+        """Return `blocks` with the values of a matrix of this structure, whose diagonal is replaced by `diagonal`.
 
         Elements that the matrix does not store are 0. Rows past the end of the matrix are rows of the identity.
         """
@@ -359,7 +359,7 @@ class BlockFactorization(IncompleteFactorization):
         return IncompleteFactors((triangles[0], False), inverses, (triangles[-1], hermitian))
 
     def _check(self, matrix: SquareMatrix, are_good: Array, fault: str) -> None:
-        """Raise an error with the text `fault` if one of the diagonal blocks is not good. Synchronizes."""
+        """Raise an error with the text `fault` if `are_good` is false for a diagonal block. Synchronizes."""
         node = kernels_of(matrix.device).reductions.first_where(matrix.device, are_good, "zero")
         if node is None:
             return

@@ -159,7 +159,7 @@ class Communicator(ABC):
             Contiguous arrays, by the rank that receives them. They must not change until the exchange is complete.
         receives : mapping of rank to array
             Contiguous arrays to be filled, by the rank that sends their values. Each must have the size and the dtype
-            of the array that this rank sends.
+            of the array that the other rank sends.
 
         Returns
         -------

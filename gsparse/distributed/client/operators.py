@@ -284,7 +284,7 @@ def _is_other_operator(x: Any) -> bool:
 
 
 class _TransposedOperator(DistributedOperator):
-    """The transpose or the adjoint of a distributed matrix. Sparse algebra computes it as a matrix first."""
+    """The transpose or the adjoint of a distributed matrix. Sparse algebra first computes the transposed matrix."""
 
     def __init__(self, matrix: Any, operation: str) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])

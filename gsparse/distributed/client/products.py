@@ -251,7 +251,7 @@ class WorkerProducts:
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return the vector's entries at a rank's ghosts, in one piece per owner, which the owner's worker makes."""
+        """Return a rank's ghosts as a list of delayed pieces. Each owner's worker takes a piece from its chunk of x."""
         import dask
 
         columns = self._layout.columns

@@ -71,7 +71,7 @@ def find_rank(key: str) -> Rank:
 
 
 def take_vector(name: str) -> HostArray:
-    """Return a part of a vector that `Rank.keep` stored on this worker, and remove it. Runs as a dask task."""
+    """Remove a part of a vector that `Rank.keep` stored on this worker, and return the part. Runs as a dask task."""
     return _vectors.pop(name)
 
 

@@ -70,7 +70,7 @@ def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
 
 
 def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-    """Return the row pointers and the columns of the blocks. Each block row has one part."""
+    """Return the row pointers and the columns of the blocks. `row_lanes` is not used, as a block row is one part."""
     rows, columns = blocksize
     indptr = csr.indptr[::rows] // (rows * columns)
     indices = np.empty(csr.nnz // (rows * columns), csr.indices.dtype)

@@ -31,7 +31,7 @@ SHARES_RUNS = True
 # Number of runs in a block. `run_span` measures the largest span of each block's runs.
 _SPAN_RUNS = 1024
 # Maximum number of blocks of keys. The distinct keys of each block are collected separately. The number of blocks does
-# not depend on the number of threads, so the results do not depend on it.
+# not depend on the number of threads, and so the results do not depend on that number.
 _KEY_BLOCKS = 64
 # Number of slots of the hash table in which the distinct keys of a block are collected.
 _SLOTS = 8192

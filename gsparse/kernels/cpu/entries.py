@@ -147,7 +147,7 @@ def lanes_first_value(
 
 @inlined
 def lanes_product(k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
-    """Return the products of `LANES` entries from position `k` on, none of which is padding, and elements of `x`."""
+    """Multiply the `LANES` entries from position `k` on by their elements of `x`. No position may be padding."""
     value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
     return multiply(value, gather(x, entries.columns, np.uint64(k), base))
 

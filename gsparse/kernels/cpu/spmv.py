@@ -53,7 +53,7 @@ from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.vectors import LANES
 
 # Numbers of runs of rows and of ELLPACK columns that are read together. The sums of these rows stay in the first-level
-# cache. Reading all columns of a run would be up to three times as slow (27-point 64**3), because the hardware cannot
+# cache. Reading all columns of a run takes up to 3.4 times as long (27-point 64**3), because the hardware cannot
 # prefetch all columns of a wide matrix at the same time.
 _STRETCH_RUNS = 32
 _STRETCH_COLUMNS = 4
@@ -162,7 +162,7 @@ def _blocked_ellpack(
     chunks: Chunks,
     arguments: Arguments,
 ) -> None:
-    """Multiply slices. Slice s holds the rows ``rows[s * RUN : (s + 1) * RUN]``. If `rows` is None, row i is i."""
+    """Multiply slices. Slice s holds the rows ``rows[s * RUN : (s + 1) * RUN]``; without `rows`, rows are in order."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)

@@ -1,7 +1,7 @@
 """A matrix whose rows are divided among several ranks, which multiply and solve together.
 
 Each rank owns consecutive rows of the matrix, and the entries of vectors that belong to these rows. For a product, a
-rank also needs entries that other ranks own, its ghosts. The ranks send them to each other in one exchange.
+rank also needs entries that other ranks own, its ghosts. The ranks send each other the ghosts in one exchange.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Results of sparse algebra: what the workers compute from one or more distributed matrices, and who owns its rows."""
+"""Sparse algebra: distributed matrices that the workers compute from one or more others, and the owners of the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HostArray = npt.NDArray[Any]
 
 
 def multiply(A: Any, B: Any) -> Any:
-    """Return A·B. Column j of A is given to the owner of row j of B first, which moves no row of A."""
+    """Return A·B. The owner of row j of B becomes the owner of column j of A first, which moves no row of A."""
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
     _check_together(A, B)
@@ -28,7 +28,7 @@ def multiply(A: Any, B: Any) -> Any:
 
 
 def elementwise(A: Any, name: str, *operands: Any, **options: Any) -> Any:
-    """Return the result of an element-wise operation; the operand is a number, another matrix, or an array."""
+    """Return the result of an element-wise operation. The operand is a number, a distributed matrix, or an array."""
     operand: Any = operands[0] if operands else None
     is_matrix = hasattr(operand, "_rank_group")
     check_elementwise(name, operand, is_matrix)
@@ -46,7 +46,7 @@ def elementwise(A: Any, name: str, *operands: Any, **options: Any) -> Any:
 
 
 def _parts_of_array(A: Any, x: Any) -> list[tuple[Any]]:
-    """Return each rank's part of a row, a column, or a dense array of the shape of A: arrays, or futures for them."""
+    """Split a row, a column, or a dense array of the shape of A among the ranks. The parts are arrays or futures."""
     layout, (m, n) = A._layout, A.shape
     is_row = x.shape in ((n,), (1, n)) and not (x.ndim == 2 and m == 1)
     x = x.reshape(-1) if is_row else x
@@ -61,7 +61,7 @@ def _parts_of_array(A: Any, x: Any) -> list[tuple[Any]]:
 
 
 def select_rows(A: Any, numbers: HostArray) -> Any:
-    """Return some rows of a matrix as a distributed matrix. If their numbers increase, they stay on their ranks."""
+    """Return some rows as a distributed matrix. If their row numbers increase, the rows stay on their ranks."""
     layout = A._layout
     owned = numbers if layout.permutation is None else A._numbers_in_blocks()[numbers]
     if np.all(owned[1:] > owned[:-1]):
@@ -75,13 +75,13 @@ def select_rows(A: Any, numbers: HostArray) -> Any:
 
 
 def select_columns(A: Any, numbers: HostArray) -> Any:
-    """Return some columns of a matrix, whose rows are in the order of the matrix, as a matrix."""
+    """Return some columns as a distributed matrix. The rows of A must not be permuted."""
     layout = VectorLayout.of(A._layout.rows, len(numbers))
     return _result(A, "columns", (A,), layout, numbers, layout.columns)
 
 
 def stack(matrices: Sequence[Any], axis: int) -> Any:
-    """Return matrices below each other (axis 0) or side by side (axis 1) as a matrix."""
+    """Stack matrices vertically (axis 0) or horizontally (axis 1). Return a distributed matrix."""
     matrices = [A._in_matrix_order() for A in matrices]
     A, sizes = matrices[0], {B.shape[1 - axis] for B in matrices}
     if len(sizes) > 1:
@@ -123,7 +123,7 @@ def _check_together(A: Any, B: Any) -> None:
 
 
 def _layout(rows: RowPartition, columns: RowPartition, permutation: npt.NDArray[Any] | None) -> VectorLayout:
-    """Return the layout of a result. The rows and the columns of a square matrix have the same owners."""
+    """Return the layout of a result. In a square matrix, row i and column i have the same owner."""
     return VectorLayout(rows, rows if rows.num_rows == columns.num_rows else columns, permutation)
 
 

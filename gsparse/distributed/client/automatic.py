@@ -1,4 +1,4 @@
-"""`gsparse.linalg.solve` for a distributed matrix: the same choice of methods, without those that need one device."""
+"""`gsparse.linalg.solve` for a distributed matrix. Methods that work only on a single device are left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def solve_on_workers(
 ) -> SolveResult:
     """Solve A·x = b on the workers of A; see `gsparse.linalg.solve`.
 
-    Nothing is factorized, except by each worker for itself. A method goes on from the solution of the one before.
+    The whole matrix is not factorized, but preconditioners may factorize each worker's diagonal block. Each method
+    starts from the solution of the method before it.
     """
     if damp:
         raise TypeError("damp needs a matrix on one device: call lsmr(A, b, damp=damp) for a distributed matrix")
@@ -74,7 +75,7 @@ def solve_on_workers(
 
 
 def _attempt(A: Any, b: Any, x0: Any, trial: Trial, given: dict[str, Any], maxiter: int) -> SolveResult:
-    """Solve with one method."""
+    """Solve with the method and the preconditioner of a trial. `given` has the other arguments of the solver."""
     method, rtol = METHODS[trial.method], given["rtol"]
     if method.least_squares:
         given = {**given, "atol": rtol, "btol": rtol}
@@ -90,7 +91,7 @@ def _attempt(A: Any, b: Any, x0: Any, trial: Trial, given: dict[str, Any], maxit
 
 
 def _trials(properties: MatrixProperties) -> list[Trial]:
-    """Return the methods to try, in order, that run on a distributed matrix."""
+    """Return the methods to try, in this order. All of them run on a distributed matrix."""
     is_square = properties.num_rows == properties.num_cols
     trials = methods_for(properties) if is_square else least_squares(properties)
     return [
@@ -101,7 +102,7 @@ def _trials(properties: MatrixProperties) -> list[Trial]:
 
 
 def _examined(A: Any) -> MatrixProperties:
-    """Return the properties of a matrix by which methods are chosen, see `MatrixProperties`."""
+    """Return the properties of a matrix from which methods are chosen."""
     base = MatrixProperties(A.shape[0], A.shape[1], A.nnz, A.dtype)
     if A.shape[0] != A.shape[1] or not A.shape[0]:
         return base

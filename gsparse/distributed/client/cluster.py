@@ -30,7 +30,7 @@ _MOST_PER_CPU = 8
 
 
 class _WorkerEnvironment:
-    """Sets environment variables of this process only while worker processes start, which inherit them.
+    """Sets environment variables of this process only while worker processes, which inherit the variables, are started.
 
     Dask's nanny sets variables such as ``OMP_NUM_THREADS=1`` in its own process and leaves them there. Without this
     class, every program that a user starts after a cluster would run on one thread.
@@ -43,7 +43,7 @@ class _WorkerEnvironment:
 
     @contextmanager
     def restored(self, names: Iterable[str]) -> Iterator[None]:
-        """Restore these variables at the end of the block; if several blocks overlap, at the end of the last one."""
+        """Restore these variables when the block ends, or when the last of several overlapping blocks ends."""
         with self._lock:
             self._num_starting += 1
             for name in names:
@@ -65,7 +65,7 @@ _worker_environment = _WorkerEnvironment()
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """A nanny of dask that restores its own environment, and waits longer for its worker to end."""
+    """A nanny of dask that restores its process's environment, and waits longer for its worker to end."""
 
     async def instantiate(self) -> Any:
         with _worker_environment.restored(self.pre_spawn_env):
@@ -76,7 +76,7 @@ class _Nanny(distributed.Nanny):  # type: ignore[misc]
 
 
 class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
-    """A cluster in which each new worker gets the options for its number, also when the cluster is scaled up.
+    """A cluster in which each new worker, also of a cluster that is scaled up, gets the options for its own number.
 
     Parameters
     ----------
@@ -162,8 +162,8 @@ def LocalGpuCluster(
     def describe(number: int) -> dict[str, Any]:
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
         if num_gpus:  # on GPUs only
-            # Each worker sees all GPUs, its own GPU first: two GPUs can copy to each other directly only in a process
-            # that sees both. HIP also reads this variable, unless HIP_VISIBLE_DEVICES is set.
+            # Each worker sees all GPUs, its own GPU first, because direct copies between two GPUs need a process that
+            # sees both GPUs. HIP also reads this variable, unless HIP_VISIBLE_DEVICES is set.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
         limits = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // n_workers}
         options_of_worker = {**common, **limits, "env": env, "silence_logs": logging.WARNING}
@@ -180,7 +180,7 @@ def LocalGpuCluster(
 
 
 def current_client(client: distributed.Client | None) -> distributed.Client:
-    """Return the given client, or dask's current client if it is None. Raise an error if it is not a client."""
+    """Return `client`, or dask's current client if `client` is None. Raise an error if the result is not a client."""
     if client is None:
         try:
             client = distributed.get_client()
@@ -194,7 +194,7 @@ def current_client(client: distributed.Client | None) -> distributed.Client:
 
 
 def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | None) -> list[str]:
-    """Return the addresses of the listed workers, of `workers` workers if it is a number, or of all if it is None."""
+    """Return the addresses of workers. `workers` lists addresses, or is a number of workers, or is None for all."""
     known = sorted(known_workers(client))
     if isinstance(workers, Integral):
         if not 0 < int(workers) <= len(known):
@@ -224,9 +224,9 @@ def _num_gpus(device: str) -> int:
 
 
 def living_workers(client: distributed.Client, choose: Callable[[], list[str]], timeout: float) -> list[str]:
-    """Return chosen workers that answer.
+    """Return the addresses of workers that have answered.
 
-    If a worker is lost, workers are chosen again, because the scheduler notices a loss a moment later.
+    If a chosen worker does not run any more, `choose` is called again, because the scheduler notices a loss late.
 
     Parameters
     ----------

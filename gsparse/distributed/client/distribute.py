@@ -104,9 +104,9 @@ def from_loaders(
     Parameters
     ----------
     sources : list of path, or of one callable
-        Files that all workers can read, in SciPy's ``.npz`` or in the Matrix Market format. Their rows are stacked in
-        this order. Or one ``callable(lo, hi)`` that returns the rows from lo up to, but not including, hi, with all N
-        columns, in any form that SciPy converts to a sparse array.
+        Files that all workers can read, in SciPy's ``.npz`` or in the Matrix Market format, whose rows are stacked in
+        this order. Alternatively, one ``callable(lo, hi)`` that returns the rows from lo up to, but not including, hi,
+        with all N columns, in any form that SciPy converts to a sparse array.
     shape : (int, int)
         Shape (M, N) of the whole matrix.
     client : distributed.Client, optional

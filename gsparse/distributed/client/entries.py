@@ -1,4 +1,4 @@
-"""Entries of a distributed matrix: on the host (rows, diagonals, sums), in files, and replaced by other values."""
+"""Methods that read the entries of a distributed matrix, save them in files, or replace their values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
 
-# Copies of all entries that `tocsr` holds at the same time: the parts of the ranks, and the whole.
+# Number of copies of all entries that `tocsr` holds at the same time: the parts of the ranks, and the whole matrix.
 _COPIES = 2
-# Time limit, in seconds, for the ranks to remove a failed checkpoint. They continue after it without being watched.
+# Time, in seconds, for which this process waits until the ranks have removed a failed checkpoint.
 _CLEANUP_TIMEOUT = 5.0
 
 
@@ -46,7 +46,7 @@ class DistributedEntries(DistributedOperator):
     _value_order: ValueOrder | None
 
     def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> Any:
-        """Return a matrix whose rows are computed on the workers of this one."""
+        """Return a matrix that this matrix's workers compute. With `keeps_options`, it has this matrix's options."""
         raise NotImplementedError
 
     def tocsr(self) -> sp.csr_array:
@@ -55,7 +55,7 @@ class DistributedEntries(DistributedOperator):
         Returns
         -------
         csr_array, shape (M, N)
-            In canonical form, with rows and columns in the original order, also if they were permuted.
+            The matrix in canonical form. Permuted rows and columns are returned to their original order.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class DistributedEntries(DistributedOperator):
         Raises
         ------
         IndexError
-            If `key` selects what does not exist, or pairs of rows and columns.
+            If `key` selects a row or column that does not exist, or single elements by pairs of row and column.
         CommunicationError, WorkerLostError
         """
         rows, columns = _selected(key, self.shape)
@@ -140,7 +140,7 @@ class DistributedEntries(DistributedOperator):
         Returns
         -------
         ndarray
-            On this host, with a 0 where no entry is stored.
+            The diagonal on this host, with a 0 where no entry is stored.
 
         Raises
         ------
@@ -164,14 +164,14 @@ class DistributedEntries(DistributedOperator):
     def with_data(self, data: Any) -> Any:
         """Return a matrix of the same structure with other values, on the same workers.
 
-        Only its values are sent to each worker. Storage formats and the plan for the exchange of ghosts are reused, and
-        files are not read again. So this is the fast way to the matrix of the next time step. If ``M = amg(A)``, then
-        ``M.update(A.with_data(data))`` computes multigrid for these values.
+        Each worker receives only the values of its rows. Storage formats and the plan for the exchange of ghosts are
+        reused, and files are not read again. So this is the fast way to the matrix of the next time step. If
+        ``M = amg(A)``, then ``M.update(A.with_data(data))`` computes multigrid for these values.
 
         Parameters
         ----------
         data : array_like, shape (k,)
-            The values in the order of ``A.tocsr().data``. If A is ``distribute(S)`` and S is in canonical form, it is
+            The values in the order of ``A.tocsr().data``. If A is ``distribute(S)`` and S is in canonical form, this is
             the order of ``S.data``, also if rows were permuted.
 
         Returns
@@ -253,7 +253,7 @@ class DistributedEntries(DistributedOperator):
         return [str(Path(folder) / entry_tasks.LINK / name) for name in names]
 
     def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
-        """Return the arrays in a rank's checkpoint that hold its part of the permutation, if there is one."""
+        """Return the arrays, by name, with a rank's part of the permutation; an empty dict without a permutation."""
         if self._layout.permutation is None:
             return {}
         own_rows = self._layout.rows.rows(rank)
@@ -262,7 +262,7 @@ class DistributedEntries(DistributedOperator):
     # ------------------------------------------------------------------ the order of rows, columns and values
 
     def _numbers_in_blocks(self) -> HostArray:
-        """Return the number that each row and column of the matrix has in the new order of the blocks."""
+        """Return the number in the order of the blocks of each row and column of the original matrix."""
         numbers: HostArray = self._layout.in_matrix_order(np.arange(self.shape[0]))
         return numbers
 
@@ -275,7 +275,7 @@ class DistributedEntries(DistributedOperator):
         return matrix
 
     def _known_value_order(self) -> ValueOrder:
-        """Return the order of values for `with_data`, which the first call computes."""
+        """Return the order of values for `with_data`. The first call computes it on the ranks."""
         if self._value_order is None:
             layout, orders = self._layout, list[Any]([(None, None)] * len(self._rank_metadata))
             if layout.permutation is not None:
@@ -290,12 +290,12 @@ class DistributedEntries(DistributedOperator):
 
 @dataclass(frozen=True, eq=False)
 class ValueOrder:
-    """The order of the values, in the original order of rows and columns and in the order of the blocks.
+    """Maps values between the original order of rows and columns and the order of the blocks.
 
     Attributes
     ----------
     indptr : array of int64, shape (M + 1,)
-        The position of the first value of each row, in the order of the blocks.
+        In the order of the blocks, the position of each row's first value, then the number of values.
     numbers : array of int64 or None
         For each value in the order of the blocks, its position in the original order; None if rows were not permuted.
     """
@@ -305,7 +305,7 @@ class ValueOrder:
 
     @staticmethod
     def of(row_lengths: HostArray, permutation: HostArray | None) -> ValueOrder:
-        """Return the order of values, from the number of values in each row of the blocks."""
+        """Return the order of values. `row_lengths` has each row's number of values, in the order of the blocks."""
         indptr = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
         if permutation is None:
             return ValueOrder(indptr, None)
@@ -328,7 +328,7 @@ class ValueOrder:
 
 
 def _selected(key: Any, shape: tuple[int, int]) -> tuple[HostArray | None, HostArray | None]:
-    """Return the numbers of the rows and of the columns that a key selects: None for all, no dimension for one."""
+    """Return the row and the column numbers that a key selects. None means all; a single number has no dimension."""
     host: Any = SimpleNamespace(shape=shape, ndim=2, device=get_device("cpu"))
     axes: tuple[Any, ...] = parse_index(host, key).axes
     rows: HostArray | None

@@ -45,7 +45,7 @@ class DistributedMatrix(DistributedReductions):
 
     ``A @ B``, the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``, ``A > 0``,
     ``A.sqrt()``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
-    return distributed matrices, which the workers compute and keep until they are closed, or no longer referred to. A
+    return distributed matrices. The workers keep each of them until it is closed, or nothing refers to it any more. A
     and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T @ x``
     and ``A.H @ x`` need no transpose. All other operations on ``A.T`` and ``A.H`` compute the transpose first, as
     ``A.T.tomatrix()`` does. A result does not depend on its operands, so these may be closed. The rows of a result
@@ -81,7 +81,7 @@ class DistributedMatrix(DistributedReductions):
         options: dict[str, Any],
     ) -> None:
         self.client, self.timeout = client, timeout
-        # `_source` has the rows in the order of the blocks, `_original` in their original order.
+        # `_source` has the rows in the order of the blocks, and `_original` has them in their original order.
         self._source, self._original = source, original
         self._device, self._options = device, options
         self._open(workers, layout)
@@ -170,7 +170,7 @@ class DistributedMatrix(DistributedReductions):
     # ------------------------------------------------------------------ opening, saving and closing
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
-        """Connect the ranks on these workers. Each rank then makes its own rows."""
+        """Connect the ranks on these workers, and let each rank make its own rows."""
         rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
             rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
@@ -188,7 +188,7 @@ class DistributedMatrix(DistributedReductions):
         self._describe(self._rank_metadata)
 
     def _describe(self, rank_metadata: list[RankMetadata]) -> None:
-        """Store the metadata of all ranks' rows, and what follows from them."""
+        """Store the metadata of all ranks, and make the products of vectors, which depend on the metadata."""
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in rank_metadata)))
         self._rank_metadata, self._value_order = rank_metadata, None
         self._worker_products = WorkerProducts(self._rank_group, self._layout, rank_metadata, dtype)
@@ -196,7 +196,7 @@ class DistributedMatrix(DistributedReductions):
     def eliminate_zeros(self) -> None:
         """Remove stored zeros from this matrix.
 
-        `repartition` takes the rows of a matrix that was not computed from others from their source, with its zeros.
+        After `repartition`, a matrix that was not computed from other matrices has its stored zeros again.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class DistributedMatrix(DistributedReductions):
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function of `gsparse.linalg` on the workers. NotImplemented stands for one that has to run here."""
+        """Run a function of `gsparse.linalg` on the workers. Return NotImplemented if it has to run in this process."""
         if name in ("norm", "solve"):
             return self.norm(**kwargs) if name == "norm" else solve_on_workers(self, *args, **kwargs)
         arguments = _bind_arguments(name, args, kwargs)
@@ -281,7 +281,7 @@ class DistributedMatrix(DistributedReductions):
         return M if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _with_block_size(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments. If `block_size` is None, it becomes the block size of the source matrix."""
+        """Return the arguments. If `block_size` is None, replace it by the block size of the source matrix."""
         if arguments.get("block_size", 1) is None and self._source.block_size > 1:
             return {**arguments, "block_size": self._source.block_size}
         return arguments
@@ -353,9 +353,9 @@ class DistributedMatrix(DistributedReductions):
 
 
 def _bind_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict from parameter to value of a function of `gsparse.linalg`: defaults filled in, A left out.
+    """Return a dict from each parameter of a function of `gsparse.linalg`, except A, to its value or default.
 
-    Raise TypeError for arguments that it does not accept, before anything is sent to the ranks.
+    Raise TypeError for arguments that the function does not accept, before anything is sent to the ranks.
     """
     method = METHODS[name]
     extra = _DISTRIBUTED_OPTIONS if method.kind == "solver" else ()

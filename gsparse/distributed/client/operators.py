@@ -58,10 +58,10 @@ class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
         x : ndarray or dask.array.Array, shape (n,) or (n, k)
             One or several vectors, in any chunks.
         axis : {0, 1}, optional
-            0, the default, is for vectors with an entry for each row, such as the right-hand side of a solve: each
+            0, the default, is for vectors with an entry for each row, such as the right-hand side of a solve. Each
             worker gets the entries of its rows. 1 is for vectors with an entry for each column, which are multiplied by
             the matrix. For a square matrix, both are the same. If rows were permuted (`permutation` is not None), the
-            parts have the original order, so each product and solve moves entries between the workers.
+            vector keeps the original order, so each product and solve moves entries between the workers.
 
         Returns
         -------
@@ -139,15 +139,15 @@ class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
         name : str
             The method of SciPy's sparse arrays, such as "multiply" or "__abs__".
         *operands : number, distributed matrix, or array
-            A matrix has the same shape, workers and `row_bounds`. An array, NumPy's or dask's, of which "multiply" and
-            "__truediv__" take one, is a row of shape (N,) or (1, N), a column of shape (M, 1), or has shape (M, N).
+            A matrix must have the same shape, workers and `row_bounds`. Only "multiply" and "__truediv__" take an array
+            of NumPy or dask: a row of shape (N,) or (1, N), a column of shape (M, 1), or an array of shape (M, N).
         **options
             Further arguments of the method.
 
         Returns
         -------
         DistributedMatrix
-            Of SciPy's dtype.
+            The result. It has the dtype that SciPy's result has.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
         return elementwise(self.tomatrix(), name, *operands, **options)
 
     def __gsparse_stack__(self, matrices: list[Any], axis: int) -> Any:
-        """Return distributed matrices below each other (axis 0) or side by side (axis 1), for `gsparse.sparse`."""
+        """Stack distributed matrices vertically (axis 0) or horizontally (axis 1), for `gsparse.sparse`."""
         if not all(isinstance(matrix, DistributedOperator) for matrix in matrices):
             raise TypeError("distributed matrices are stacked with distributed matrices only: use distribute(S)")
         return stack([matrix.tomatrix() for matrix in matrices], axis)
@@ -284,7 +284,7 @@ def _is_other_operator(x: Any) -> bool:
 
 
 class _TransposedOperator(DistributedOperator):
-    """The transpose or the adjoint of a distributed matrix. Sparse algebra computes it as a matrix first."""
+    """The transpose or the adjoint of a distributed matrix. Sparse algebra first computes the transposed matrix."""
 
     def __init__(self, matrix: Any, operation: str) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])

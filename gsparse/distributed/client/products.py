@@ -1,4 +1,4 @@
-"""Products with the user's vectors, which are split into the parts of the ranks and joined again."""
+"""Products with the user's vectors. Each vector is split among the ranks, and the parts of the product are joined."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_operand(shape: tuple[int, int], x: Any) -> None:
 
 
 def check_numbers(name: str, x: Any) -> None:
-    """Raise an error if the elements of x are not numbers: connections between ranks transfer only numbers."""
+    """Raise an error if the elements of x are not numbers. Connections between ranks transfer only numbers."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     if dtype.kind not in "biufc":
         raise DtypeError(f"{name} needs numbers, got {dtype}: use astype(float)")
@@ -47,17 +47,18 @@ def check_numbers(name: str, x: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class VectorLayout:
-    """The ranks that own the entries of vectors, and the order of these entries.
+    """The ranks that own each row and column of a matrix, and the order of the rows and columns in the blocks.
 
     Attributes
     ----------
     rows : RowPartition
-        The owners of the matrix's rows, and so of the entries of products.
+        The owners of the rows. The entries of products have the same owners.
     columns : RowPartition
-        The owners of the matrix's columns, and so of the entries of vectors that are multiplied. For a square matrix,
-        they are `rows`.
+        The owners of the columns. The entries of vectors that are multiplied have the same owners. For a square matrix,
+        `columns` is `rows`.
     permutation : array of int64 or None
-        Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns.
+        Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns. None if rows
+        were not permuted.
     """
 
     rows: RowPartition
@@ -71,7 +72,7 @@ class VectorLayout:
 
     @classmethod
     def of(cls, rows: RowPartition, num_columns: int, permutation: HostArray | None = None) -> VectorLayout:
-        """Return the layout of a matrix whose rows have these owners."""
+        """Return the layout of a matrix whose row owners are `rows`."""
         is_square = rows.num_rows == num_columns
         return cls(rows, rows if is_square else RowPartition.by_rows(num_columns, rows.world_size), permutation)
 
@@ -86,11 +87,11 @@ class VectorLayout:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
 
     def in_block_order(self, x: Any) -> Any:
-        """Return a user's vector in the order of the blocks."""
+        """Convert a vector from the original order to the order of the blocks."""
         return x if self.permutation is None else x[self.permutation]
 
     def in_matrix_order(self, y: Any) -> Any:
-        """Return a vector that is in the order of the blocks in the original order."""
+        """Convert a vector from the order of the blocks to the original order."""
         return y if self._inverse is None else y[self._inverse]
 
     def split(self, x: HostArray, partition: RowPartition) -> list[HostArray]:
@@ -111,7 +112,7 @@ def divided(x: Any, partition: RowPartition) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
-    """Join the parts of the ranks to one dask array, without moving them.
+    """Join the parts of the ranks to one dask array, without moving the parts.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def parts_of_ranks(
 
 
 class WorkerProducts:
-    """Computes products on the workers. Each rank receives its part of the vector, and its ghosts.
+    """Computes products on the workers. Each rank receives its part of the vector, and the entries at its ghosts.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ class WorkerProducts:
         products = self._rank_group.call(entry_tasks.multiply, parts)
         if is_plain:
             return layout.join(products)
-        # Each rank has returned its own part, and contributions to its ghosts, which are elements of other ranks.
+        # Each rank has returned its own part, and contributions to its ghosts, which are elements that others own.
         y = np.concatenate([own_part for own_part, _ in products])
         for metadata, (_, ghost_values) in zip(self._rank_metadata, products, strict=True):
             y[metadata.ghosts] += ghost_values
@@ -191,7 +192,7 @@ class WorkerProducts:
     # ------------------------------------------------------------------ dask
 
     def multiply_lazily(self, x: Any, operation: str) -> Any:
-        """Return the product with a dask array, as a dask array that is computed on the workers that have the rows."""
+        """Return the product with a dask array. The product is a dask array that the matrix's workers compute."""
         import dask
 
         layout, rank_group, is_plain = self._layout, self._rank_group, operation == "plain"
@@ -211,7 +212,7 @@ class WorkerProducts:
         return layout.in_matrix_order(y)
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
-        """Return a vector as a dask array whose chunks are on the workers that own the rows, or the columns."""
+        """Return a vector as a dask array whose chunks are on the owners of the rows (`of_rows`) or of the columns."""
         rank_group, layout = self._rank_group, self._layout
         rank_group.check_open()
         client, workers, x = rank_group.client, rank_group.workers, x if is_dask(x) else np.asarray(x)
@@ -250,7 +251,7 @@ class WorkerProducts:
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
     def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
-        """Return a rank's ghosts in one piece per owner, which the owner's worker takes from its chunk."""
+        """Return a rank's ghosts as a list of delayed pieces. Each owner's worker takes a piece from its chunk of x."""
         import dask
 
         columns = self._layout.columns

@@ -1,4 +1,4 @@
-"""The ranks of one matrix, which are dask actors, calls of functions on them, and the handling of errors."""
+"""The ranks of one matrix, which are dask actors, and calls of functions on the ranks with their errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 _CHECK_INTERVAL = 0.5
 # Seconds for which the calls of the other ranks may continue after one rank has failed.
 _GRACE_PERIOD = 3.0
-# Longest time, in seconds, between two calls of `on_poll`, and between two checks without `on_poll`.
+# Longest time, in seconds, between two checks of running calls: with `on_poll`, which each check calls, and without.
 _POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
 
 
@@ -49,7 +49,7 @@ _Asked = dict[int, tuple[Future[Any], float]]
 
 @dataclass
 class _Connections:
-    """The connections between ranks, which a matrix shares with matrices that were computed from it.
+    """State of the connections between ranks. A matrix shares it with the matrices that were computed from the matrix.
 
     `epoch` is the number of times that the ranks have begun to connect.
     """
@@ -72,14 +72,14 @@ class RankGroup:
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     operand : RankGroup, optional
-        The group of a matrix on the same workers, from which this matrix is computed. The ranks use its connections.
+        The group of the matrix from which this matrix is computed, on the same workers. Both share their connections.
 
     Attributes
     ----------
     key : str
         The key of the matrix on the workers.
     closed_by : str
-        The end of an error message: what has closed the group, and what the user can do.
+        The end of an error message. It states what has closed the group, and what the user can do.
     remedy : str
         The end of an error message: how to make the matrix again after a worker was lost (`WorkerLostError`).
     """
@@ -115,9 +115,10 @@ class RankGroup:
     # ------------------------------------------------------------------ life
 
     def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
-        """Connect the ranks, and make each rank's matrix from its own input and from the arguments for all ranks.
+        """Connect the ranks, and let each rank make its part of the matrix. Return the metadata of the parts.
 
-        `input_of(rank)` returns the input of a rank, or a future for it on the rank's worker.
+        `input_of(rank)` returns the input of a rank, or a future for the input on the rank's worker. `arguments` are
+        further arguments of `open_rank`, the same for all ranks.
         """
         inputs: list[Any] = []
         with self.exclusive():
@@ -141,7 +142,7 @@ class RankGroup:
         return rank_metadata
 
     def _start_ranks(self) -> None:
-        """Make the actors."""
+        """Create each rank's actor on its worker."""
         for number, worker in enumerate(self.workers):
             key = rank_key(self.key, number)
             self._references.append(
@@ -214,7 +215,7 @@ class RankGroup:
         return [calls.results[rank] for rank in called]
 
     def call_together(self, *args: Any, **options: Any) -> list[Any]:
-        """`call` a function in which the ranks wait for each other. If it fails, the ranks have to reconnect."""
+        """Call a function in which the ranks wait for each other. If a call fails, the ranks have to reconnect."""
         try:
             return self.call(*args, **options)
         except BaseException:
@@ -222,7 +223,10 @@ class RankGroup:
             raise
 
     def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
-        """Call a function on the remaining workers, and return the results, by rank, of those that answer in time."""
+        """Call a function on the remaining workers. Return a dict from rank to result, without calls that fail or last.
+
+        The calls have `seconds` seconds, by default the group's timeout.
+        """
         name, left = new_call(function.__name__), self.remaining_workers()
         started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
         calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
@@ -245,7 +249,7 @@ class RankGroup:
     # ------------------------------------------------------------------ tasks
 
     def on_own_workers(self, parts: list[distributed.Future], name: str) -> list[distributed.Future]:
-        """Return futures of the parts on their ranks' workers. Dask moves parts that are on other workers."""
+        """Return futures for the parts, each on its rank's worker. Dask moves parts that are on other workers."""
         owners = self.client.who_has(self.wait_for_inputs(parts, name))
         moved = [
             part if self.workers[rank] in owners[part.key] else self.submit(entry_tasks.moved_part, rank, part)
@@ -280,7 +284,7 @@ class RankGroup:
                 raise lost
             self._check_signs_of_life(asked, self.ranks)
             raise_errors(futures, name)
-            if time.monotonic() >= next_check:  # more and more rarely, because the scheduler logs each check
+            if time.monotonic() >= next_check:  # The intervals grow, because the scheduler logs each check.
                 check_computable(self.client, futures, name)
                 next_check, delay = time.monotonic() + delay, 2 * delay
         return inputs
@@ -289,14 +293,14 @@ class RankGroup:
     def exclusive(self) -> Iterator[None]:
         """Reserve the workers for this group while the block runs (`Reservation.held`).
 
-        It waits at most ten times `timeout` for each worker, because another solve may run there.
+        The wait for each worker, on which another solve may run, takes at most ten times `timeout`.
         """
         self.check_open()
         with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
-        """Return a future for each part of a vector that the ranks keep, without waiting. `names` are by rank."""
+        """Return a future for each rank's part of a vector, without waiting. `names` are the results of `Rank.keep`."""
         futures = [self.submit(take_vector, rank, name) for rank, name in enumerate(names)]
         for future in futures:
             # If nothing refers to a future any more, dask drops its task, even if it has not run yet; then the vector
@@ -308,7 +312,7 @@ class RankGroup:
         """Wait until all calls have finished; raise an error if one fails, or a worker is silent or lost.
 
         If a call fails or a worker is lost, the other ranks' calls first have `_GRACE_PERIOD` seconds to end. If a rank
-        is silent, the error is raised at once.
+        is silent, the error is raised immediately.
         """
         next_check, failed_at, lost, asked = time.monotonic() + _CHECK_INTERVAL, None, None, _Asked()
         while True:
@@ -333,9 +337,9 @@ class RankGroup:
                     raise lost
 
     def _check_signs_of_life(self, asked: _Asked, ranks: Iterable[int]) -> None:
-        """Raise an error if a rank has been silent for too long. Ask ranks that have answered again, without waiting.
+        """Raise an error if a rank has been silent for too long. Send the next request to each rank that has answered.
 
-        `asked` has the requests that were sent, with their times.
+        `asked` maps each rank to its latest request and the time at which the request was sent.
         """
         now = time.monotonic()
         for rank in ranks:
@@ -363,8 +367,8 @@ class RankGroup:
             if not isinstance(error, CommunicationError):
                 return error
         for error in calls.errors:
-            # A rank whose call has failed also closes its connections. So a rank is lost only if its call has not
-            # ended.
+            # A rank whose call has failed also closes its connections, so that other ranks believe it lost. The rank
+            # is really lost only if its call has not ended.
             if isinstance(error, RankLostError) and error.rank in calls.unfinished:
                 return WorkerLostError(error.rank, self.workers[error.rank], self.remedy)
         errors = sorted(calls.errors, key=lambda error: isinstance(error, RankLostError))
@@ -377,7 +381,7 @@ def argument(value: Any) -> Any:
 
 
 def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
-    """Make dask drop ranks, without waiting.
+    """Make dask drop the actors of ranks, without waiting.
 
     Releasing the references is not enough, because actors refer to themselves.
     """
@@ -386,4 +390,4 @@ def _drop(client: distributed.Client, references: list[distributed.Future]) -> N
 
 
 def _keep_until_done(future: distributed.Future) -> None:
-    """Do nothing. A future that has this function as a callback stays alive until it is done."""
+    """Do nothing. A future stays alive until it is done if this function is its callback."""

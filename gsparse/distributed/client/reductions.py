@@ -54,7 +54,7 @@ _PLACE_DOC = """Return the place of the first of {} elements, or of the first Na
 
 
 def _extreme(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
-    """Return the method for an extreme. `join` combines the extremes of all ranks into one."""
+    """Return a method that finds an extreme of the elements. `join` combines the extremes of all ranks into one."""
 
     def method(self: DistributedReductions, axis: int | None = None) -> Any:
         parts = self._reduced(name, _parsed(axis))
@@ -65,7 +65,7 @@ def _extreme(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
 
 
 def _place(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
-    """Return the method of the place of an extreme; `join` returns the first rank that has the extreme."""
+    """Return a method that finds where an extreme is. `join` returns the first rank that has the extreme."""
 
     def method(self: DistributedReductions, axis: int | None = None) -> Any:
         matrix, axis = self._in_matrix_order(), _parsed(axis)
@@ -81,10 +81,10 @@ def _place(name: str, join: Callable[[HostArray], Any], what: str) -> Any:
 
 
 class DistributedReductions(DistributedEntries):
-    """The reductions of a distributed matrix. Those of columns compute the transpose on the workers first.
+    """The reductions of a distributed matrix. Reductions of columns, except sums, first compute the transpose.
 
-    All results are on this host. `axis` is as in SciPy: None for all elements together, 0 for those of each column, 1
-    for those of each row. Elements that are not stored count as zeros.
+    All results are on this host. As in SciPy, `axis` is None to reduce all elements together, 0 to reduce each column,
+    and 1 to reduce each row. Elements that are not stored count as zeros.
     """
 
     def sum(self, axis: int | None = None) -> Any:
@@ -97,7 +97,7 @@ class DistributedReductions(DistributedEntries):
         Returns
         -------
         ndarray of shape (N,) or (M,), or scalar
-            Its dtype is that of NumPy's sums: integers and booleans become 64-bit integers.
+            The sums, in the dtype of NumPy's sums: integers and booleans become 64-bit integers.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class DistributedReductions(DistributedEntries):
         Returns
         -------
         ndarray of shape (N,) or (M,), or scalar
-            Of float64 if the matrix has integers or booleans, else of its dtype.
+            The means, in float64 if the matrix has integers or booleans, else in the matrix's dtype.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class DistributedReductions(DistributedEntries):
         Returns
         -------
         float, or ndarray of shape (N,) or (M,)
-            Of the precision of the matrix.
+            The norms, in the precision of the matrix.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class DistributedReductions(DistributedEntries):
         raise ValueError(f"there is no norm {ord!r} of {'a matrix' if axis is None else 'rows and columns'}")
 
     def _reduced(self, name: str, axis: int | None) -> HostArray:
-        """Return the results of the ranks: one for each row or column, or one for each rank that has rows."""
+        """Return one result for each row or column; without an axis, one result for each rank that has rows."""
         if 0 in self.shape and (axis is None or not self.shape[axis]) and name != "count_nonzero":
             raise ValueError("zero-size array to reduction operation")
         if axis == 0:

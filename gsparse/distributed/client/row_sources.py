@@ -1,8 +1,8 @@
 """Sources of the rows of a distributed matrix: this process, files, functions, dask arrays, and other matrices.
 
 A matrix can be made from its source more than once. A result of sparse algebra is an independent matrix on the same
-workers. Its ranks share the connections of the first operand, which end when the last of these matrices is closed. If a
-task of one of these matrices fails, the next task of any of them connects the ranks again.
+workers. Its ranks share the connections of the first operand. The connections are closed when the last matrix that
+shares them is closed. If a task of one of these matrices fails, the next task of any of them connects the ranks again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Partition = str | Sequence[int]
 
 
 class RowSource(ABC):
-    """A source of the rows of a matrix, from which it can be made.
+    """A source of the rows of a distributed matrix.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class RowSource(ABC):
     block_size : int
         Number of rows and columns of the blocks of a block sparse matrix, else 1.
     is_lasting : bool
-        Whether the rows can be read again after the matrix has been closed, or a worker lost.
+        Whether the rows can be read again after the matrix has been closed, or a worker has been lost.
     operand : RankGroup or None
         The group of a matrix on the same workers, from which the rows are computed.
     remedy : str
@@ -59,7 +59,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        """Return the input from which a worker makes its rows: the rows, a future, a `RowLoader` or a `Computation`."""
+        """Return the input from which a worker makes its rows: a CSR array, future, `RowLoader` or `Computation`."""
 
     def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
         """Record that a matrix has been made from these rows on the workers of `rank_group`."""
@@ -190,9 +190,9 @@ def _converted_to_scipy(chunk: Any) -> Any:
 
 
 class ComputedRows(RowSource):
-    """Rows that the workers compute when the first matrix is made from them.
+    """Rows that the workers compute when the first matrix is made from this source.
 
-    Each further matrix copies its rows from the latest of these matrices, which must still be open.
+    Each further matrix copies its rows from the latest matrix of this source, which must still be open.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class ComputedRows(RowSource):
         self._group: RankGroup | None = None
 
     def attach(self, rank_group: RankGroup, layout: VectorLayout) -> None:
-        """Take the rows from the matrix of this group from now on."""
+        """Let further matrices copy their rows from the matrix of this group."""
         self._group, self._layout, self.operand, self._arguments = rank_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:
@@ -236,7 +236,7 @@ class ComputedRows(RowSource):
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
     ) -> tuple[RowSource, HostArray | None, RowPartition]:
-        """Choose a partition of the rows, which keep their order in the blocks."""
+        """Choose a partition of the rows. The rows keep their order in the blocks."""
         if reorder is not None or partition == "metis":
             raise ValueError(
                 "reorder and partition='metis' need the whole matrix, and this one was computed on its workers: use "

@@ -41,7 +41,7 @@ def check_running(client: distributed.Client) -> None:
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """Return the workers that the scheduler knows, by address. Raise an error if the scheduler does not answer.
 
-    `Client.scheduler_info` is not used, because a periodic callback may replace its answer by one without workers.
+    `Client.scheduler_info` is not used, because its answer may lack the workers after a periodic update.
     """
     check_running(client)
     workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
@@ -71,7 +71,7 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
 
 
 def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tuple[str, str] | None:
-    """Return a task that cannot run because its workers are gone, if one of the wanted results depends on it.
+    """Return a task that cannot run because its workers are gone, and on which one of the wanted results depends.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tupl
     return None
 
 
-# The groups of workers for which `close_client_at_exit` was called.
+# The `RankGroup` objects for which `close_client_at_exit` was called.
 _groups: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def close_client_at_exit(group: Any) -> None:
-    """Let the process close the client of a group of workers at exit, if the group is still open then.
+    """Close the client of a `RankGroup` when the process exits, if the group is still open then.
 
-    Otherwise, dask would close its clusters before the clients, and warn that computed tasks are lost with the workers.
+    Otherwise, dask would close its clusters before the clients, and warn that results of tasks are lost.
     """
     _groups.add(group)
 
@@ -128,7 +128,7 @@ def _close_clients() -> None:
 _WARN_AFTER = 1.0
 # The key of dask's configuration for the time after which a lock expires if its holder has died.
 _LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
-# The workers that the calls of this thread, or of this task of asyncio, have reserved.
+# The workers that this thread, or this task of asyncio, has reserved.
 _reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
 
 
@@ -136,9 +136,9 @@ class Reservation:
     """Reserves the workers of a matrix for a block, so that calls of two matrices never wait for each other.
 
     A GPU runs the kernels of two solves one after the other. If calls of two matrices were interleaved on some workers,
-    each could wait for the other forever. So a dask lock is acquired for each worker. Such a lock expires if its holder
-    dies, which dask's MultiLock does not. First, all locks are requested at the same time. If some are not free, the
-    acquired ones are released, and all locks are acquired one by one in the order of the addresses. All clients use
+    each could wait for the other forever. So a dask lock is acquired for each worker. Unlike dask's MultiLock, such a
+    lock expires if its holder dies. First, all locks are requested at the same time. If some locks are not free, the
+    acquired locks are released, and all locks are acquired one by one in the order of the addresses. All clients use
     this order, so two clients never wait for each other.
 
     Parameters
@@ -155,7 +155,7 @@ class Reservation:
 
     @contextmanager
     def held(self, timeout: float) -> Iterator[None]:
-        """Reserve the workers while the block runs. Only one thread at a time may do so.
+        """Reserve the workers while the block runs. Only one thread at a time may call this method of an object.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class Reservation:
         return acquired
 
     async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
-        """Acquire those locks that are free, and return them."""
+        """Acquire the locks that are free, and return these locks."""
         if self._last_release is not None:
             await asyncio.shield(asyncio.wrap_future(self._last_release))
         is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
@@ -263,7 +263,7 @@ class Calls:
     errors : list of exception
         The errors of the calls, in the order of arrival.
     unfinished : set of int
-        The ranks whose calls have not ended. Ranks that were cut off remain in it, because their workers may be lost.
+        The ranks whose calls have not ended, also those that `cut_off` abandoned, because their workers may be lost.
     """
 
     def __init__(self, calls: dict[int, Future[Any]]) -> None:
@@ -274,11 +274,11 @@ class Calls:
 
     @property
     def is_running(self) -> bool:
-        """Whether at least one call has neither ended nor been cut off."""
+        """Whether at least one call has neither ended nor been abandoned (`cut_off`)."""
         return bool(self._running)
 
     def wait(self, seconds: float) -> None:
-        """Wait until a call ends, but at most this time."""
+        """Wait until a call ends, but at most `seconds`."""
         if not self._running:
             time.sleep(seconds)
         for future in wait(self._running, seconds, FIRST_COMPLETED).done:
@@ -316,13 +316,13 @@ def release(futures: list[distributed.Future]) -> None:
 
 
 def wait_for(futures: Sequence[distributed.Future], seconds: float) -> None:
-    """Wait until all futures are done, but at most this time. Their client need not be dask's default client."""
+    """Wait until all futures are done, but at most `seconds`. Their client need not be dask's default client."""
     with suppress(TimeoutError, CancelledError), futures[0].client.as_current():
         distributed.wait(futures, timeout=seconds)
 
 
 def raise_errors(futures: Iterable[distributed.Future], name: str) -> None:
-    """Raise the error of a future that has failed or was lost with a worker. `name` names the object in messages."""
+    """Raise an error if a future has failed or was lost. Messages call the object that the futures form `name`."""
     for future in futures:
         if future.status == "error":
             future.result()
@@ -346,7 +346,7 @@ def check_computable(client: distributed.Client, futures: Iterable[distributed.F
 
 
 def answers_of_workers(futures: Mapping[str, distributed.Future], timeout: float, remedy: str = "") -> None:
-    """Wait until each worker has run its task. `futures` has the tasks by the workers' addresses.
+    """Wait until each worker has run its task. `futures` maps each worker's address to its task.
 
     Raises
     ------

@@ -55,8 +55,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     ShapeError
         If an argument such as `B` must have as many rows as the matrix, but has not.
     FactorizationError, CommunicationError, WorkerLostError
-        If the set-up of multigrid, which runs at once, fails. Other preconditioners are set up in the first solve,
-        which then raises their errors.
+        If the set-up of multigrid fails. Other preconditioners are set up only in the first solve, which then raises
+        their errors.
     """
 
     def __init__(self, matrix: Any, name: str, arguments: dict[str, Any]) -> None:
@@ -87,8 +87,8 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     def specification(self) -> solve_tasks.PreconditionerSpec:
         """Return the specification with which the ranks find the preconditioner.
 
-        If the ranks must set it up together, and have not done so since they were last connected, they do so now. The
-        caller has reserved the workers (`RankGroup.exclusive`) and connected them.
+        A preconditioner that spans the ranks is set up first, unless it was set up after the ranks were last connected.
+        The caller must have reserved the workers (`RankGroup.exclusive`) and connected the ranks.
         """
         matrix = self.matrix
         made_in = matrix._preconditioner_epochs.get(self._spec.key)
@@ -192,14 +192,15 @@ def run(
     callback: Callable[[Any], Any] | None = None,
     preconditioner: DistributedPreconditioner | None = None,
 ) -> Any:
-    """Run a solver on all ranks, and return its result. Its vectors are dask arrays if b is one, else NumPy arrays.
+    """Run a solver on all ranks. Return its result, with vectors as dask arrays if b is a dask array, else as NumPy's.
 
     Parameters
     ----------
     A : DistributedMatrix
     solve : SolveSpec
     b : ndarray, dask.array.Array or None
-        The right-hand side, with an entry for each row. For eigensolvers, the start; None lets the solver choose.
+        The right-hand side, with an entry for each row; for eigensolvers, the starting vectors, which the solver
+        chooses if b is None.
     vectors : dict of str to ndarray, dask.array.Array or None
         Further vectors, with an entry for each column, by the names of the solver's parameters.
     callback : callable, optional
@@ -221,7 +222,7 @@ def run(
         arguments = [(name, solve, {key: argument(of[rank]) for key, of in parts.items()}) for rank in rank_group.ranks]
         solutions = rank_group.call_together(solve_tasks.run_solve, arguments, name=name, on_poll=handler)
         solution: solve_tasks.RankSolution = solutions[0]
-        if handler is not None and solve.reports_progress:  # The last report was sent before the end of the solve.
+        if handler is not None and solve.reports_progress:  # Earlier reports do not have the last iteration.
             handler.show(solution.report())
     parts_of_all = [list(parts) for parts in zip(*(one.vectors for one in solutions), strict=True)]
     if not solve.keeps_results:
@@ -234,10 +235,10 @@ def run(
 
 
 class _MessageHandler:
-    """Handles the messages of the ranks of a solve. It is called repeatedly during the solve.
+    """Handles the messages of the ranks of a solve. The object is called repeatedly during the solve.
 
-    It shows reports in the progress bar. When all ranks have sent their parts of a vector, it runs the user's callback,
-    and tells the ranks whether the solve continues.
+    It shows reports in the progress bar. When all ranks have sent their parts of a vector, it calls the user's
+    callback, and tells the ranks whether to continue.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class _MessageHandler:
             self._run_callback([self._parts.pop(rank) for rank in self._ranks])
         now = time.monotonic()
         if not self._requests and now >= self._next_poll:
-            # Reports are rare, and no rank waits for an answer to them.
+            # Reports are rare, and no rank waits for their answers.
             self._next_poll = now if self._callback is not None else now + solve_tasks.REPORT_INTERVAL
             self._requests = {rank: self._group.request(rank, "messages", self._name) for rank in self._ranks}
 
@@ -297,8 +298,8 @@ def eigenpairs_on_workers(A: Any, name: str, options: dict[str, Any]) -> Any:
     Returns
     -------
     tuple, array or NotImplemented
-        The result of the eigensolver. NotImplemented if the ranks do not support the arguments, so that the eigensolver
-        has to run in this process.
+        The result of the eigensolver; NotImplemented if it has to run in this process, because the ranks do not support
+        the arguments.
     """
     match METHODS[name].start:
         case "X":
@@ -343,7 +344,7 @@ def _from_vector(A: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:
-    """Return whether the blocks can be split among the ranks, and are small compared with the matrix."""
+    """Return whether the blocks X and Y can be split among the ranks, and are narrow compared with the matrix."""
     blocks = [block for block in (X, Y) if block is not None]
     if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
         return False
@@ -352,7 +353,7 @@ def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:
 
 
 def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
-    """Issue the warning of `lobpcg` in this process. On the workers, it only reached their logs."""
+    """Warn in this process if `lobpcg` did not converge. Its warnings on the workers only reach their logs."""
     tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
     if not np.max(norms) <= tol:
         warnings.warn(unconverged(norms, tol), UserWarning, stacklevel=6)

@@ -1,1 +1,1 @@
-"""Loading the rows of a matrix that is never assembled in one place: `loaders.py`, and `readers.py` for each format."""
+"""Loading rows of a matrix that is never assembled in one place: `loaders.py`, and the file formats in `readers.py`."""

@@ -23,7 +23,7 @@ Source = str | PathLike[str] | Callable[[int, int], Any]
 class RowLoader:
     """Reads ranges of rows of a matrix.
 
-    It holds no rows and can be pickled. The constructor reads only the headers of files.
+    A loader holds no rows and can be pickled. The constructor reads only the headers of files.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RowLoader:
         - SciPy's ``.npz``. If it holds CSR, only the requested rows are read, at the speed of the disk if the file is
           not compressed. A file in another format is loaded as a whole.
         - Matrix Market ``.mtx``, ``.mtx.gz`` and ``.mtx.bz2``. All lines are read for any range of rows, a few
-          megabytes at a time.
+          megabytes at the same time.
         - A callable ``source(lo, hi)`` that returns the rows from lo up to, but not including, hi, in any form that
           `scipy.sparse.csr_array` accepts. It must also work if lo equals hi.
     shape : (int, int)
@@ -98,7 +98,7 @@ class RowLoader:
         return rows.astype(rows.dtype if self.dtype is None else self.dtype, copy=False)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of these rows; None if only the rows themselves tell.
+        """Return the number of entries in each row from `lo` up to `hi`; None if this needs reading the rows.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class RowLoader:
         return np.concatenate(parts)
 
     def permutation(self) -> npt.NDArray[np.int64] | None:
-        """Read the permutation of rows and columns from a checkpoint; return None if no row was moved.
+        """Read the permutation of rows and columns from a checkpoint; return None if rows were not permuted.
 
         Row i of the sources is row ``permutation[i]`` of the matrix, and the same holds for the columns.
 
@@ -138,7 +138,7 @@ class RowLoader:
         return permutation
 
     def _covering(self, lo: int, hi: int) -> list[tuple[Reader, int, int]]:
-        """Return the readers that hold these rows, each with the range of its own row numbers; at least one reader."""
+        """Return tuples (reader, first, last) that cover the rows, at least one. Each reader counts its rows from 0."""
         if not 0 <= lo <= hi <= self.shape[0]:
             raise ShapeError(f"rows {lo} to {hi} are not all among the {self.shape[0]} of the matrix")
         spans = [(max(lo, a) - a, min(hi, b) - a) for a, b in pairwise(self._bounds)]
@@ -183,7 +183,7 @@ def _readers(sources: Sequence[Source], shape: tuple[int, int]) -> tuple[Reader,
     if calls:
         return (_CallableReader(calls[0], shape),)
     paths = [Path(source).absolute() for source in sources]  # type: ignore[arg-type]
-    # The folder of a checkpoint is a link. It is followed once, so that all files are those of one checkpoint.
+    # The folder of a checkpoint is a link. The link is followed once, so that all files belong to one checkpoint.
     folders = {path.parent: path.parent.resolve() for path in paths}
     return tuple(open_file(folders[path.parent] / path.name) for path in paths)
 

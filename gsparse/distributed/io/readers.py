@@ -22,8 +22,8 @@ from gsparse.errors import FileFormatError
 from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
 
-# Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: the original number of each row of the file, and
-# the number of the file's first row after the permutation.
+# Names of two arrays in the .npz files of `DistributedMatrix.checkpoint`. PERMUTATION has the original number of each
+# row of the file. FIRST_ROW has the number of the file's first row after the permutation.
 PERMUTATION, FIRST_ROW = "permutation", "first_row"
 
 # Number of bytes that are read at a time.
@@ -47,11 +47,11 @@ class Reader(Protocol):
         ...
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Return the number of entries in each of the rows; None if only the rows themselves tell."""
+        """Return the number of entries in each row from `lo` up to `hi`; None if this needs reading the rows."""
         ...
 
     def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
-        """Return the number of the first row after the permutation, and the original number of each row.
+        """Return the number of the file's first row after the permutation, and the original number of each row.
 
         Return None if rows were not permuted, or the file does not belong to a checkpoint.
         """
@@ -79,7 +79,7 @@ def open_file(path: Path) -> Reader:
 
 @dataclass(frozen=True)
 class _Npz:
-    """A file of `scipy.sparse.save_npz`. For CSR, only the rows are read; other formats are loaded whole and sliced."""
+    """A file of `scipy.sparse.save_npz`. Any format except CSR is loaded as a whole, and its rows are then selected."""
 
     writer: ClassVar = npz.WRITER
 
@@ -163,7 +163,7 @@ def _check_lengths(headers: dict[str, npz.ArrayHeader], num_rows: int) -> None:
 
 
 def _read_range(file: IO[bytes], name: str, start: int, stop: int) -> npt.NDArray[Any]:
-    """Read the elements from `start` up to `stop` of a vector. Earlier elements are skipped if possible."""
+    """Read the elements from `start` up to `stop` of the array `name`. Skip earlier elements if possible."""
     with _member(file, f"{name}.npy") as stream:
         shape, dtype = npz.array_header(stream, name)
         if len(shape) != 1 or stop > shape[0]:
@@ -202,7 +202,7 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 class _MatrixMarket:
     """A Matrix Market file. Entries may have any order, so the whole file is read for each range of rows.
 
-    It is read in chunks of lines, each of which SciPy parses like a complete file. A dense array is read at once.
+    The file is read in chunks of lines. SciPy parses each chunk like a complete file. A dense array is read as a whole.
     """
 
     writer: ClassVar = matrix_market.WRITER
@@ -241,7 +241,7 @@ class _MatrixMarket:
         return part.row[is_selected] - lo, part.col[is_selected], part.data[is_selected]
 
     def _parts(self, empty: bool) -> Iterator[sp.coo_array]:
-        """Yield matrices whose sum is the matrix. The first one has no entries, and the dtype of the matrix."""
+        """Yield matrices whose sum is the matrix. The first one has the dtype of the matrix, but no entries."""
         yield matrix_market.without_entries(self.header)
         if empty:
             return
@@ -265,7 +265,7 @@ class _MatrixMarket:
         try:
             return matrix_market.parse(BytesIO(header.encode() + lines))
         except (ValueError, OverflowError) as error:
-            # SciPy's message has a line number in the chunk, whose header has two lines.
+            # SciPy's message counts lines from the beginning of the chunk, whose header has two lines.
             text = re.sub(r"Line (\d+)", lambda match: f"entry {first + int(match[1]) - 2}", str(error))
             raise ValueError(text) from error
 

@@ -20,7 +20,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import CommunicationError, RankLostError
 
-# The default time, in seconds, for which a rank may be silent.
+# The default of the longest time, in seconds, for which a rank may be silent.
 TIMEOUT = 60.0
 
 Buffers = Mapping[int, Array]
@@ -31,8 +31,8 @@ _CHECK_INTERVAL = 0.05
 _BUSY_SECONDS, _POLL_INTERVAL = 2e-3, 5e-5
 
 
-# Lets another thread or process run on this CPU. Windows has no `sched_yield`; a sleep of zero seconds does the same
-# there.
+# Lets another thread or process run on this CPU. On Windows, which has no `sched_yield`, a sleep of zero seconds does
+# the same.
 yield_cpu: Callable[[], Any] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
@@ -54,13 +54,13 @@ class Communicator(ABC):
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     is_queued : bool
-        Whether calls with arrays of a GPU only queue work on its current stream, and can therefore be part of a CUDA
-        graph.
+        Whether calls with arrays of a GPU only queue work on the GPU's current stream, and can therefore be part of a
+        CUDA graph.
     uses_second_stream : bool
         Whether the exchange of ghosts, and the product with them, are queued on a second stream of a GPU, parallel to
         the product with the diagonal block.
     is_stuck : bool
-        Whether closing or aborting did not finish in time. Its resources are then freed only when the process ends.
+        Whether `close` or `abort` did not finish in time. The resources are then freed only when the process ends.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Communicator(ABC):
                 try:
                     self.check(ranks)
                 except RankLostError as error:
-                    if is_done():  # The lost rank has closed its communicator after its last call.
+                    if is_done():  # The rank is not lost: it has closed its communicator after its last call.
                         return
                     if ranks is None or error.rank in ranks:
                         raise
@@ -151,15 +151,15 @@ class Communicator(ABC):
 
     @abstractmethod
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        """Begin to send arrays to other ranks, and return a callable that waits until their arrays have arrived.
+        """Begin to send arrays to other ranks. Return a callable that waits until the arrays of other ranks arrive.
 
         Parameters
         ----------
         sends : mapping of rank to array
             Contiguous arrays, by the rank that receives them. They must not change until the exchange is complete.
         receives : mapping of rank to array
-            Contiguous arrays to be filled, by the rank that sends their values. They have the size and the dtype
-            of the arrays that are sent.
+            Contiguous arrays to be filled, by the rank that sends their values. Each must have the size and the dtype
+            of the array that the other rank sends.
 
         Returns
         -------
@@ -185,13 +185,13 @@ class Communicator(ABC):
         Returns
         -------
         callable
-            Like `exchange`, it returns a callable that waits until the exchange is complete.
+            Begins the exchange, and returns a callable that waits until the exchange is complete.
         """
         return partial(self.exchange, sends, receives)
 
     @abstractmethod
     def allreduce(self, values: Array) -> None:
-        """Replace an array by its sum over all ranks, with the same bits on every rank and in every run.
+        """Replace an array by its sum over all ranks. The result has the same bits on every rank and in every run.
 
         Parameters
         ----------
@@ -204,12 +204,12 @@ class Communicator(ABC):
         """
 
     def table(self, values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the numbers of all ranks, in one row for each rank.
+        """Return a table with one row of numbers for each rank.
 
         Parameters
         ----------
         values : sequence of numbers, or ndarray, of length k
-            A few finite numbers on the host. Length and dtype must be the same on each rank.
+            This rank's row: a few finite numbers on the host. Length and dtype must be the same on each rank.
 
         Returns
         -------
@@ -228,7 +228,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Make the current or next call of every other rank raise `CommunicationError`.
+        """Make the current or the following call of every other rank raise `CommunicationError`.
 
         Parameters
         ----------
@@ -282,7 +282,7 @@ class SingleCommunicator(Communicator):
 
 
 class StagedCommunicator(Communicator):
-    """Sends the arrays of a GPU over a communicator for host arrays. Each call copies through host memory and waits.
+    """Sends the arrays of a GPU over a communicator for host arrays. Each call copies them and waits for the GPU.
 
     Parameters
     ----------

@@ -27,10 +27,10 @@ def matrix_from_own_rows(
     device: str | Device | None,
     options: dict[str, Any],
 ) -> RankMatrix:
-    """Make a matrix whose consecutive blocks of rows the ranks have. All ranks must call this together.
+    """Make a matrix from `rows`, which has this rank's block of consecutive rows. All ranks must call this together.
 
-    If an argument of one rank is wrong, that rank raises the error, and the others raise `CommunicationError` with its
-    message. The communicator is then closed.
+    If an argument of one rank is wrong, this rank raises an error, and the other ranks raise `CommunicationError` with
+    the same message. The communicator is then closed.
     """
     try:
         if not sp.issparse(rows) or rows.ndim != 2:
@@ -55,7 +55,7 @@ def matrix_from_own_rows(
 def _chosen_device(device: str | Device | None, communicator: Communicator, local_rank: int) -> Device:
     """Return the device of a rank.
 
-    Unless a GPU is named by its number, the ranks of a host take turns in using its GPUs.
+    Unless `device` names a GPU by its number, rank r of the ranks of a host uses GPU r, modulo the number of GPUs.
     """
     device = default_device_name() if device is None else device
     chosen = get_device(device)

@@ -1,7 +1,7 @@
-"""The element-wise operations of a matrix over ranks: their names, and which of them leave zeros as they are.
+"""The element-wise operations of a matrix over ranks: their names, and which of them map zeros to zeros.
 
-A rank maps its two blocks one by one where zeros stay zeros. Otherwise, it needs its rows with all columns of the
-matrix, whose elements then are mostly stored (`A == 0`).
+If zeros stay zeros, a rank applies the operation to each of its two blocks. Otherwise, as for `A == 0`, the rank needs
+its rows with all columns of the matrix, because most elements of the result are stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_elementwise(name: str, operand: Any, is_matrix: bool) -> None:
 
 
 def keeps_zeros(dtype: np.dtype[Any], name: str, operand: Any) -> bool:
-    """Return whether an operation maps 0 to 0. Its operands are a matrix of `dtype`, and a number or None.
+    """Return whether an operation maps 0 to 0. Its operands are a matrix of `dtype` and `operand`, a number or None.
 
     Raises
     ------
@@ -72,7 +72,7 @@ _DOC = """Call SciPy's method `{0}` on all ranks, element by element.
 
 
 def _operation(name: str) -> Any:
-    """Return the method of SciPy's name that calls `ElementWise.elementwise`."""
+    """Return the method of this name, which calls `ElementWise.elementwise`."""
 
     def method(self: ElementWise, *operands: Any, **options: Any) -> Any:
         return self.elementwise(name, *operands, **options)
@@ -82,7 +82,7 @@ def _operation(name: str) -> Any:
 
 
 class ElementWise(ABC):
-    """The element-wise operations of a sparse array of SciPy, all by one function."""
+    """The element-wise operations of SciPy's sparse arrays. All of them call the method `elementwise`."""
 
     __hash__ = object.__hash__
 
@@ -100,7 +100,7 @@ class ElementWise(ABC):
         Returns
         -------
         DistributedMatrix or RankMatrix
-            Of SciPy's dtype.
+            The result. It has the dtype that SciPy's result has.
         """
 
     multiply = _operation("multiply")

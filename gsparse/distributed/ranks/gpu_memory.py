@@ -1,4 +1,4 @@
-"""Communicators between ranks that have GPUs: through the memory of the GPUs of one host, or over NCCL or RCCL."""
+"""Communicators between ranks with GPUs: through the GPUs' memory if all are in one host, or over NCCL or RCCL."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class NcclCommunicator(Communicator):  # on GPUs only
     """A communicator that sends arrays of the rank's GPU over NCCL, and host arrays over `control`.
 
     An all-reduce is queued on the current stream. An exchange runs on a separate stream, concurrently with the work of
-    the current stream, until that waits for the exchange. Both can be captured in a CUDA graph. NCCL does not report
-    that another rank has died, so the host checks `control` while it waits.
+    the current stream, until the current stream waits for the exchange. Both can be captured in a CUDA graph. NCCL does
+    not report that another rank has died, so the host checks `control` while it waits.
 
     Parameters
     ----------
     control : Communicator
-        A communicator of the same ranks for host arrays. It also transfers NCCL's unique id. It is closed and aborted
-        with this communicator.
+        A communicator of the same ranks for host arrays, which also transfers NCCL's unique id. `close` and `abort` of
+        this communicator call the same method of `control`.
     device : GpuDevice
         The GPU of this rank.
 
@@ -61,7 +61,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
         unique_id = np.zeros(_UNIQUE_ID_SIZE, np.int64)
         if self.rank == 0:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-        control.allreduce(unique_id)  # a sum with zeros: all ranks get the id of rank 0
+        control.allreduce(unique_id)  # All other ranks add zeros, so all ranks get the id of rank 0.
         self._types = {"float32": (1, nccl.NCCL_FLOAT32), "float64": (1, nccl.NCCL_FLOAT64)}
         self._types |= {"complex64": (2, nccl.NCCL_FLOAT32), "complex128": (2, nccl.NCCL_FLOAT64)}
         self._types |= {"int32": (1, nccl.NCCL_INT32), "int64": (1, nccl.NCCL_INT64)}
@@ -106,7 +106,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
         return self._cuda.Event(disable_timing=True)
 
     def _buffer(self, values: Array) -> tuple[int, int, int]:
-        """Return the address of an array, its number of elements, and their type, in NCCL's form."""
+        """Return what NCCL needs of an array: its address, the number of NCCL's elements, and NCCL's type."""
         factor, kind = self._types[values.dtype.name]
         return values.data.ptr, factor * values.size, kind
 
@@ -126,7 +126,7 @@ class NcclCommunicator(Communicator):  # on GPUs only
         self._end_nccl("destroy")
 
     def _end_nccl(self, method: str) -> None:
-        """Call a method that ends NCCL's communicator in a thread, and wait at most `_END_TIMEOUT` for it."""
+        """Call a method that ends NCCL's communicator, in a thread, and wait at most `_END_TIMEOUT` for its end."""
         if self._nccl_comm is None:
             return
         communicator, self._nccl_comm = self._nccl_comm, None
@@ -152,9 +152,9 @@ class SharedGpuCommunicator(MemoryCommunicator):
     """The communicator for groups in which several ranks use the same GPU.
 
     Without CUDA's Multi-Process Service, a GPU runs the kernels of one process at a time, in time slices of about 2 ms.
-    A kernel that waited for another process on the same GPU would waste the rest of its time slice. So ranks tell each
-    other over `control` that a message has been written, and only then start the kernel that reads it. Sums are
-    computed over `control`. Calls wait for the GPU, so they cannot be part of a CUDA graph.
+    A kernel that waited for another process on the same GPU would waste the rest of its time slice. So a rank tells the
+    others over `control` that it has written its messages, and only then do they start the kernels that read the
+    messages. Sums are computed over `control`. Calls wait for the GPU, so they cannot be part of a CUDA graph.
     """
 
     def __init__(
@@ -177,21 +177,21 @@ class SharedGpuCommunicator(MemoryCommunicator):
 def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
     """Return the fastest communicator between ranks that have GPUs. All ranks must call this together.
 
-    If all ranks are processes of one host, they communicate through the memory of their GPUs if possible. Otherwise,
-    they communicate over NCCL if each rank has its own GPU. If ranks share a GPU, the result is `control`.
+    Ranks that are processes of one host communicate through the memory of their GPUs if possible. Otherwise, the ranks
+    communicate over NCCL if each rank has its own GPU. If ranks share a GPU, the result is `control`.
 
     Raises
     ------
     CommunicationError
-        If NCCL is needed and CuPy does not have it, or it cannot connect the GPUs.
+        If NCCL is needed, but CuPy does not have NCCL, or NCCL cannot connect the GPUs.
     """
     assert isinstance(device, GpuDevice)
     own = host_hash(), hash_of(device.bus), os.getpid(), device.xp.cuda.runtime.is_hip
     table = control.table(np.array(own, np.int64))
     num_ranks, (num_hosts, _, num_processes, _) = len(table), (np.unique(column).size for column in table.T)
     has_own_gpus = np.unique(table[:, :2], axis=0).shape[0] == num_ranks
-    # On AMD, it is not guaranteed that a running kernel sees the writes of another GPU. A process cannot open memory
-    # that it has exported itself, so boxes do not work for ranks that are threads of one process.
+    # On AMD, a running kernel is not guaranteed to see the writes of another GPU. A process cannot open memory that the
+    # process itself has exported, so boxes do not work for ranks that are threads of one process.
     if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
         boxes = _GpuBoxes(control, device)
         with ExitStack() as unless_used:
@@ -220,7 +220,7 @@ class _GpuBoxes:
         self._control, self._address, self.are_open = control, 0, False
 
     def connect(self) -> None:
-        """Allocate this rank's boxes, and open those of the other ranks. All ranks must call this together."""
+        """Allocate this rank's boxes, and open the boxes of other ranks. All ranks must call this together."""
         handle, failure = bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
         with self._device.active():
             with suppress(failure):  # no memory is left, or this driver cannot share it
@@ -261,7 +261,7 @@ class _GpuBoxes:
 
 
 class _MemoryPool:
-    """Memory for boxes. It is reused, but never freed, because other processes may still have it open."""
+    """Memory for boxes. The memory is reused, but never freed, because other processes may still have it open."""
 
     def __init__(self) -> None:
         self._lock = make_lock()

@@ -11,8 +11,8 @@ The rows of rank 1 of 3, divided by the rank that owns the columns:
                 ^      ^                     ^     ^        columns of these entries: the ghosts of rank 1
 
 A product needs the entries of the vector that belong to the ghosts, which other ranks own. Each rank gathers the
-entries that others need into a buffer, and begins to exchange these buffers. During the exchange, it multiplies by its
-diagonal block. Then it multiplies by the off-diagonal block, with the ghosts that it has received.
+entries that other ranks need into a buffer, and begins to exchange these buffers. During the exchange, the rank
+multiplies by its diagonal block. Then it multiplies by the off-diagonal block, with the ghosts that it has received.
 
 References
 ----------
@@ -50,7 +50,7 @@ class RowBlock:
         All other entries. Row i of this block is row ``boundary[i]`` of the rank, and column j is column ``ghosts[j]``
         of the matrix.
     boundary : array of int64
-        The rank's rows that have entries in columns of other ranks.
+        The rank's rows that have entries in columns of other ranks, counted from its first row.
     ghosts : array of int64
         Columns of other ranks in which the rank's rows have entries, sorted.
     """
@@ -71,7 +71,7 @@ class RowBlock:
         Returns
         -------
         RowBlock
-            The converted blocks. Values that have this dtype already are not copied.
+            The converted blocks. Values that already have this dtype are not copied.
         """
         diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
         return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
@@ -90,7 +90,7 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
     Returns
     -------
     RowBlock
-        Indices are int32 if that suffices, else int64.
+        The two blocks. Indices are int32 if the numbers fit, else int64.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
 class Halo:
     """The plan of a halo exchange: the entries of a vector that a rank sends to, and receives from, each other rank.
 
-    All ranks must make their plan together, once. Every product uses it.
+    All ranks must make their plans together. Every product of a matrix uses the same plan.
 
     Parameters
     ----------
@@ -140,10 +140,9 @@ class Halo:
     Attributes
     ----------
     sends : dict of rank to array
-        For each rank that needs entries of this rank, the sorted local numbers of these entries. In the order of the
-        ranks.
+        For each rank that needs entries of this rank, the sorted local numbers of these entries. The keys are sorted.
     sent : array of int64
-        The arrays in `sends`, one after the other.
+        The arrays in `sends`, concatenated.
     receives : dict of rank to slice
         For each rank that owns ghosts of this rank, the positions of these ghosts in `ghosts`.
     size, num_ghosts : int
@@ -168,7 +167,7 @@ class Halo:
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
         check_one_block_per_rank("columns", columns, communicator.world_size)
-        # If a rank had no arrays, NCCL's communicator could not know whether to exchange arrays of the host or of GPUs.
+        # A rank may have no arrays to exchange, and could then not tell whether the others exchange host or GPU arrays.
         communicator = communicator.on(get_device("cpu"))
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
         owners = columns.owners(ghosts)
@@ -209,7 +208,7 @@ class HaloExchange:
     dtype : dtype
         The dtype of the vectors.
     columns : int
-        Number of vectors that are exchanged at the same time.
+        Number of vectors, which are exchanged at the same time.
     """
 
     def __init__(
@@ -229,7 +228,8 @@ class HaloExchange:
     def gather(self, x: Array) -> Callable[[], Array]:
         """Begin to send the entries of x that other ranks need. Return a callable that waits for the ghosts.
 
-        It returns the ghosts, one vector after the other, in a buffer that the next exchange overwrites.
+        The callable returns the entries at the ghosts, one vector after the other, in a buffer that the following
+        exchange overwrites.
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.exchange.gather(self._device, x, shared.numbers, shared.buffer)
@@ -261,7 +261,7 @@ class HaloExchange:
 
 
 def recorded_wait(wait: Callable[[], None], name: str, device: Device, received: Array) -> Callable[[], None]:
-    """Return the wait for an exchange. If a profile is open, it records the wait under a name."""
+    """Return the wait for an exchange. If a profile is open, it records the wait under `name`."""
     if recording.recorder is None:
         return wait
     return recording.timed(wait, "wait for ranks", name, device, None, int(received.nbytes))
@@ -275,7 +275,7 @@ class _PeerBuffers:
     numbers : array of int
         For each element of the buffer, its position in the vectors, which are stored one column after the other.
     buffer : array
-        The values of these entries.
+        The values of the exchanged entries.
     parts, numbers_of : dict of rank to array
         The parts of `buffer` and of `numbers` that belong to each rank.
     """

@@ -1,8 +1,8 @@
 """Connections whose two ends prove to each other that they know a secret.
 
 A listening port also receives connections from strangers, which do not know the secret. They may be silent, send one
-byte per second, or come in large numbers. So each handshake runs in a separate thread and has one time limit for all
-steps, TLS included. If too many handshakes are open, the oldest is ended.
+byte per second, or come in large numbers. So each handshake runs in a separate thread, and has a single time limit for
+all its steps, TLS included. If too many handshakes are open, the oldest handshake is ended.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ HANDSHAKE_TIMEOUT = 5.0
 MAX_STRANGERS = 64
 # Length of a challenge, in bytes.
 _CHALLENGE_SIZE = 32
-# Seconds between two checks whether the acceptor was closed. The checks are needed because on some systems, shutting
-# down the listener does not wake the accepting thread.
+# Seconds between two checks whether the acceptor was closed. They are needed on systems on which the accepting thread
+# does not wake when the listener is shut down.
 _CLOSED_CHECK_INTERVAL = 1.0
 # Seconds to wait after `accept` has failed.
 _ACCEPT_RETRY_DELAY = 0.05
 
 
 class Deadline:
-    """One time limit for several operations.
+    """A time limit that several operations share.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Deadline:
         return seconds
 
 
-# Errors of the operating system that say that there is no route to a host, and seconds until the next attempt.
+# Errors of the operating system for a host without a route, and seconds until the following attempt to connect.
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _CONNECT_RETRY_DELAY = 0.1
 
@@ -75,7 +75,7 @@ class Acceptor:
         The number of this rank, and the number of ranks.
     secret : bytes
     tls : SSLContext, optional
-        If not None, connections are encrypted with TLS.
+        Context with which connections are encrypted; None for connections without TLS.
     purpose : bytes, optional
         As for `prove`.
 
@@ -84,7 +84,7 @@ class Acceptor:
     connections : dict of int to socket
         The accepted connections by rank. The owner of the acceptor must close them.
     refused : str
-        The end of an error message, in brackets: why the last stranger was refused. Empty if none was refused.
+        The end of an error message, in brackets: why the last stranger was refused. Empty if no stranger was refused.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Acceptor:
     def _end_oldest(self) -> None:
         """End the oldest handshake if too many are open.
 
-        Its peer probably does not know the secret, since a handshake with a peer that does takes milliseconds.
+        Its peer probably does not know the secret, because a handshake takes only milliseconds otherwise.
         """
         with self._lock:
             if len(self._handshakes) < self._world_size + MAX_STRANGERS:
@@ -172,10 +172,10 @@ class Acceptor:
             prove(connection, self._secret, self._rank, peer, deadline, connects=False, purpose=self._purpose)
             with self._lock:
                 # The handshake is complete, so `__exit__` and `_end_oldest` must not end this connection any more. If
-                # either of them has just done so, the connection is missing in `_handshakes`.
+                # one of them has just ended the connection, `_handshakes` no longer has it.
                 if self._handshakes.pop(connection, None) is None:
                     raise CommunicationError("its handshake was ended")
-                self._check_expected(peer)  # another connection of that rank may have been accepted since
+                self._check_expected(peer)  # Another connection of this rank may have been accepted meanwhile.
                 self.connections[peer] = connection
                 if len(self.connections) == self._world_size - 1:
                     self._is_complete.set()
@@ -201,7 +201,7 @@ def join(
     purpose: bytes = b"ranks",
     waits: bool = False,
 ) -> socket.socket:
-    """Connect as rank `rank` to the `Acceptor` of rank `peer`. `waits` is as for `connect`."""
+    """Connect as rank `rank` to the `Acceptor` of rank `peer`. `waits` is passed to `connect`."""
     connection = connect(address, tls, deadline, waits)
     with closed_on_error(connection):
         connection.sendall(HELLO.pack(rank))
@@ -212,13 +212,13 @@ def join(
 def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline, waits: bool = False) -> socket.socket:
     """Connect to an address within a deadline, including TLS's handshake.
 
-    If there is no route to the host, try again until the deadline: after an interruption, the system still reports for
-    a few seconds that the host cannot be reached. With `waits`, also try again while no process listens at the address.
+    If there is no route to the host, try again until the deadline, because after an interruption, the system still
+    reports this error for a few seconds. With `waits`, also try again while no process listens at the address.
 
     Raises
     ------
     OSError
-        If no process listens at the address, TLS refuses the other end, or the deadline has passed.
+        If no process listens at the address, TLS refuses the other side, or the deadline has passed.
     """
     while True:
         try:
@@ -249,8 +249,8 @@ def prove(
 
     Each side sends random bytes, its challenge, and answers with an HMAC of both challenges. The side that connects
     answers first, so that a listener reveals nothing to strangers. The HMAC also covers `purpose`, and the numbers and
-    roles of both sides, so an answer is of no use in any other handshake. Both sides pass the same `purpose`, and one
-    of them passes ``connects=True``.
+    roles of both sides, so an answer is of no use in any other handshake. Both sides must pass the same `purpose`. The
+    side that has connected passes ``connects=True``, and the other side passes ``connects=False``.
 
     Raises
     ------
@@ -281,7 +281,7 @@ def prove(
 
 
 def read_before(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
-    """Read `size` bytes before a deadline, even if they arrive one at a time.
+    """Read `size` bytes before a deadline, which limits the total time even if bytes arrive one by one.
 
     Raises
     ------
@@ -300,10 +300,10 @@ def read_before(connection: socket.socket, size: int, deadline: Deadline) -> byt
 
 
 def shut_down(connection: socket.socket, direction: int = socket.SHUT_RDWR) -> None:
-    """Shut down a connection, which wakes the threads that read from it or write to it. It must still be closed.
+    """Shut down a connection, to wake the threads that use it. The caller must still close the connection.
 
-    This calls `socket.socket.shutdown` also for TLS, because `ssl.SSLSocket.shutdown` drops the encryption first, so
-    that a thread that is about to write would send plain text.
+    `socket.socket.shutdown` is called also for TLS, because `ssl.SSLSocket.shutdown` drops the encryption first. Then a
+    thread that is about to write would send plain text.
     """
     with suppress(OSError):
         socket.socket.shutdown(connection, direction)
@@ -312,7 +312,7 @@ def shut_down(connection: socket.socket, direction: int = socket.SHUT_RDWR) -> N
 def _configured(connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
     """Return the connection with its options set, and wrapped in TLS if `tls` is not None. No handshake is made yet.
 
-    `host` is the name of the other end if this end has connected, and None if this end has accepted.
+    `host` is the host name of the other side if this side has connected, and None if this side has accepted.
     """
     with closed_on_error(connection):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

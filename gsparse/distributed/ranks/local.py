@@ -1,4 +1,4 @@
-"""A communicator between threads of one process, for several GPUs or CPU ranks without a cluster."""
+"""A communicator between ranks that are threads of one process, on the CPU or on several GPUs, without a cluster."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
     ValueError
         If `world_size` is less than 1.
     Exception
-        The exception of the first rank that failed by itself, and not because another rank had failed.
+        The exception of the first rank whose failure was not the consequence of another rank's failure.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Ranks that `mpiexec` has started: a communicator over MPI, through mpi4py, and a matrix of the rows of all ranks.
 
-Each array of an exchange is one MPI message; a sum takes several. The tag of a message describes the call that sends
-it, in the 15 bits that every MPI implementation offers for tags:
+Each array of an exchange is one MPI message. A sum takes several messages. The tag of a message describes the call that
+sends it, in the 15 bits that every MPI implementation offers for tags:
 
     | number of the call, modulo 256 | exchange or sum | kind of dtype | log2 of the item size |
     | 8 bits                         | 1 bit           | 3 bits        | 3 bits                |
 
-A rank accepts the next message from another rank with any tag, and compares its tag and size with the expected ones. So
+A rank receives messages with any tag, and compares the tag and the size of each message with the expected ones. So
 ranks that make different calls notice this at the first message. Aborts use a separate communicator, on which each rank
 looks for messages while it waits.
 """
@@ -38,13 +38,13 @@ _DTYPE_KINDS = "biufc"
 # Size, in bytes, of the pieces in which an array is summed. Each rank receives a piece from all ranks at the same time,
 # so large pieces would take much memory.
 _PIECE_BYTES = 1 << 16
-# Longest reason of an abort, in bytes. MPI sends such a short message before the receiver asks for it.
+# Largest size of the reason of an abort, in bytes. MPI sends such a short message before the receiver asks for it.
 _MAX_REASON_BYTES = 1024
 # Time limit, in seconds, for messages to be completed or cancelled by `abort` and `close`.
 _END_TIMEOUT = 1.0
 
-# Requests that could not be completed, and the duplicated communicators. They are kept alive, because MPI may still
-# write to the memory of these requests.
+# Requests that could not be completed, and their communicators. They are kept alive, because MPI may still write to the
+# memory of these requests.
 _unfinished: list[Any] = []
 
 
@@ -61,7 +61,7 @@ def _import_mpi(name: str) -> Any:
 class MpiCommunicator(Communicator):
     """The communicator of one rank of an MPI program, through mpi4py. All ranks must make one together.
 
-    It duplicates the MPI communicator, so its messages never mix with the caller's messages. A waiting rank polls its
+    The constructor duplicates `comm`, so the messages never mix with the caller's messages. A waiting rank polls for
     messages, and raises an error if another rank is silent or has called `abort`. If a process dies, `mpiexec` ends all
     processes.
 
@@ -83,7 +83,7 @@ class MpiCommunicator(Communicator):
 
     Examples
     --------
-    This program has one rank. With ``mpiexec -n 4 python program.py``, there are four, and each prints ``[4.]``:
+    This program has one rank. With ``mpiexec -n 4 python program.py``, it has four ranks, and each prints ``[4.]``:
 
     >>> import numpy
     >>> from mpi4py import MPI  # doctest: +SKIP
@@ -185,9 +185,8 @@ class MpiCommunicator(Communicator):
     def _all_close(self) -> bool:
         """Return whether all other ranks also close without a failure within `_END_TIMEOUT`.
 
-        Otherwise, messages may still be on their way. If this rank freed its communicators, MPI could reuse their
-        numbers for new communicators, which would receive these messages, and MPI would end all processes. So they are
-        then not freed before the program ends.
+        Otherwise, messages may still be on their way, so this rank must not free its communicators: MPI could reuse
+        their numbers for new communicators, which would receive these messages, and MPI would end all processes.
         """
         barrier = self._comm.Ibarrier()
         left = _incomplete([barrier])
@@ -199,9 +198,9 @@ class MpiCommunicator(Communicator):
     def _add_up(self, values: npt.NDArray[Any]) -> None:
         """Replace the values by their sum over all ranks.
 
-        Each rank receives the values of all ranks and adds them in the order of the ranks. In each step, the number of
-        ranks whose values a rank has doubles: rank r sends all values that it has to rank r - step, and receives values
-        from r + step.
+        Each rank receives the values of all ranks, and adds them in the order of the ranks. After each step, a rank has
+        the values of twice as many ranks: rank r sends all values that it has to rank r - step, and receives values
+        from rank r + step.
         """
         rank, size, step = self.rank, self.world_size, 1
         parts = np.empty((size, values.size), values.dtype)  # row k has the values of rank (rank + k) % size
@@ -268,7 +267,7 @@ def from_mpi(
 ) -> RankMatrix:
     """Make a matrix from the rows that each process of an MPI program has. All processes must call this together.
 
-    The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
+    The rows of rank 0 are the first rows of the matrix, the rows of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
     communicate through their memory (on NVIDIA). Other GPUs communicate over NCCL or RCCL, which must be installed, if
     each rank has its own GPU. Otherwise messages go through MPI.
@@ -276,17 +275,17 @@ def from_mpi(
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        The processes, for instance ``MPI.COMM_WORLD``. It is duplicated.
+        The processes, for instance ``MPI.COMM_WORLD``. This function uses a duplicate of `comm`.
     rows : sparse array or matrix, shape (own rows, N)
         The rank's rows, in any format of SciPy. A rank may have no rows.
     own_columns : int, optional
-        Number of columns that this rank owns, and so of its entries of a vector that is multiplied. All ranks pass it,
-        or none. By default, a rank of a square matrix owns the columns with the numbers of its rows; for other
-        matrices, the columns are divided evenly.
+        Number of columns that this rank owns. It is also this rank's number of entries of a vector that is multiplied.
+        Either all ranks pass it, or no rank. By default, a rank of a square matrix owns the columns with the numbers of
+        its rows. The columns of any other matrix are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. With "auto" and "gpu", the ranks of a host take turns in using its GPUs; with "auto",
-        they use the CPU if it has none. The default is the environment variable ``GSPARSE_DEVICE`` if it is set,
-        otherwise "auto".
+        Where the rank computes. With "auto" and "gpu", the host's GPUs are assigned to its ranks in turn. With "auto",
+        the ranks of a host without GPUs use the CPU. The default is the environment variable ``GSPARSE_DEVICE`` if it
+        is set, otherwise "auto".
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     **options
@@ -295,7 +294,7 @@ def from_mpi(
     Returns
     -------
     RankMatrix
-        The rank's rows as an operator. ``with A.communicator:`` around the solves tells the other ranks if this one
+        The rank's rows as an operator. ``with A.communicator:`` around the solves tells the other ranks if this rank
         fails, and frees the duplicate of `comm` at the end.
 
     Raises
@@ -305,7 +304,7 @@ def from_mpi(
     TypeError
         If `comm` is not a communicator of mpi4py, or `rows` is not sparse.
     ShapeError
-        If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
+        If the rows of the ranks differ in their number of columns, or the ranks' `own_columns` do not add up to it.
     CommunicationError
         If another rank is silent, its arguments are wrong, or NCCL is needed and missing.
     DeviceError

@@ -19,7 +19,7 @@ from gsparse.errors import ShapeError
 
 @dataclass(frozen=True)
 class RowPartition:
-    """Consecutive rows for each rank.
+    """The consecutive rows that each rank owns.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class RowPartition:
         Returns
         -------
         RowPartition
-            Its blocks differ by one row at most.
+            The partition. The numbers of rows of two ranks differ by one at most.
 
         Raises
         ------
@@ -83,8 +83,8 @@ class RowPartition:
         Returns
         -------
         RowPartition
-            The work of a row is its number of entries plus one. Rows are not split, so a rank with a long row may own
-            more entries than the others.
+            The partition. The work of a row is its number of entries plus one. Rows are not split, so a rank with a
+            long row may own more entries than the other ranks.
 
         Raises
         ------
@@ -97,17 +97,17 @@ class RowPartition:
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
 
     def between_blocks(self, size: int) -> RowPartition:
-        """Move the bounds to multiples of a number of rows, such as the number of unknowns per node.
+        """Move each bound to the nearest multiple of `size`, such as the number of unknowns per node.
 
         Parameters
         ----------
         size : int
-            Number of consecutive rows that belong together. It divides the number of rows.
+            Number of consecutive rows that belong together. The number of all rows is a multiple of `size`.
 
         Returns
         -------
         RowPartition
-            The partition with the nearest multiples as bounds.
+            The partition with these bounds.
 
         Examples
         --------
@@ -135,7 +135,7 @@ class RowPartition:
         Raises
         ------
         ShapeError
-            If the last bound is not `num_rows`, the first is not 0, or the bounds decrease.
+            If the last bound is not `num_rows`, the first bound is not 0, or the bounds decrease.
         TypeError
             If the bounds are not integers.
         """
@@ -215,11 +215,11 @@ def order_rows(
     S : csr_array, shape (N, N)
         Only its structure is used, stored zeros included.
     reorder : {None, "rcm"}
-        "rcm" is reverse Cuthill-McKee [1]_. It moves neighbouring rows of the graph close together, so that a rank's
-        ghosts belong to the next ranks.
+        "rcm" is reverse Cuthill-McKee [1]_. It moves rows that are neighbours in the graph close together, so that most
+        ghosts belong to neighbouring ranks.
     num_parts : int, optional
-        If given, METIS [2]_ chooses this number of parts with few entries between them, and the rows of each part are
-        moved together.
+        If given, METIS [2]_ divides the rows into this number of parts, with few entries between two parts. The rows of
+        each part become consecutive.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def order_rows(
     ShapeError
         If the matrix is not square.
     ImportError
-        If PyMetis is needed and not installed.
+        If PyMetis is needed, but not installed.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The profiles of all ranks in one table: the slowest rank and the mean for each operation, and waits for ranks."""
+"""Combine the profiles of all ranks: for each operation, the slowest rank and the mean; and the waits for ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gsparse.profiling.profile import Profile, aligned
 from gsparse.profiling.rows import Row
 
 _HEADS = ("operation", "calls", "slowest s", "rank", "mean s", "share")
-# The kind of the rows for waits for other ranks, which `RankOperator.allreduce` and `halo.recorded_wait` record.
+# The kind of a profile's rows that stand for waits for other ranks. `RankOperator.allreduce` and `halo.recorded_wait`
+# record them.
 _WAIT = "wait for ranks"
 
 
@@ -28,10 +29,10 @@ class RankRow:
     calls : int
         Largest number of calls on a rank.
     slowest_seconds : float
-        Seconds of the operation on the slowest rank: the caller's or the device's, whichever are more.
+        Seconds of the operation on the slowest rank: the larger of the caller's seconds and the device's seconds.
     slowest_rank : int
     mean_seconds : float
-        The mean over all ranks. A rank that did not run the operation counts as 0.
+        The mean of the seconds on all ranks. A rank that did not run the operation counts as 0.
     """
 
     kind: str
@@ -102,7 +103,8 @@ def profile_of_ranks(p: Profile, communicator: Communicator) -> RankProfile:
     Parameters
     ----------
     p : Profile
-        The closed profile of this rank. Only the rank's own thread counts, so ranks may be threads of one process.
+        The closed profile of this rank. Operations of other threads are left out, so ranks may be threads of one
+        process.
     communicator : Communicator
         A communicator of the ranks, for host arrays.
 
@@ -138,7 +140,7 @@ def profile_of_ranks(p: Profile, communicator: Communicator) -> RankProfile:
 
 
 def _seconds(row: Row) -> float:
-    """Return the caller's or the device's seconds, whichever are more. The caller may run ahead of the device."""
+    """Return the larger of the caller's and the device's seconds. The caller may run ahead of the device."""
     return max(row.seconds, row.device_seconds)
 
 
@@ -158,9 +160,9 @@ def _rank_rows(records: list[dict[str, Any]]) -> list[RankRow]:
 
 
 def _gathered(text: str, communicator: Communicator) -> list[str]:
-    """Return the texts of all ranks. All ranks must call this together.
+    """Return a list of the texts of all ranks. All ranks must call this together.
 
-    Each rank writes its text into an array of zeros, and the arrays are added up.
+    Each rank writes its text at its own place of an array of zeros, and the arrays of all ranks are added up.
     """
     own = np.frombuffer(text.encode(), np.uint8)
     ends = np.cumsum(communicator.table([own.size])[:, 0])

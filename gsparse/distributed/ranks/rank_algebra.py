@@ -1,10 +1,10 @@
 """Element-wise operations, reductions and selections of a matrix over ranks, by methods of `GpuSparseMatrix`.
 
-Three views of a rank's rows serve them:
+Each operation uses one of three forms of a rank's rows:
 
-    the two blocks         operations that leave zeros as they are, and so the structure
+    the two blocks         operations that leave zeros as they are, and so do not change the structure
     own columns + ghosts   operations of two matrices (`RankRows`)
-    all columns            everything else: reductions, selections, and operations that map zeros to other values
+    all columns            all other operations: reductions, selections, and operations that map zeros to other values
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class RankAlgebra(ElementWise, RankOperator):
 
     @abstractmethod
     def _made_of(self, rows: RankRows, dtype: np.dtype[Any]) -> Any:
-        """Return the matrix of these rows, in this dtype."""
+        """Return the matrix of these rows, in the given dtype."""
 
     @abstractmethod
     def _with_blocks(self, diagonal: GpuSparseMatrix, off_diagonal: GpuSparseMatrix) -> Any:
-        """Return a matrix with blocks in which the same rows and columns may have entries."""
+        """Return a matrix with other blocks, which have entries only where this matrix's blocks have."""
 
     def elementwise(self, name: str, *operands: Any, **options: Any) -> Any:
         """Return the result of an element-wise operation. All ranks call this method at the same time.
@@ -56,16 +56,16 @@ class RankAlgebra(ElementWise, RankOperator):
         name : str
             The method of SciPy's sparse arrays, such as "multiply" or "__abs__".
         *operands : number, RankMatrix, or array
-            A matrix has the same shape and the same owners of the rows. An array, of which "multiply" and "__truediv__"
-            take one, has shape (own columns,), this rank's part of a row; (own rows, 1), its part of a column; or
-            (own rows, N).
+            A matrix must have the same shape and the same owners of the rows. Only "multiply" and "__truediv__" take an
+            array. It is this rank's part of a row, of shape (own columns,); of a column, of shape (own rows, 1); or of
+            an (M, N) array, of shape (own rows, N).
         **options
             Further arguments of the method.
 
         Returns
         -------
         RankMatrix
-            Of SciPy's dtype. Synchronizes if the structure changes.
+            The result, in SciPy's dtype. Synchronizes if the structure changes.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class RankAlgebra(ElementWise, RankOperator):
         Returns
         -------
         RankMatrix
-            Its ghosts are those of this matrix. Synchronizes.
+            The matrix. It has the same ghosts as this matrix. Synchronizes.
         """
         blocks = self.diagonal.copy(), self.off_diagonal.copy()
         for block in blocks:
@@ -104,7 +104,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._with_blocks(*blocks)
 
     def _combined(self, name: str, other: RankAlgebra) -> Any:
-        """Combine two matrices entry by entry."""
+        """Return the result of an element-wise operation of two matrices."""
         if self.whole_shape != other.whole_shape:
             raise ShapeError(f"inconsistent shapes: {self.whole_shape} and {other.whole_shape}")
         check_same_rows(self.rows, other.rows)
@@ -122,7 +122,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._of_whole_rows(result, self.rows, self.columns)
 
     def _parts_of(self, values: Any) -> tuple[Any, Any]:
-        """Return the elements of an array for the own block and for the ghost block of a rank (see `elementwise`)."""
+        """Return the elements of an array of `elementwise` that belong to the diagonal and the off-diagonal block."""
         values = values if device_of(values) is not None else np.asarray(values)
         own = self.columns.rows(self.host_communicator.rank)
         if values.ndim == 1:
@@ -155,13 +155,13 @@ class RankAlgebra(ElementWise, RankOperator):
         return GpuSparseMatrix(arrays, shape=csr.shape, device=self.device)
 
     def _of_whole_rows(self, result: GpuSparseMatrix, rows: RowPartition, columns: RowPartition) -> Any:
-        """Return the matrix over ranks whose rows on this rank are `result`, which has all columns. Synchronizes."""
+        """Return the matrix over ranks of which `result` has this rank's rows, with all columns. Synchronizes."""
         csr = computed(canonical_entries(result), result.dtype).with_index_dtype(np.dtype(np.int64))
         context = RankContext(self.device, self.host_communicator)
         return self._made_of(RankRows.of_whole_columns(context, csr, rows, columns), np.dtype(result.dtype))
 
     def reduce_rows(self, name: str, axis: int | None, **options: Any) -> Any:
-        """Reduce the rank's rows, each (axis 1) or all of them together (None), by a method of `GpuSparseMatrix`.
+        """Reduce each of the rank's rows (axis 1), or all its rows together (None), by a method of `GpuSparseMatrix`.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class RankAlgebra(ElementWise, RankOperator):
         Returns
         -------
         ndarray of shape (own rows,), or scalar
-            On the host. Synchronizes.
+            The results, on the host. Synchronizes.
         """
         result = getattr(self.whole_rows(), name)(axis=axis, **options)
         return result.toarray() if sp.issparse(result) else result
@@ -182,21 +182,21 @@ class RankAlgebra(ElementWise, RankOperator):
     def take_rows(
         self, wanted: HostArray, rows: RowPartition, columns: RowPartition, order: HostArray | None = None
     ) -> Any:
-        """Return a matrix of some rows of this one. All ranks call this method at the same time.
+        """Return a matrix of some rows of this matrix. All ranks call this method at the same time.
 
         Parameters
         ----------
         wanted : array of int64
-            The rows of this rank in the result, as rows of the whole matrix; on the host.
+            The row numbers, in this whole matrix, of the rows that this rank owns in the result; on the host.
         rows, columns : RowPartition
             The owners of the rows and of the columns of the result.
         order : array of int64, shape (N,), optional
-            The column of the result that column j becomes, ``order[j]``; by default j.
+            Column j of this matrix becomes column ``order[j]`` of the result; by default column j.
 
         Returns
         -------
         RankMatrix
-            Only rows that other ranks own are sent. Synchronizes.
+            The matrix. Ranks send each other only the rows that change their owner. Synchronizes.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class RankAlgebra(ElementWise, RankOperator):
         Returns
         -------
         GpuSparseMatrix, shape (len(wanted), N)
-            On the rank's device. Synchronizes.
+            The rows, on the rank's device. Synchronizes.
         """
         device, mine = self.device, RankRows.of(self)
         with device.active(), device.memory_guard():
@@ -237,7 +237,7 @@ class RankAlgebra(ElementWise, RankOperator):
             return self._local(csr, self.dtype)
 
     def take_columns(self, numbers: HostArray, columns: RowPartition) -> Any:
-        """Return a matrix of some columns of this one. All ranks call this method at the same time.
+        """Return a matrix of some columns of this matrix. All ranks call this method at the same time.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class RankAlgebra(ElementWise, RankOperator):
         Returns
         -------
         RankMatrix
-            No row is moved. Synchronizes.
+            The matrix. Its rows have the same owners. Synchronizes.
 
         Raises
         ------
@@ -260,24 +260,24 @@ class RankAlgebra(ElementWise, RankOperator):
     def stacked_with(
         self, others: list[Any], axis: int, wanted: list[HostArray], rows: RowPartition, columns: RowPartition
     ) -> Any:
-        """Return this matrix and others below each other, or side by side. All ranks call this method at the same time.
+        """Stack this matrix and others, vertically or horizontally. All ranks call this method at the same time.
 
         Parameters
         ----------
         others : list of RankMatrix
-            Over the same ranks.
+            Matrices over the same ranks.
         axis : {0, 1}
-            0 for matrices below each other, 1 for matrices side by side.
+            0 to stack vertically, 1 to stack horizontally.
         wanted : list of array of int64
-            The rows of each matrix that this rank owns in the result, on the host. Side by side, they are the same for
-            all, and the rank's own.
+            For each matrix, its rows that this rank owns in the result, on the host. For axis 1, these are the rank's
+            own rows, the same for each matrix.
         rows, columns : RowPartition
             The owners of the rows and of the columns of the result.
 
         Returns
         -------
         RankMatrix
-            Synchronizes.
+            The stacked matrix. Synchronizes.
 
         Raises
         ------

@@ -1,9 +1,9 @@
 """One level of multigrid over ranks: its matrix and smoothers, the transfers, and the next coarser matrix.
 
-An aggregate never has nodes of two ranks. Only smoothing the prolongator and the products need other ranks:
+All nodes of an aggregate are on the same rank. The steps exchange data between ranks as follows:
 
-    own nodes       →  aggregates, and their numbers in the whole level
-    ghosts          ←  the aggregates and the tentative prolongator of their owners
+    own nodes       →  aggregates; ranks exchange only the numbers of their aggregates
+    ghosts          ←  ghosts' aggregates and rows of the tentative prolongator, from their owners
     own rows of P   →  R = Pᴴ and R·A·P, by the products and transposes of `RankRows`
 """
 
@@ -60,7 +60,7 @@ class RankLevelMatrix(LevelMatrix):
 
     def has_positive_diagonal(self) -> bool:
         """Return whether all diagonal elements on all ranks are positive. All ranks must call this. Synchronizes."""
-        # This is not a cached property: with Python 3.11, ranks that are threads would wait for each other's lock.
+        # This is not a cached property, because in Python 3.11, threads of two ranks would wait for each other's lock.
         key = RankLevelMatrix.has_positive_diagonal
         if key not in self.shared:
             self.shared[key] = self.part.context.all_ranks(super().has_positive_diagonal())
@@ -68,7 +68,7 @@ class RankLevelMatrix(LevelMatrix):
         return is_positive
 
     def own_block(self) -> LevelMatrix:
-        """Return the block of the rank's rows and columns, as an independent matrix."""
+        """Return the diagonal block as the matrix of a level without other ranks."""
         diagonal = self.operator.diagonal  # type: ignore[attr-defined]
         csr = canonical_csr(diagonal)
         return LevelMatrix(self.device, csr, MatrixOperator(diagonal))
@@ -76,12 +76,12 @@ class RankLevelMatrix(LevelMatrix):
 
 @dataclass(frozen=True, eq=False)
 class BlockSmoother(Smoother):
-    """Smooths each rank's rows separately: x += S(b - A·x), where S smooths A's diagonal block from zero.
+    """Smooths each rank's rows separately: x += S(b - A·x). S is a smoother of A's diagonal block that starts from 0.
 
     Attributes
     ----------
     smoother : Smoother
-        S.
+        The smoother S.
     block : MatrixOperator
         The diagonal block.
     """
@@ -94,8 +94,7 @@ class BlockSmoother(Smoother):
         return f"{self.smoother}, on each rank"
 
     def relaxation(self, bound: BoundSmoother) -> Relax:
-        # This method moves six vectors (none if x starts as 0), in addition to the vectors that the block's smoother
-        # moves.
+        # Unless x starts as 0, this smoother moves six vectors in addition to the vectors of the block's smoother.
         passes, size = bound.passes, self.block.shape[0]
         smoother = self.smoother.bind(passes, self.block, bound.adjoint)
         correction, work = passes.vector(size), passes.vector(size)
@@ -119,9 +118,9 @@ class _NodeAggregates:
     Attributes
     ----------
     aggregates : array of int32
-        For each own node and each ghost, the local number of its aggregate, -1 for none.
+        For each own node and each ghost, the local number of its aggregate; -1 if it has no aggregate.
     ghosts : array of int64
-        The aggregates of other ranks, whose local numbers follow those of the rank's own aggregates. On the host.
+        Numbers of other ranks' aggregates, on the host. Their local numbers come after the rank's own aggregates.
     pattern : NodePattern
     """
 
@@ -131,25 +130,25 @@ class _NodeAggregates:
 
 
 class RankCoarsening(Coarsening):
-    """The structure of a level's transfers, whose matrices are `RankRows`. All ranks must make one together.
+    """The structure of the transfers of a distributed level. All ranks must construct their objects together.
 
     Parameters
     ----------
     A : RankRows
         The rank's rows of the matrix of the level.
     block_size, num_candidates : int
-        Number of unknowns of a node of this level, and of a node of the next level.
+        Number of unknowns of a node of this level, and of a node of the next coarser level.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     strength : Strength
     phases : Phases
     min_rows_per_rank, max_replicated_rows : int
-        A coarser level with at most `max_replicated_rows` rows will be replicated. A larger one is distributed over so
-        few ranks that these have at least `min_rows_per_rank` rows on average.
+        The next coarser level will be replicated if it has at most `max_replicated_rows` rows. A larger level is
+        distributed over so few ranks that they have at least `min_rows_per_rank` rows on average.
 
     Attributes
     ----------
     aggregates : array of int32, shape (own nodes,)
-        The aggregate of each node of this rank, counted from the rank's first aggregate; -1 for none.
+        The aggregate of each node of this rank, counted from the rank's first aggregate; -1 for no aggregate.
     num_aggregates : int
         Number of aggregates of all ranks together.
     coarse_rows : RowPartition
@@ -180,7 +179,7 @@ class RankCoarsening(Coarsening):
             min_nodes_per_rank = -(-min_rows_per_rank // num_candidates)
             self._coarse_node_owners = on_fewer_ranks(self._aggregate_owners, min_nodes_per_rank)
         self.coarse_rows = _times(self._coarse_node_owners, num_candidates)
-        # One for the prolongator, and one for the adjoint's prolongator.
+        # The first element is for the prolongator, and the second is for the prolongator of the adjoint.
         self._interpolations: list[_NodeAggregates] = []
 
     def _own_nodes(self, nodes: Csr) -> Csr:
@@ -205,7 +204,7 @@ class RankCoarsening(Coarsening):
     def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
         """Return the maximum of each number over all ranks. All ranks must call this.
 
-        `table` adds up finite numbers only, so the bits of the numbers, which may be infinite, are sent as int64.
+        `Communicator.table` takes only finite numbers, so the bits of the numbers are sent as int64.
         """
         bits = self._context.communicator.table(numbers.view(np.int64))
         largest: list[float] = bits.view(np.float64).max(axis=0).tolist()
@@ -231,7 +230,7 @@ class RankCoarsening(Coarsening):
         return Transfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
 
     def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
-        """Return the tentative prolongator, and this rank's rows of the coarse level's candidates."""
+        """Return the tentative prolongator, and the candidates for this rank's rows of the coarser level."""
         tentative, coarse = super()._orthonormalize(groups, self._device.xp.ascontiguousarray(candidates))
         wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
         return tentative, self._context.values_of_rows(coarse, _times(self._aggregate_owners, self._k), wanted)
@@ -239,7 +238,7 @@ class RankCoarsening(Coarsening):
     def _smooth_rows(
         self, number: int, A: RankRows, examined: tuple[Csr, Examination], tentative: Array, radius: float
     ) -> RankRows:
-        """Return the smoothed prolongator of the matrix (`number` 0) or of its adjoint (1)."""
+        """Return the smoothed prolongator of the matrix (if `number` is 0) or of its adjoint (if `number` is 1)."""
         k, expand_pattern = self._k, kernels_of(self._device).prolongation.expand_pattern
         if len(self._interpolations) == number:
             self._interpolations.append(self._interpolation(A, examined))
@@ -253,11 +252,11 @@ class RankCoarsening(Coarsening):
         return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
 
     def _interpolation(self, A: RankRows, examined: tuple[Csr, Examination]) -> _NodeAggregates:
-        """Number the aggregates of own nodes and ghosts, and find those that each node reaches. Synchronizes."""
+        """Number the aggregates of own nodes and ghosts. Find the aggregates that each node reaches. Synchronizes."""
         context, xp, size = self._context, self._context.device.xp, self._block_size
         first = self._aggregate_owners.rows(context.rank).start
         numbers = xp.where(self.aggregates < 0, np.int64(-1), self.aggregates.astype(np.int64) + first)
-        # The halo is indexed by rows: repeat each number for the rows of its node.
+        # Values of ghosts are exchanged by row, so repeat each node's number for the rows of the node.
         numbers = A.with_ghosts(xp.repeat(numbers, size))[::size]
         own = self._coarse_node_owners.rows(context.rank)
         is_own = (numbers >= own.start) & (numbers < own.stop)
@@ -270,7 +269,7 @@ class RankCoarsening(Coarsening):
 
 
 def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartition:
-    """Merge groups of consecutive ranks: the first rank of each group gets the rows of the whole group.
+    """Give the rows of each group of consecutive ranks to the first rank of the group, if ranks have too few rows.
 
     Parameters
     ----------
@@ -301,5 +300,5 @@ def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartit
 
 
 def _times(partition: RowPartition, size: int) -> RowPartition:
-    """Return the partition of rows, for a partition of nodes with `size` rows each."""
+    """Return the partition of rows that corresponds to a partition of nodes. Each node has `size` rows."""
     return RowPartition(tuple(size * bound for bound in partition.row_bounds))

@@ -5,10 +5,10 @@
     _MIN_ROWS_PER_RANK                      distributed over fewer ranks; the others have no rows
     at most _MAX_REPLICATED_ROWS            replicated: every rank computes them alone, without waiting for others
 
-The finest level is distributed, but it may be replicated in three cases: it has at most `max_coarse` rows; `max_levels`
-is 1; or the next level would have no rows, or more than the fraction `STALLED` of the rows of the finest level.
+The finest level is usually distributed. It may be replicated in three cases: it has at most `max_coarse` rows;
+`max_levels` is 1; or the next level would have no rows, or more than `STALLED` times the rows of the finest level.
 
-The restriction to the first replicated level collects the residual from all ranks. The prolongation from that level
+The restriction to the first replicated level collects the residual from all ranks. The prolongation from this level
 uses only the rank's own rows of the correction.
 """
 
@@ -39,13 +39,13 @@ from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
 from gsparse.sparse.canonical import canonical
 
-# Largest number of rows of a level that every rank holds, by the kind of device. On such a level, a product takes less
-# time than messages between ranks would (about 40 µs over NCCL).
+# Largest number of rows of a replicated level, by the kind of device. On such a level, a product takes less time than
+# messages between ranks (about 40 µs over NCCL).
 _MAX_REPLICATED_ROWS = {"cpu": 20_000, "gpu": 300_000}
 # Smallest average number of rows per rank on a distributed coarser level.
 _MIN_ROWS_PER_RANK = 50_000
-# The smoothers that multiply by the whole matrix in each step. All other smoothers smooth the diagonal block of each
-# rank; before their first step, they multiply the entries in columns of other ranks by x, once.
+# The smoothers that multiply by the whole matrix in each step. Any other smoother smooths the diagonal block of each
+# rank. Before its first step, it multiplies the entries in columns of other ranks by x once.
 _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 
@@ -58,11 +58,11 @@ class RankLevelSetup(Setup):
     smoother : str
         The name of the smoother, or "auto".
     replicated : LevelSetup or None
-        The set-up of the replicated levels; None if there are none, and before the first set-up.
+        The set-up of the replicated levels; None without such levels, and before the first set-up.
     sizes : list of (int, int)
         Rows and entries of each level on all ranks together, after the set-up.
 
-    `Setup` describes all other attributes.
+    The docstring of `Setup` describes all other attributes.
     """
 
     smoother: str
@@ -113,7 +113,7 @@ class RankLevelSetup(Setup):
     def _smoothers_of_stalled(self, matrix: RankLevelMatrix, depth: int) -> tuple[Smoother, Smoother]:
         """Return the smoothers of a large level that cannot be coarsened.
 
-        Warn, unless the level has at most an entry per row.
+        Issue a warning if the level has more entries than rows.
         """
         if matrix.part.nnz > matrix.part.shape[0]:
             size, max_replicated = matrix.part.shape[0], _max_replicated_rows(matrix.device)
@@ -129,8 +129,8 @@ class RankLevelSetup(Setup):
                 )
             warnings.warn(f"amg: {text}", CoarseningWarning, stacklevel=2)
         if gershgorin_bound not in matrix.shared:
-            # Only the bounds of this coarsening are needed. `_coarsening` has discarded the coarsening that stalled,
-            # together with its bounds, and makes none for this level in an update.
+            # Only the bounds of a new coarsening are needed, because `_coarsening` has discarded the coarsening that
+            # stalled together with its bounds. In an update, it makes no coarsening for this level.
             share_bounds(matrix, self._new_coarsening(matrix, depth, (1, 0)))
         smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", self._smoothers, matrix)
         return smoothers
@@ -140,7 +140,7 @@ class RankLevelSetup(Setup):
     def _with_replicated(
         self, distributed: list[Level], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
     ) -> tuple[list[Level], MatrixOperator | None]:
-        """Collect a level on every rank. The set-up then continues on each rank without the other ranks."""
+        """Collect a level on every rank. Then make the replicated levels on each rank, without the other ranks."""
         context, partition = matrix.part.context, matrix.part.rows
         device = context.device
         whole = self.phases.run("gather", context.rows_of_all, matrix.part.in_whole_columns(), partition)
@@ -214,18 +214,18 @@ def _narrowest(csr: Csr) -> Csr:
 
 
 class _ReplicatedTransfer(Operator):
-    """A transfer between a distributed level and a replicated level, whose vectors every rank has in full.
+    """A transfer between a distributed level and a replicated level. Every rank has whole vectors of the latter.
 
     Parameters
     ----------
     matrix : RankOperator
         The matrix of the distributed level.
     partition : RowPartition
-        The ranks that compute the rows of the replicated level.
+        The rank that computes each row of the replicated level.
     inner : RankOperator or None
-        The restriction or the prolongation, whose coarse rows are distributed by `partition`; None is the identity.
+        The restriction or the prolongation, whose coarse rows are distributed by `partition`; None for the identity.
     restricts : bool
-        Whether this is the restriction, whose result each rank receives in full.
+        Whether the transfer is a restriction, whose result each rank receives in full.
     """
 
     def __init__(self, matrix: Any, partition: RowPartition, inner: RankOperator | None, restricts: bool) -> None:
@@ -247,7 +247,7 @@ class _ReplicatedTransfer(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Bind the product. If y is a vector of the replicated level, it is overwritten, so `beta` must be 0."""
+        """Bind the product. `beta` must be 0 if y belongs to the replicated level, because y is then overwritten."""
         own = self._own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
 
@@ -268,7 +268,7 @@ class _ReplicatedTransfer(Operator):
         return take
 
     def _bind_collect(self, device: Device, multiply: Apply, part: Array) -> Apply:
-        """Bind a product whose result every rank receives in full. `multiply` computes the own rows, into `part`."""
+        """Bind a product whose result every rank receives in full. `multiply` writes the rank's own rows to `part`."""
         own, rows, communicator = self._own, self._partition.rows, self._communicator
         others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
         senders = [peer for peer in others if rows(peer).start < rows(peer).stop]

@@ -28,11 +28,11 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class EntryOrder:
-    """The order in which a user passes values, which is SciPy's canonical CSR, mapped to a rank's two blocks.
+    """Maps a user's values, in the order of SciPy's canonical CSR, to the entries of a rank's two blocks.
 
     It depends on the structure alone. Within a row, the user's values are in the order of the columns:
 
-        columns of a row      2  3  4  6  9      of which the rank owns 3 to 6
+        columns of a row      2  3  4  6  9      The rank owns the columns 3 to 6.
         values of the user    a  b  c  d  e
         diagonal block        b  c  d
         off-diagonal block    a  e
@@ -42,8 +42,8 @@ class EntryOrder:
     row_lengths : array of int64, shape (own rows,)
         The number of entries of each row, on the host. An entry that is stored several times counts once.
     diagonal, off_diagonal : array of int
-        For each stored entry of the block, the number of its value, on the device. If an entry is stored several times,
-        the first one gets the value. The others get the number of a 0 that is appended to the values.
+        For each stored entry of the block, the position of its value, on the device. If an entry is stored several
+        times, its first copy gets the value. The other copies get the position of a 0 that is appended to the values.
     """
 
     row_lengths: HostArray
@@ -58,8 +58,8 @@ class EntryOrder:
         ----------
         matrix : RankOperator
         own_columns, ghosts : array of int, optional
-            The numbers by which the columns of the two blocks are ordered; by default their numbers in the whole
-            matrix.
+            For each column of the diagonal and of the off-diagonal block, a number by which the user's values are
+            ordered; by default the number of the column in the whole matrix.
         """
         own_columns = np.arange(matrix.shape[1]) + matrix.first_index if own_columns is None else own_columns
         ghosts = matrix.ghosts if ghosts is None else ghosts
@@ -77,34 +77,34 @@ class EntryOrder:
         return EntryOrder(np.bincount(rows[is_first], minlength=matrix.shape[0]), *blocks)
 
     def of_blocks(self, device: Device, values: Array) -> tuple[Array, Array]:
-        """Return the values of the diagonal and of the off-diagonal block, from a user's values, on the device."""
+        """Return the values of the diagonal and of the off-diagonal block, from a user's values on the device."""
         xp = device.xp
         values = xp.concatenate([values, xp.zeros(1, values.dtype)])
         return values[self.diagonal], values[self.off_diagonal]
 
 
 class RankMatrix(RankAlgebra):
-    """The rows of one rank. All ranks construct theirs, multiply and solve at the same time.
+    """The rows of one rank of a matrix. All ranks construct their objects, multiply and solve at the same time.
 
     Each rank holds its part of every vector. For a vector that is multiplied, the part has an entry for each column
-    that the rank owns; for a product, an entry for each of its rows.
+    that the rank owns. For a product, the part has an entry for each of the rank's rows.
 
     ``A @ B`` and the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``,
     ``abs(A)``, ``A > 0``, ``A.sqrt()``) return matrices over the same ranks, which all ranks compute at the same time.
-    Their dtypes are SciPy's. A product sends the rows of ghosts from rank to rank. An element-wise operation sends the
-    ghosts' elements of a row `x` at most, and needs the same owners of the rows of A and of B. Results whose structure
-    is that of A have its storage formats; others choose theirs by themselves.
+    Their dtypes are SciPy's. For ``A @ B``, ranks send each other the rows of B that belong to ghosts of A. In an
+    element-wise operation, the rows of A and of B must have the same owners. It sends nothing, except a row `x`'s
+    elements at the ghosts. A result with A's structure has A's storage formats; others are chosen automatically.
 
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, N), or RowBlock
-        The rank's rows, split into blocks or not. Values are converted to NumPy's common dtype of all ranks.
+        The rank's rows, whole or split into two blocks. Values are converted to NumPy's common dtype of all ranks.
     rows, columns : RowPartition
         The owners of the M rows and of the N columns.
     communicator : Communicator
         The rank's communicator, for host arrays.
     device : str or Device, optional
-        Device of the rank's two blocks; the default is that of `GpuSparseMatrix`.
+        Device of the rank's two blocks; the default is the default device of `GpuSparseMatrix`.
     **options
         Options of `GpuSparseMatrix`, for the diagonal block.
 
@@ -154,7 +154,7 @@ class RankMatrix(RankAlgebra):
     _entry_order: EntryOrder | None = None
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others of the diagonal block."""
+        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, or any other of the diagonal block."""
         method = METHODS.get(name)
         if method is None or not method.spans_ranks:
             return super().__gsparse_call__(name, args, kwargs)
@@ -180,7 +180,8 @@ class RankMatrix(RankAlgebra):
         Returns
         -------
         RankMatrix
-            Its rows have the owners of this matrix's columns, and its columns the owners of the rows. Synchronizes.
+            The transpose. Its rows have the owners of this matrix's columns, and its columns have the owners of this
+            matrix's rows. Synchronizes.
 
         Raises
         ------
@@ -195,7 +196,7 @@ class RankMatrix(RankAlgebra):
         Returns
         -------
         RankMatrix
-            Its rows and columns have the owners of this matrix's columns and rows. Synchronizes.
+            The conjugate transpose, with the same owners as the result of `transpose`. Synchronizes.
 
         Raises
         ------
@@ -207,7 +208,7 @@ class RankMatrix(RankAlgebra):
     def with_columns(self, columns: RowPartition) -> RankMatrix:
         """Return the same matrix with other owners of the columns. All ranks must call this together.
 
-        No row is moved. Only the numbers of ghosts are sent.
+        Each rank keeps its rows. Only the numbers of ghosts are sent.
 
         Parameters
         ----------
@@ -217,7 +218,7 @@ class RankMatrix(RankAlgebra):
         Returns
         -------
         RankMatrix
-            This object if the owners are the same. Synchronizes.
+            The matrix, or this object if the owners are the same. Synchronizes.
 
         Raises
         ------
@@ -238,7 +239,7 @@ class RankMatrix(RankAlgebra):
     def _made_of(self, rows: RankRows, dtype: np.dtype[Any], *, may_wrap: bool = False) -> RankMatrix:
         """Return a result with these rows, converted to its dtype.
 
-        With `may_wrap`, the rows hold sums of integers that may become 0 in that dtype. Such entries are dropped.
+        With `may_wrap`, the values are sums of integers that may become 0 in `dtype`. Such entries are dropped.
         """
         device, csr = self.device, rows.csr
         if may_wrap and csr.dtype != dtype:
@@ -248,13 +249,12 @@ class RankMatrix(RankAlgebra):
     # ------------------------------------------------------------------ entries
 
     def entry_order(self, own_columns: HostArray | None = None, ghosts: HostArray | None = None) -> EntryOrder:
-        """Return the order of values for `with_data`. It is computed at the first call. Synchronizes.
+        """Return the order of values for `with_data`. The first call computes the order. Synchronizes.
 
         Parameters
         ----------
         own_columns, ghosts : array of int, optional
-            Used by the first call: the numbers by which own columns and ghosts are ordered; by default their numbers in
-            the whole matrix.
+            Arguments of `EntryOrder.of`, which only the first call uses.
 
         Returns
         -------
@@ -269,13 +269,14 @@ class RankMatrix(RankAlgebra):
     def with_data(self, data: Array) -> RankMatrix:
         """Return a matrix of the same structure with other values. All ranks must call this together.
 
-        Both blocks keep their storage formats, and the exchange of ghosts its plan, so that no column numbers are sent.
+        Both blocks keep their storage formats. The plan for the exchange of ghosts is reused, so ranks do not send each
+        other column numbers.
 
         Parameters
         ----------
         data : array_like, shape (k,)
             The values of this rank's rows in the order of ``A.rows_on_host().data``, on the host or on the rank's
-            device. They are copied. If an entry is stored several times, the value is stored once.
+            device. The values are copied. If A stores an entry several times, `data` has one value for it.
 
         Returns
         -------
@@ -303,20 +304,20 @@ class RankMatrix(RankAlgebra):
     def main_diagonal(self) -> HostArray:
         """Return the entries of the rank's rows on the main diagonal of the whole matrix.
 
-        Do not confuse it with the attribute `diagonal`, which is the diagonal block.
+        The attribute `diagonal` is something else, the diagonal block.
 
         Returns
         -------
         ndarray
-            On the host, an element for each of the rank's rows that crosses the diagonal; 0 if no entry is stored.
-            Synchronizes.
+            The entries, on the host, one for each of the rank's rows that crosses the diagonal; 0 if no entry is
+            stored. Synchronizes.
         """
         first = self.rows.rows(self.host_communicator.rank).start
         count = max(0, min(self.shape[0], self.whole_shape[1] - first))
         return self.entries_in(first + np.arange(self.shape[0]))[:count]
 
     def entries_in(self, columns: HostArray) -> HostArray:
-        """Return, for each row, its entry in one column of the whole matrix, or 0 if it has no entry there.
+        """Return, for each row, its entry in one column of the whole matrix, or 0 if no entry is stored.
 
         Parameters
         ----------
@@ -334,7 +335,7 @@ class RankMatrix(RankAlgebra):
             return device.download(values).astype(self.dtype, copy=False)
 
     def over(self, communicator: Communicator) -> RankMatrix:
-        """Return the same matrix with another communicator to the other ranks. The blocks are shared.
+        """Return a matrix with the same blocks, without copying them, and with another communicator.
 
         Parameters
         ----------
@@ -344,7 +345,7 @@ class RankMatrix(RankAlgebra):
         Returns
         -------
         RankMatrix
-            The matrix. Matrices that are computed from it use the same communicator.
+            The matrix. Matrices that are computed from the result use the same communicator.
         """
         new = copy.copy(self)
         new.observer = None

@@ -24,7 +24,7 @@ _ROUNDING = 32
 
 
 class RankMultigrid(SmoothedAggregation):
-    """One rank's part of a multigrid cycle over ranks. All ranks must make and apply one together.
+    """One rank's part of multigrid over ranks. All ranks must construct and apply their objects together.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class RankMultigrid(SmoothedAggregation):
     Attributes
     ----------
     seconds : dict
-        The seconds of each phase of the latest set-up or update on this rank; the total is under "in all".
+        The seconds of each phase of the latest set-up or update on this rank. The key "in all" has the total.
     aggregates : list of array
         For each distributed level that was coarsened: the aggregate of each node of this rank, or -1 for none.
         Aggregates are counted from the rank's first aggregate.
@@ -84,7 +84,7 @@ class RankMultigrid(SmoothedAggregation):
         return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values() if matrix is not None)
 
     def update(self, A: RankOperator) -> RankMultigrid:
-        """Compute the levels again for other values. The aggregates and the structure of transfers do not change.
+        """Compute the levels again for other values. The aggregates and the transfers' structure do not change.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
 
 
 def is_hermitian(A: RankOperator, part: RankRows) -> bool:
-    """Return whether the matrix was declared Hermitian; without a declaration, whether it is, up to rounding."""
+    """Return whether the matrix is Hermitian: as declared by the option `symmetric`, else found up to rounding."""
     declared = A.diagonal._prepared()[0].options.symmetric
     if declared is None:
         return part.equals_adjoint(_ROUNDING * float(np.finfo(part.csr.dtype).eps))

@@ -1,7 +1,7 @@
-"""One rank's rows of a matrix as an operator. All solvers of `gsparse.linalg` run on it, on all ranks together.
+"""One rank's rows of a matrix as an operator. Solvers of `gsparse.linalg` run on such operators of all ranks together.
 
-`RankMatrix` adds sparse algebra to this class. It is a separate class because `rank_rows`, which implements that
-algebra, imports this class.
+`RankMatrix` is a subclass with sparse algebra. It has a separate file, because `rank_rows`, which implements the
+algebra, imports `RankOperator`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RankOperator(Operator):
         self.connect(communicator)
 
     def connect(self, communicator: Communicator) -> None:
-        """From now on, use another communicator between the same ranks.
+        """Replace the communicator by another one between the same ranks.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class RankOperator(Operator):
         """
         self.host_communicator, self.communicator = communicator, communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
-        # Bound products, with their buffers. Solvers share these, because two products of one matrix never run at the
+        # Bound products, with their buffers. Solvers can share them, because two products of a matrix never run at the
         # same time.
         self._bound_products: dict[Any, Apply] = {}
 
@@ -99,7 +99,7 @@ class RankOperator(Operator):
         Parameters
         ----------
         rows : array of int, optional
-            Numbers of rows, counted from the rank's first row; by default all its rows, in their order.
+            Numbers of rows, counted from the rank's first row; by default all of the rank's rows.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class RankOperator(Operator):
             self.communicator.allreduce(values)
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the array of the first rank, on all ranks. All ranks must call this together. Synchronizes.
+        """Return the first rank's `values` on all ranks. All ranks must call this together. Synchronizes.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class RankOperator(Operator):
         self.communicator.wait(is_done)
 
     def observe(self, iteration: SolveLoop) -> None:
-        """Call the `observer`, if there is one. Solvers call this method when the host has read the solve's scalars.
+        """Call the `observer` if it is not None. Solvers call this method when the host has read the solve's scalars.
 
         Parameters
         ----------
@@ -261,12 +261,12 @@ class RankOperator(Operator):
         adjoint : bool, optional
             Whether to multiply by the conjugate transpose instead.
         alpha, beta : float, optional
-            The factors of the product and of the old values of y.
+            The factors in the formula above.
 
         Returns
         -------
         callable
-            ``apply(x, y)``, which all ranks must call together. It is cached for each set of arguments.
+            ``apply(x, y)``, which all ranks must call together. The same arguments return the same callable.
         """
         key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
@@ -276,7 +276,7 @@ class RankOperator(Operator):
 
 
 def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator) -> np.dtype[Any]:
-    """Return NumPy's common dtype of all ranks, the same on each rank. All ranks must call this together.
+    """Return NumPy's common dtype of the ranks' dtypes. All ranks must call this together.
 
     Ranks without rows are ignored, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
     """
@@ -299,7 +299,7 @@ def _check_shape(block: Any, own_rows: slice, num_columns: int) -> None:
 
 
 class _BoundProduct:
-    """The products of both blocks, bound to their buffers, and the exchange of ghosts."""
+    """The products of both blocks, bound to buffers, and the exchange of ghosts."""
 
     def __init__(
         self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float, *, adjoint: bool
@@ -310,7 +310,8 @@ class _BoundProduct:
             for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
         )
         self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
-        # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
+        # The positions of the boundary rows in vectors that are stored one after the other, and a buffer for the values
+        # at these positions.
         numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
         index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
         self._boundary = device.upload(numbers.astype(index_dtype).reshape(-1))
@@ -334,7 +335,7 @@ class _Product(_BoundProduct):
     Attributes
     ----------
     num_dots : int
-        Number of these partial sums; 0 if the kernels do not support them.
+        Number of the partial sums; 0 if the kernels do not support partial sums.
     """
 
     def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
@@ -368,7 +369,7 @@ class _Product(_BoundProduct):
 class _AdjointProduct(_BoundProduct):
     """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`.
 
-    The off-diagonal block is multiplied first, so that its results are sent to their owners during the product with the
+    The off-diagonal block is multiplied first. Its results are sent to their owners during the product with the
     diagonal block.
     """
 

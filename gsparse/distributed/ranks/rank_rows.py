@@ -1,18 +1,19 @@
 """A rank's rows of a matrix as one `Csr` on its device, and the sparse algebra of such rows over all ranks.
 
-The columns that the rank owns come first, then its ghosts. A rank that owns columns 4 to 7 and has entries in columns
-2 and 9 of other ranks:
+The columns that the rank owns come first, and its ghosts follow. An example is a rank that owns columns 4 to 7, and has
+entries in columns 2 and 9 of other ranks:
 
     local column      0  1  2  3  4  5
     of the matrix     4  5  6  7  2  9
                       own columns ghosts
 
-Kernels for a single device work on these rows. For the rest, ranks exchange rows that belong to ghosts (`RankContext`):
+Kernels for a single device compute with these rows. In addition, ranks exchange rows that belong to ghosts
+(`RankContext`):
 
-    A·B       the owners send the rows of B that belong to A's ghosts
-    Aᵀ        the transposed rows of A's ghosts go to their owners
+    A·B       the owners of A's ghosts send the rows of B that have the ghosts' numbers
+    Aᵀ        the rows of Aᵀ that have the numbers of A's ghosts go to the ghosts' owners
 
-Only rows with ghosts need these steps. They are few, so most of the time is spent in the kernels.
+Most rows have no entries in ghosts, and are not exchanged. So most of the time is spent in the kernels.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ HostArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RankRows:
-    """A rank's rows of a matrix. All ranks must make their rows, and compute with them, together.
+    """A rank's rows of a matrix. All ranks must construct their objects and compute with them together.
 
     Attributes
     ----------
@@ -88,8 +89,8 @@ class RankRows:
         ----------
         matrix : RankOperator
         dtype : dtype, optional
-            The dtype to which the values are converted; by default the matrix's. The result has its compute dtype:
-            int64 for booleans and integers.
+            The dtype to which the values are converted; by default the matrix's dtype. The result has the compute dtype
+            of `dtype`, which is int64 for booleans and integers.
         """
         device = matrix.device
         context = RankContext(device, matrix.host_communicator)
@@ -100,7 +101,7 @@ class RankRows:
                 for csr in map(canonical_entries, (matrix.diagonal, matrix.off_diagonal))
             )
             if max(diagonal.nnz + others.nnz, diagonal.num_cols + others.num_cols) <= MAX_INT32:
-                others = others.with_index_dtype(diagonal.indices.dtype)  # as the block with most of the entries
+                others = others.with_index_dtype(diagonal.indices.dtype)  # The diagonal block has the most entries.
             others = replace(others, indices=others.indices + diagonal.num_cols)
             rows = placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
             csr = beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)
@@ -110,7 +111,7 @@ class RankRows:
     def of_whole_columns(
         context: RankContext, csr: Csr, rows: RowPartition, columns: RowPartition, block_size: int = 1
     ) -> RankRows:
-        """Return the rows of a matrix whose entries are in columns of the whole matrix. Synchronizes.
+        """Return the rows from a `csr` whose column numbers are numbers in the whole matrix. Synchronizes.
 
         Duplicates are added up. All ranks must call this together.
 
@@ -121,7 +122,8 @@ class RankRows:
             The entries, with int64 indices, in any order.
         rows, columns : RowPartition
         block_size : int
-            Number of columns of a node: if one column of a node has an entry, all columns of the node become ghosts.
+            Number of columns of a node. If a rank needs one column of a node as a ghost, all columns of the node become
+            ghosts.
         """
         own = columns.rows(context.rank)
         ghosts = whole_nodes(columns_of_others(context.device, csr, own), block_size)
@@ -166,13 +168,13 @@ class RankRows:
         return int(self.context.communicator.table([self.csr.nnz]).sum())
 
     def whole_columns(self) -> Array:
-        """Return the number in the whole matrix of each local column, as int64 on the device."""
+        """Return each local column's number in the whole matrix, as int64 on the device."""
         own, xp = self.columns.rows(self.context.rank), self.context.device.xp
         ghosts = self.context.device.upload(self.ghosts.astype(np.int64))
         return xp.concatenate([xp.arange(own.start, own.stop, dtype=np.int64), ghosts])
 
     def in_whole_columns(self, csr: Csr | None = None) -> Csr:
-        """Return the rows `csr` (default: all) with column numbers of the whole matrix, as int64."""
+        """Return the rows `csr`, by default all, with column numbers of the whole matrix and int64 indices."""
         csr = self.csr if csr is None else csr
         return replace(
             csr,
@@ -188,11 +190,11 @@ class RankRows:
         if not len(self.ghosts) or not csr.nnz:
             return xp.zeros(0, np.int64)
         ends = csr.indptr[1:]
-        last = csr.indices[xp.maximum(ends - 1, 0)]  # Columns rise within a row, so only the last one is tested.
+        last = csr.indices[xp.maximum(ends - 1, 0)]  # A row's columns are sorted, so only the last column is tested.
         return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
 
     def with_ghosts(self, values: Array) -> Array:
-        """Return the values of the own columns, then of the ghosts. All ranks must call this. Synchronizes.
+        """Append the ghosts' values to the values of the own columns. All ranks must call this. Synchronizes.
 
         Parameters
         ----------
@@ -203,7 +205,7 @@ class RankRows:
         return self.context.device.xp.concatenate([values, ghosts])
 
     def entries_in(self, columns: Array) -> Array:
-        """Return, for each row, its entry in one column of the whole matrix, or 0 if it has no entry there.
+        """Return, for each row, its entry in one column of the whole matrix, or 0 if no entry is stored.
 
         Parameters
         ----------
@@ -262,8 +264,8 @@ class RankRows:
         )
         received = context.rows_to_owners(self.halo, whole)
         ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
-        # Rows of a lower rank come first, and have smaller columns in the whole matrix. So `placed` leaves the columns
-        # of each row sorted.
+        # Received rows of lower ranks come first, and have smaller column numbers in the whole matrix. So the columns
+        # of each row that `placed` returns are sorted.
         received = with_own_columns(device, received, own_rows, ghosts)
         more = placed(device, received, device.upload(self.halo.sent), num_own)
         csr = beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
@@ -277,7 +279,7 @@ class RankRows:
         Raises
         ------
         ShapeError
-            If the columns of this matrix are not distributed as the rows of the other one.
+            If the columns of this matrix are not distributed in the same way as the rows of the other matrix.
         """
         if self.columns != other.rows:
             raise ShapeError(
@@ -293,7 +295,7 @@ class RankRows:
             operand = stacked(device, [operand, with_own_columns(device, received, own, ghosts)])
             operand = replace(operand, is_canonical=True)
         csr = arithmetic.product(device, self.csr, operand)
-        result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # its own halo is made below
+        result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # The return replaces the halo.
         return result.with_ghosts_of_entries(block_size)
 
     def _rows_for(self, halo: Halo) -> Csr:
@@ -306,7 +308,7 @@ class RankRows:
         return self.context.rows_of_ghosts(halo, self.in_whole_columns(wanted))
 
     def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
-        """Return the same rows, with only those ghosts in which they have entries, in whole nodes. Synchronizes."""
+        """Return the same rows without ghosts of nodes in which no row has an entry. Synchronizes."""
         device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
         rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, self.boundary_rows())
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
@@ -335,7 +337,7 @@ class RankRows:
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
 
     def _with_other_ghosts(self, ghosts: HostArray) -> Csr:
-        """Return the rows with the columns of other ghosts, which include all ghosts in which the rows have entries."""
+        """Return the rows with local columns for `ghosts`, which must include all ghosts in which rows have entries."""
         if np.array_equal(ghosts, self.ghosts):
             return self.csr
         device, xp, num_own, csr = self.context.device, self.context.device.xp, self.num_own_columns, self.csr

@@ -1,6 +1,6 @@
-"""Exchanges between ranks other than for products: rows of matrices, values of ghosts, and small tables.
+"""Exchanges between ranks for sparse algebra and multigrid: rows of matrices, and values of ghosts.
 
-Rows are sent as `Csr` with column numbers of the whole matrix, because ranks number their ghosts differently.
+Rows are sent as `Csr` with column numbers of the whole matrix, because local column numbers differ between ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HostArray = npt.NDArray[Any]
 
 def union(one: HostArray, other: HostArray) -> HostArray:
     """Return the sorted union of two sorted arrays, without repetitions, as int64."""
-    # NumPy's `union1d` takes ten times as long.
+    # NumPy's `union1d` takes ten times as long as this function.
     both = np.concatenate([one, other]).astype(np.int64, copy=False)
     both.sort(kind="stable")  # merges sorted runs
     return both[np.append(True, both[1:] != both[:-1])] if both.size else both
@@ -53,7 +53,7 @@ def columns_of_others(device: Device, csr: Csr, own: slice) -> HostArray:
 
 
 def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
-    """Replace column numbers of the whole matrix by local ones, and return canonical rows. Synchronizes."""
+    """Replace column numbers of the whole matrix by local numbers. Return rows in canonical form. Synchronizes."""
     xp, num_own, columns = device.xp, own.stop - own.start, csr.indices
     is_own = (columns >= own.start) & (columns < own.stop)
     of_ghosts = num_own + xp.searchsorted(device.upload(ghosts), columns)
@@ -66,7 +66,7 @@ def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) ->
 def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
     """Return a matrix with `num_rows` rows, whose row ``rows[i]`` has the entries of row i of `csr`. Synchronizes.
 
-    If several rows of `csr` go to the same row, their entries follow each other in the order of these rows.
+    If several rows of `csr` go to the same row of the result, their entries are concatenated in the order of `csr`.
     """
     kernels = kernels_of(device)
     of_entries = rows.astype(csr.indices.dtype)[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
@@ -77,7 +77,7 @@ def placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
 def beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
     """Return rows with the entries of both `left` and `right`, in canonical form.
 
-    In both, the columns of each row are sorted. No entry is in both.
+    The columns in each row of `left` and of `right` must be sorted. No entry may be in both matrices.
     """
     if not right.nnz:
         return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
@@ -112,7 +112,7 @@ class RankContext:
         return bool(self.communicator.table([int(is_true)]).all())
 
     def values_of_ghosts(self, halo: Halo, values: Array) -> Array:
-        """Return the values of this rank's ghosts, which other ranks own. Synchronizes.
+        """Exchange values with other ranks, and return the values of this rank's ghosts. Synchronizes.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class RankContext:
         return self.exchange_rows(rows, _consecutive(sends), counts)
 
     def rows_to_owners(self, halo: Halo, rows: Csr) -> Csr:
-        """Send rows that belong to ghosts to the ranks that own the ghosts, and return received rows. Synchronizes.
+        """Send the rows of ghosts to the ghosts' owners, and return the received rows. Synchronizes.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class RankContext:
         return Csr(shape, device.upload(indptr.astype(np.int64)), columns, data)
 
     def rows_of_all(self, rows: Csr, partition: RowPartition) -> Csr:
-        """Return the rows of all ranks, on every rank. Synchronizes.
+        """Return the rows of all ranks as one matrix, on every rank. Synchronizes.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class RankContext:
         return stacked(device, [first, rows, last])
 
     def values_of_all(self, values: Array, partition: RowPartition) -> Array:
-        """Return the values of all ranks, on every rank. Synchronizes.
+        """Return the values of all ranks as one array, on every rank. Synchronizes.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class RankContext:
         return self.values_of_rows(values, partition, [slice(0, partition.num_rows)] * partition.world_size)
 
     def values_of_rows(self, values: Array, partition: RowPartition, wanted: list[slice]) -> Array:
-        """Return values of consecutive rows that several ranks own. Synchronizes.
+        """Return the values of the rows that this rank wants, which may have several owners. Synchronizes.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ class RankContext:
         partition : RowPartition
             The owners of the rows.
         wanted : list of slice
-            The rows whose values each rank receives.
+            For each rank, the consecutive rows whose values it receives.
         """
         device, xp = self.device, self.device.xp
         own, mine = partition.rows(self.rank), wanted[self.rank]
@@ -268,7 +268,7 @@ def stacked(device: Device, parts: list[Csr]) -> Csr:
     Parameters
     ----------
     device : Device
-        The device of the arrays. It must be the active one.
+        The device of the arrays, which must be active.
     parts : list of Csr
         Matrices with the same columns and the same dtype of values.
     """
@@ -286,7 +286,7 @@ def stacked(device: Device, parts: list[Csr]) -> Csr:
 
 
 def _consecutive(counts: Mapping[int, int]) -> dict[int, slice]:
-    """Return consecutive slices of these lengths."""
+    """Return consecutive slices of the lengths `counts`, with the same keys. The first slice begins at 0."""
     ends = np.cumsum(list(counts.values()), dtype=np.int64).tolist()
     return {peer: slice(end - count, end) for (peer, count), end in zip(counts.items(), ends, strict=True)}
 
@@ -298,5 +298,5 @@ def _common(one: slice, two: slice) -> slice:
 
 
 def _shifted(rows: slice, within: slice) -> slice:
-    """Return rows with numbers that count from the first row of `within`."""
+    """Return the same rows as a slice that counts from the first row of `within`."""
     return slice(rows.start - within.start, rows.stop - within.start)

@@ -1,7 +1,7 @@
 """Communicators between ranks that share memory: processes of one host, on its CPUs or on its GPUs.
 
 Ranks write messages into each other's memory (`gsparse.kernels.exchange`). Processes on CPUs share a file that is kept
-in memory; `gpu_memory.py` shares memory of GPUs.
+in memory. Processes on GPUs share memory of the GPUs (`gpu_memory.py`).
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.exchange import Mailboxes
 from gsparse.kernels.steps import Call
 
-# Smallest and largest size of half a box, in 64-bit words, and largest size of the file with all boxes, in bytes.
+# The smallest and the largest size of half a box, in 64-bit words. The largest size of the file with all boxes, in
+# bytes.
 _MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
 # The dtypes in which sums are computed. Other dtypes are converted.
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
 
 class MemoryCommunicator(Communicator):
-    """A communicator that writes messages to other ranks' memory, and reads the messages that they write to its own.
+    """A communicator that writes messages to other ranks' memory, and reads messages from this rank's memory.
 
     Parameters
     ----------
     control : Communicator
-        A communicator of the same ranks for host arrays. It notices the loss of a rank. It is closed and aborted with
-        this communicator.
+        A communicator of the same ranks for host arrays, which notices the loss of a rank. `close` and `abort` of this
+        communicator call the same method of `control`.
     device : Device
-        The device of the arrays. With a GPU, host arrays are sent over `control`.
+        The device of the arrays. If it is a GPU, host arrays are sent over `control`.
     mailboxes : Mailboxes
         The boxes of this rank.
     release : callable, optional
@@ -104,7 +105,7 @@ class MemoryCommunicator(Communicator):
         return wait
 
     def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[Round]:
-        """Return the rounds of an exchange. In each round, ranks send each other one message, which may be empty."""
+        """Return the rounds of an exchange. In each round, two ranks send each other one message, possibly empty."""
         capacity, peers = self._mailboxes.capacity, sorted({*sends, *receives})
         nothing = dict.fromkeys(peers, self._device.empty(0, np.dtype(np.uint32)))
         sends, receives = nothing | sends, nothing | receives
@@ -119,7 +120,7 @@ class MemoryCommunicator(Communicator):
         return rounds
 
     def _post(self, messages: Round) -> Callable[[], None]:
-        """Write messages. Return a callable that waits until the messages of the same ranks can be read."""
+        """Write messages. Return a callable that waits until the messages of the receivers can be read."""
         messages.post()
         return lambda: None
 
@@ -170,7 +171,7 @@ class MemoryCommunicator(Communicator):
 
 
 class Round(NamedTuple):
-    """One exchange of messages: each rank in `peers` receives one message and sends one."""
+    """One exchange of messages. This rank sends one message to each rank in `peers`, and receives one from each."""
 
     peers: list[int]
     post: Call
@@ -224,7 +225,7 @@ def share_memory(control: Communicator) -> Communicator:
 
 
 def host_hash() -> int:
-    """Return a number that identifies this host, by its name and its network namespace."""
+    """Return a number that identifies this host. It is a hash of the host's name and network namespace."""
     try:
         network = str(Path("/proc/self/ns/net").readlink())  # a container has its own network
     except OSError:
@@ -233,12 +234,12 @@ def host_hash() -> int:
 
 
 def hash_of(text: str) -> int:
-    """Return 62 bits of a hash of a text."""
+    """Return 62 bits of the SHA-256 hash of a text, as an integer."""
     return int.from_bytes(sha256(text.encode()).digest()[:8], "little") >> 2
 
 
 def _folder() -> Path:
-    """Return a folder for files in memory; without one, the system's folder for temporary files."""
+    """Return a folder whose files are kept in memory; without such a folder, the system's temporary folder."""
     in_memory = Path("/dev/shm")
     return in_memory if in_memory.is_dir() else Path(tempfile.gettempdir())
 

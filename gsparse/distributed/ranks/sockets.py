@@ -1,7 +1,7 @@
 """A communicator between processes, on one host or on several, over TCP.
 
-A message is a header and raw bytes; nothing is unpickled. The header holds the kind of the call, its number and the
-count of bytes. If two ranks make different calls, the receiver notices this by the header. Before the first message,
+A message is a header and raw bytes. Nothing is unpickled. The header holds the kind of the call, its number and the
+number of bytes. If two ranks make different calls, the receiver notices this by the header. Before the first message,
 each side proves that it knows the group's secret (`handshake.prove`).
 """
 
@@ -28,13 +28,13 @@ from gsparse.errors import CommunicationError, RankLostError
 Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
-_HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
-# Longest reason of an abort, in bytes.
+_HEADER = struct.Struct("<BQQ")  # the kind and the number of the call, and the number of bytes that follow
+# Largest size of the reason of an abort, in bytes.
 _MAX_REASON_BYTES = 4096
-# The system's socket buffers hold this many bytes, even if the receiver does not read yet. So a call that sends at most
-# this many bytes in all does not block.
+# Number of bytes that the system's socket buffers hold if the receiver does not read yet. A call that sends at most
+# this number of bytes in all does not block.
 _BUFFERED_BYTES = 1 << 17
-# Time limit, in seconds, of `abort` for each rank: to wait for the end of a message, and to send the reason.
+# Time limit, in seconds, of `abort` for each rank: to wait until the current message is sent, and to send the reason.
 _ABORT_TIMEOUT = 1.0
 
 # Seconds for which a receiver polls a connection before it sleeps until data arrive.
@@ -66,14 +66,14 @@ def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> byte
 
 
 def write(connection: socket.socket, data: bytes | memoryview) -> None:
-    """Send bytes. The connection's time limit applies to each piece: the receiver may pause for that time.
+    """Send bytes in pieces. The connection's time limit applies to each piece.
 
-    In `socket.socket.sendall`, it would limit the time of the whole message, which may have gigabytes.
+    In `socket.socket.sendall`, the time limit would apply to the whole message, which may have gigabytes.
 
     Raises
     ------
     TimeoutError
-        If the receiver reads nothing for that time.
+        If the receiver reads nothing during the time limit.
     OSError
         If the connection ends.
     """
@@ -85,9 +85,8 @@ def write(connection: socket.socket, data: bytes | memoryview) -> None:
 def read_into(connection: socket.socket, target: memoryview, timeout: float = TIMEOUT) -> None:
     """Fill a buffer with received bytes.
 
-    A non-blocking socket is polled for a while before the thread sleeps until data arrive. During iterations, data
-    usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a virtual machine, an
-    all-reduce that slept took 310 µs.
+    A non-blocking socket is polled for `_POLL_SECONDS` before the thread sleeps until data arrive. During a solve's
+    iterations, data usually arrive sooner than the system could wake a sleeping thread.
 
     Raises
     ------
@@ -150,7 +149,7 @@ class SocketCommunicator(Communicator):
         The rank of this process.
     addresses : sequence of (host, port)
         Addresses of the listeners of all ranks, including this rank, in the order of the ranks. All listeners must be
-        open already: a refused connection is not tried again.
+        open already, because a refused connection is not tried again.
     listener : socket
         This rank's listener, from `listen`. The constructor closes it.
     secret : bytes
@@ -159,8 +158,8 @@ class SocketCommunicator(Communicator):
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the
         time limit for connecting to all ranks.
     tls : (SSLContext, SSLContext), optional
-        Contexts for connections that this rank accepts, and for connections that it makes. Without them, data are not
-        encrypted.
+        The context for connections that this rank accepts, and the context for connections that it makes. Without
+        contexts, data are not encrypted.
 
     Raises
     ------
@@ -239,8 +238,8 @@ class SocketCommunicator(Communicator):
         return wait
 
     def allreduce(self, values: npt.NDArray[Any]) -> None:
-        # Partial sums go up a binary tree to rank 0, and the total goes down again. On the way up, a rank whose number
-        # is a multiple of 2 * step adds the sum of rank + step. The order of the additions is always the same.
+        # Partial sums go up a binary tree to rank 0, and the total goes down again. On the way up, each rank whose
+        # number is a multiple of 2 * step adds the sum of the rank + step. The order of additions is always the same.
         assert values.flags.c_contiguous
         number, received, own = self._next_number(), np.empty_like(values), bytes_of(values)
         if not values.nbytes:
@@ -282,7 +281,7 @@ class SocketCommunicator(Communicator):
         text = reason.encode()[:_MAX_REASON_BYTES]
         for peer, connection in self._outgoing.items():
             if not self._sending[peer].acquire(timeout=_ABORT_TIMEOUT):
-                shut_down(connection, socket.SHUT_WR)  # another thread is in the middle of a message
+                shut_down(connection, socket.SHUT_WR)  # Another thread has sent only a part of a message.
                 continue
             try:
                 with suppress(OSError):
@@ -310,7 +309,7 @@ class SocketCommunicator(Communicator):
         """Send messages, and return a callable that waits until they have been sent.
 
         Messages that fit into the socket buffers are sent by this thread. Larger messages are sent by another thread,
-        so that this thread can receive meanwhile: otherwise, all ranks could block while sending to each other.
+        so that this thread can receive at the same time. Otherwise, all ranks could block while sending to each other.
         """
         if sum(len(message) for message in messages.values()) <= _BUFFERED_BYTES:
             for peer, message in messages.items():

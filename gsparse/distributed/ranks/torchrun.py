@@ -1,7 +1,7 @@
-"""Ranks that `torchrun` has started. They find each other by its environment variables, and communicate over sockets.
+"""Ranks that `torchrun` has started. They find each other by environment variables, and communicate over sockets.
 
-Rank 0 listens at a port that all ranks know. The others connect to it and tell it the addresses of their listeners, and
-rank 0 sends the list of all addresses to all ranks:
+Rank 0 listens at a port that all ranks know. The other ranks connect to rank 0 and tell it the addresses of their
+listeners. Rank 0 then sends the list of all addresses to all ranks:
 
     rank r → rank 0    its number; proofs in both directions that the other side knows the secret; its address
     rank 0 → rank r    the addresses of all ranks
@@ -40,7 +40,7 @@ _PURPOSE = b"rendezvous"
 _ADDRESS = struct.Struct("<256sI")  # a host and a port
 # If rank 0 has one of these addresses, all ranks run on one host, and no other host can connect to their ports.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Linux chooses ports from this number on for outgoing connections, and `torchrun` often chooses MASTER_PORT there.
+# Linux uses ports from this number on for outgoing connections. `torchrun` often chooses such a port as MASTER_PORT.
 _FIRST_EPHEMERAL_PORT = 32_768
 
 
@@ -55,7 +55,7 @@ def from_torchrun(
 ) -> RankMatrix:
     """Make a matrix from the rows that each process of `torchrun` has. All processes must call this together.
 
-    The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
+    The rows of rank 0 are the first rows of the matrix, the rows of rank 1 follow, and so on. Each rank passes its own
     part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
     communicate through their memory (on NVIDIA). Other GPUs communicate over NCCL or RCCL, which must be installed, if
     each rank has its own GPU. Otherwise messages go through memory if all processes run on one host, else over TCP.
@@ -68,27 +68,27 @@ def from_torchrun(
     rows : sparse array or matrix, shape (own rows, N)
         The rank's rows, in any format of SciPy. A rank may have no rows.
     own_columns : int, optional
-        Number of columns that this rank owns, and so of its entries of a vector that is multiplied. All ranks pass it,
-        or none. By default, a rank of a square matrix owns the columns with the numbers of its rows; for other
-        matrices, the columns are divided evenly.
+        Number of columns that this rank owns. It is also this rank's number of entries of a vector that is multiplied.
+        Either all ranks pass it, or no rank. By default, a rank of a square matrix owns the columns with the numbers of
+        its rows. The columns of any other matrix are divided evenly.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
-        Where the rank computes. With "auto" and "gpu", it is the GPU with the number LOCAL_RANK, modulo the number of
-        GPUs; with "auto", it is the CPU if there is none. The default is the environment variable ``GSPARSE_DEVICE`` if
-        it is set, otherwise "auto".
+        Where the rank computes. "auto" and "gpu" mean the GPU with the number LOCAL_RANK, modulo the number of GPUs. On
+        a host without GPUs, "auto" means the CPU. The default is the environment variable ``GSPARSE_DEVICE`` if it is
+        set, otherwise "auto".
     port : int, optional
-        Port of the host MASTER_ADDR at which rank 0 waits for the others. The default is MASTER_PORT + 1, because
+        Port of the host MASTER_ADDR at which rank 0 waits for the other ranks. The default is MASTER_PORT + 1, because
         `torchrun` itself may listen at MASTER_PORT. If MASTER_PORT is 32767 or more, the default is
         20000 + MASTER_PORT % 10000, because systems use higher ports for connections of other programs.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the time
-        limit for all processes to connect to rank 0, and then for all to connect to each other.
+        limit for all processes to connect to rank 0, and again for all processes to connect to each other.
     **options
         Options of `GpuSparseMatrix`, for the diagonal block.
 
     Returns
     -------
     RankMatrix
-        The rank's rows as an operator. ``with A.communicator:`` around the solves tells the other ranks if this one
+        The rank's rows as an operator. ``with A.communicator:`` around the solves tells the other ranks if this rank
         fails, and closes the connections at the end.
 
     Raises
@@ -101,17 +101,17 @@ def from_torchrun(
     DeviceError
         If `device` does not exist.
     ShapeError
-        If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
+        If the rows of the ranks differ in their number of columns, or the ranks' `own_columns` do not add up to it.
 
     Notes
     -----
-    Each connection begins with a proof that both sides know a secret. That is the value of the environment variable
-    GSPARSE_SECRET if it is set, which must then be the same for all processes. Otherwise it is TORCHELASTIC_RUN_ID, the
-    ``--rdzv-id`` of `torchrun`, which keeps jobs apart. It is often easy to guess, and visible in the list of
-    processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. A warning asks for it if
-    other hosts can connect and the secret is the default "none" of `torchrun`. Anyone who knows the secret can take
-    part and send wrong numbers, but cannot run code, because received data are never unpickled. The numbers are not
-    encrypted.
+    Each connection begins with a proof that both sides know a secret. The secret is the value of the environment
+    variable GSPARSE_SECRET, which must be the same for all processes. If GSPARSE_SECRET is not set, the secret is
+    TORCHELASTIC_RUN_ID, the ``--rdzv-id`` of `torchrun`, which keeps jobs apart. This id is often easy to guess, and
+    visible in the list of processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. A
+    warning is issued if other hosts can connect and the secret is the default "none" of `torchrun`. Anyone who knows
+    the secret can take part and send wrong numbers, but cannot run code, because received data are never unpickled. The
+    numbers are not encrypted.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def from_torchrun(
 
 
 def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) -> Communicator:
-    """Connect to the other processes of `torchrun`. `from_torchrun` explains the arguments and errors."""
+    """Connect to the other processes of `torchrun`. The arguments and errors are those of `from_torchrun`."""
     missing = [name for name in _VARIABLES if not os.environ.get(name)]
     if missing:
         text = f"the environment variables {', '.join(_VARIABLES)} must be set; missing: {', '.join(missing)}"
@@ -158,7 +158,7 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
 
 
 def _parsed(name: str) -> Any:
-    """Return the value of an environment variable, as an integer except for the address."""
+    """Return the value of an environment variable: MASTER_ADDR as a string, any other variable as an integer."""
     value = os.environ[name]
     if name == "MASTER_ADDR":
         return value
@@ -198,7 +198,7 @@ def _warn_if_everybody_knows(secret: bytes, host: str) -> None:
 def _collect_addresses(
     place: Address, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
-    """Collect the addresses of all ranks, send them to every rank, and return them with rank 0's listener."""
+    """Collect the addresses of all ranks, and send them to every rank. Return the addresses and rank 0's listener."""
     host, port = place
     try:
         server = _open_port(host, port)
@@ -231,9 +231,9 @@ def _collect_addresses(
 
 
 def _open_port(host: str, port: int) -> socket.socket:
-    """Listen at a port of this host, at all of its addresses, because other ranks may use another address of it.
+    """Listen at a port of this host. If `host` is a loopback address, listen only at this address.
 
-    If all ranks run on this host, listen at the loopback address only.
+    Otherwise, listen at all addresses of this host, because other ranks may use another address than `host`.
     """
     if host in _LOOPBACK:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

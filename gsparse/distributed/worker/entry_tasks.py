@@ -1,4 +1,4 @@
-"""Functions that read or save a rank's entries, or multiply by vectors of the client. No rank waits for another."""
+"""Functions that read or save a rank's entries, or multiply by the client's vectors. No rank waits for another rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
 
 
 def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
-    """Return some rows of the rank with this key, which is on this worker. Runs as a dask task."""
+    """Return some rows of the rank with this key. Runs as a dask task, on the rank's worker."""
     return rows(find_rank(key), np.arange(start, stop))
 
 
@@ -39,15 +39,15 @@ def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
     Parameters
     ----------
     columns : array of int64, or int
-        The column for each of the rank's rows; or the column for its first row, if the columns for the next rows are
-        consecutive.
+        The column for each of the rank's rows. An integer is the column for the first row; it grows by 1 for each
+        further row.
     """
     matrix = rank.require_matrix()
     return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
 
 
 def reduce_rows(rank: Rank, name: str, axis: int | None) -> Any:
-    """Reduce a rank's rows, see `RankMatrix.reduce_rows`; return None if there are none to be reduced together."""
+    """Reduce a rank's rows by `RankMatrix.reduce_rows`. Without an axis, return None if the rank has no rows."""
     matrix = rank.require_matrix()
     return matrix.reduce_rows(name, axis) if axis is not None or matrix.shape[0] else None
 
@@ -60,12 +60,12 @@ def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None
     return rank.require_matrix().entry_order(columns, ghosts).row_lengths
 
 
-# Checkpoints. A new checkpoint replaces the old one as a whole, even if a process ends in between:
+# Checkpoints. A new checkpoint replaces the old one as a whole, even if a process ends while the new one is written:
 #
 #     save       every rank writes its rows to a file in a new folder, and syncs it to disk
 #     publish    rank 0 makes the link `rows` point to the new folder, and removes the folders of older checkpoints
 #
-# Replacing the link is one atomic operation, and all files are complete by then.
+# Replacing the link is one atomic operation, and all files are complete before it.
 
 # The name of the link, and a pattern of the names of folders, which are 32 hexadecimal digits.
 LINK = "rows"
@@ -73,7 +73,7 @@ _FOLDERS = "[0-9a-f]" * 32
 
 
 def save(rank: Rank, folder: Path, name: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Save a rank's rows, and further arrays, in a new folder in SciPy's .npz format."""
+    """Save a rank's rows, and further arrays by name, as a file `name` in SciPy's .npz format in a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with new_file(folder / name) as file:
         sp.save_npz(file, rank.require_matrix().rows_on_host(), compressed=False)
@@ -84,7 +84,7 @@ def save(rank: Rank, folder: Path, name: str, arrays: dict[str, npt.NDArray[Any]
 
 
 def publish(rank: Rank, folder: Path) -> None:
-    """Make the link point to a folder in which all ranks have saved their rows. Remove all other folders."""
+    """Make the link `rows` point to a folder in which all ranks have saved their rows. Remove older checkpoints."""
     new_link = folder.with_name(f".{folder.name}")
     new_link.symlink_to(folder.name)
     rename(new_link, folder.with_name(LINK))
@@ -99,11 +99,11 @@ def discard(rank: Rank, folder: Path) -> None:
 
 
 def multiply(rank: Rank, x: HostArray, ghosts: HostArray, operation: str) -> Any:
-    """Multiply a rank's two blocks by its part of x, without the other ranks.
+    """Multiply a rank's two blocks by vectors, without the other ranks. `x` has the rank's part of the vectors.
 
-    For "plain", return the rank's part of the product; `ghosts` are the entries of x in the columns `matrix.ghosts`.
-    For "transposed" and "adjoint", return the rank's contributions to its own part of the product and to its ghosts;
-    `ghosts` is then not used.
+    If `operation` is "plain", return the rank's part of the product. `ghosts` has the entries of the vectors in the
+    columns `matrix.ghosts`. For "transposed" and "adjoint", `ghosts` is not used, and the result is a tuple of the
+    rank's contributions to its own part of the product and to its ghosts.
     """
     matrix = rank.require_matrix()
     diagonal, off_diagonal, boundary = matrix.diagonal, matrix.off_diagonal, matrix.boundary
@@ -119,10 +119,10 @@ def multiply(rank: Rank, x: HostArray, ghosts: HostArray, operation: str) -> Any
 
 
 def join_and_multiply(key: str, worker: str, x: HostArray, pieces: list[HostArray], operation: str) -> Any:
-    """Join the pieces of the ghosts, one from each rank that owns some, and multiply. Runs as a dask task.
+    """Join the ghosts' entries, of which each owner has sent a piece, and multiply. Runs as a dask task.
 
-    Dask may run this task on another worker than the rank's, because it drops the restriction to a worker when it fuses
-    tasks. Then the product is computed by another task on the rank's worker.
+    Dask may run this task on another worker than the rank's, because dask drops the restriction to a worker when it
+    fuses tasks. Then another task computes the product on the rank's worker.
     """
     ghosts = np.concatenate(pieces) if pieces else np.empty((0, *x.shape[1:]), x.dtype)
     if get_worker().address == worker:
@@ -135,7 +135,7 @@ def join_and_multiply(key: str, worker: str, x: HostArray, pieces: list[HostArra
 
 
 def multiply_here(key: str, x: HostArray, ghosts: HostArray, operation: str) -> Any:
-    """Multiply on the rank with this key, which is on this worker."""
+    """Multiply by the blocks of the rank with this key, which must be on this worker."""
     return multiply(find_rank(key), x, ghosts, operation)
 
 
@@ -155,5 +155,5 @@ def add_contributions(
 
 
 def moved_part(part: HostArray) -> HostArray:
-    """Return a part of a vector unchanged. As the argument of this task, dask has moved it to this worker."""
+    """Return `part` unchanged. Dask has moved `part` to this worker, because it is the argument of a task here."""
     return part

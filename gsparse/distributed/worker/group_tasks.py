@@ -23,7 +23,7 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
 
-# The operations, by the name that the client sends. They take the matrices and the further arguments.
+# The operations, by the name that the client sends. Each takes a list of matrices and the further arguments.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
     "product": lambda of: of[0] @ of[1],
     "element-wise": lambda of, name, options, *rest: of[0].elementwise(name, *of[1:], *rest, **options),
@@ -38,11 +38,12 @@ _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
 
 @dataclass(frozen=True)
 class Computation:
-    """A matrix that is computed by an operation, instead of being read. All ranks compute their rows together.
+    """A matrix that is computed by an operation. All ranks compute their rows together.
 
     Attributes
     ----------
     operation : str
+        A key of `_OPERATIONS`.
     operands : tuple of str
         The keys of the matrices on the workers.
     arguments : tuple
@@ -54,7 +55,7 @@ class Computation:
     arguments: tuple[Any, ...] = ()
 
     def matrix(self, rank: int, communicator: Communicator, columns: RowPartition) -> RankMatrix:
-        """Return the result, with these owners of the columns, connected by the first operand's communicator."""
+        """Return this rank's rows of the result. They use `communicator`, and `columns` has the columns' owners."""
         ranks = [find_rank(rank_key(key, rank)) for key in self.operands]
         operands = [operand.require_matrix().over(communicator) for operand in ranks]
         arguments = map(DaskResult.resolved, self.arguments)
@@ -89,7 +90,7 @@ class RankMetadata:
     plan : str
         Storage format of the diagonal block.
     nbytes : int
-        Bytes that a product moves: both stored blocks, and their vectors.
+        Number of bytes that a product moves, of both stored blocks and of their vectors.
     dtype : str
     device : str
     """
@@ -145,7 +146,7 @@ def open_rank(
 
 
 def eliminate_zeros(rank: Rank) -> RankMetadata:
-    """Remove the stored zeros of a rank's rows. Ghosts in which no entry is left stay."""
+    """Remove the stored zeros of a rank's rows. Columns without entries remain ghosts."""
     rank.matrix = rank.require_matrix().without_zeros()
     return RankMetadata.of(rank.number, rank.matrix)
 
@@ -153,7 +154,7 @@ def eliminate_zeros(rank: Rank) -> RankMetadata:
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
     """Connect the ranks of a matrix again after a call has failed. All ranks must run this at the same time.
 
-    The matrices that shared the old connections share the new ones.
+    All matrices that shared the old connections then share the new connections.
     """
     device, connections = rank.require_matrix().device, rank.connections
     assert connections is not None
@@ -163,7 +164,7 @@ def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
         for sharing in rank.sharing():
             if sharing.matrix is not None:
                 sharing.matrix.connect(connections.communicator)
-            sharing.preconditioners.clear()  # Preconditioners that span the ranks use the connections that failed.
+            sharing.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
 
 
 @contextmanager
@@ -185,7 +186,7 @@ def _connections(rank: Rank, addresses: Addresses, secret: bytes, device: Any, p
 
 
 def _connect(rank: Rank, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
-    """Connect to the other ranks: through memory if they are on one host, else over NCCL or sockets."""
+    """Connect to the other ranks: through memory if all ranks are on one host, else over NCCL or sockets."""
     listener, rank.listener = rank.listener, None
     if listener is None:
         raise CommunicationError(f"rank {rank.number} has opened no port: distribute the matrix again")
@@ -204,7 +205,7 @@ def _connect(rank: Rank, addresses: Addresses, secret: bytes, device: Any) -> Co
 
 @contextmanager
 def aborting(communicator: Communicator) -> Iterator[None]:
-    """Abort the other ranks if the block raises an exception."""
+    """Abort the calls of the other ranks if the block raises an exception."""
     try:
         yield
     except BaseException as error:

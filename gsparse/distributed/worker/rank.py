@@ -1,7 +1,7 @@
 """A rank of a matrix: a dask actor on its worker, which runs the functions that the client calls.
 
-Dask's protocol transfers the calls. Each call runs in a separate thread, so that other requests can be answered
-meanwhile: for messages of a running solve, its cancellation, and products in its callback.
+Dask's protocol transfers the calls. Each call runs in a separate thread, so that the actor can answer other requests
+during a solve: for the solve's messages, its cancellation, and products in its callback.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ HostArray = npt.NDArray[Any]
 _CHECK_INTERVAL = 0.1
 # The ranks of this process, by the keys of their actors.
 _ranks: weakref.WeakValueDictionary[str, Rank] = weakref.WeakValueDictionary()
-# Parts of vectors that dask tasks fetch from here (`Rank.keep`). They may outlive the matrix.
+# Parts of vectors, by name, that `Rank.keep` stored for dask tasks. They may outlive the matrix.
 _vectors: dict[str, HostArray] = {}
-# Guards the users of connections. It is reentrant, because the garbage collector may close a rank in any thread.
+# Guards `RankConnections.users`. It is reentrant, because the garbage collector may close a rank in any thread.
 _lock = make_lock()
 
 
 def packed(value: Any) -> list[HostArray]:
-    """Pickle a value. The first array holds the pickle, the others the memory of the arrays in the value."""
+    """Pickle a value. The first array holds the pickle, and the others hold the memory of the value's arrays."""
     buffers: list[Any] = []
     head = pickle.dumps(value, buffer_callback=buffers.append)
     return [np.frombuffer(head, np.uint8), *(np.asarray(buffer.raw()) for buffer in buffers)]
 
 
 def unpacked(arrays: Any) -> Any:
-    """Return the value that `packed` pickled."""
+    """Return the value from the arrays that `packed` returned."""
     head, *buffers = arrays
     return pickle.loads(bytes(head), buffers=buffers)
 
@@ -71,21 +71,20 @@ def find_rank(key: str) -> Rank:
 
 
 def take_vector(name: str) -> HostArray:
-    """Return a part of a vector that `Rank.keep` stored on this worker, and remove it. Runs as a dask task."""
+    """Remove a part of a vector that `Rank.keep` stored on this worker, and return the part. Runs as a dask task."""
     return _vectors.pop(name)
 
 
 @dataclass(eq=False)
 class RankConnections:
-    """The connections of a rank to the other ranks. A matrix and matrices computed from it share them.
+    """The connections of a rank to the other ranks. A matrix shares them with matrices that are computed from it.
 
     Attributes
     ----------
     communicator : Communicator
         The rank's communicator, for host arrays.
     users : list of Rank
-        The ranks of this process that share the connections. When the last of these ranks is closed, so are the
-        connections.
+        The ranks of this process that share the connections, which are closed with the last of these ranks.
     """
 
     communicator: Communicator
@@ -123,8 +122,8 @@ class Rank:
     preconditioners : dict
         Preconditioners of the matrix, by the key of their specification.
     solution_copy : (str, (int, array, array)) or None
-        The key of a solve, an iteration, and at that iteration this rank's part of x and the previous rank's part
-        (`store_copies`).
+        A copy of x that `store_copies` made: the key of the solve, the iteration, this rank's part of x, and the
+        previous rank's part.
     calls : dict
         The running calls, by name.
     """
@@ -166,7 +165,7 @@ class Rank:
             del self.calls[name]
 
     async def messages(self, name: str) -> list[Any]:
-        """Return the messages that a call has sent since the last request."""
+        """Return the messages that a call has sent since the last use of this method."""
         call = self.calls.get(name)
         return [] if call is None else call.taken_messages()
 
@@ -176,7 +175,7 @@ class Rank:
             self.calls[name].answers.put(value)
 
     async def sign_of_life(self) -> None:
-        """Return, which shows that this worker runs."""
+        """Return None. The answer shows the client that this worker runs."""
 
     async def cancel(self, name: str) -> None:
         """End a call at its next check. The call may not have arrived yet."""
@@ -194,8 +193,8 @@ class Rank:
     def is_wanted(self, call: Call) -> bool:
         """Return whether the client still waits for a call, and this worker is connected to its scheduler.
 
-        `Worker.state` is the only undocumented attribute of dask that is used. If a client is gone, dask does not tell
-        the actor, but drops it.
+        If a client is gone, dask drops the actor without notice, so this method looks for the actor in `Worker.state`,
+        which is undocumented.
         """
         names = [name for name, running in self.calls.items() if running is call]
         is_kept = self.key in self.worker.state.actors and self.worker.status.name in ("running", "paused")
@@ -239,7 +238,7 @@ class Rank:
         return name
 
     def close(self) -> None:
-        """Release the matrix, and the connections if no other rank uses them. Parts of vectors remain for tasks."""
+        """Release the matrix, and the connections if no other rank uses them. Keep parts of vectors for dask tasks."""
         self._is_closed = True
         listener, self.listener = self.listener, None
         connections, self.connections = self.connections, None
@@ -287,7 +286,7 @@ class Call:
                 return self.answers.get(timeout=_CHECK_INTERVAL)
 
     def check(self) -> None:
-        """Raise an error if the client no longer waits for the call. Most calls of this method only read a clock."""
+        """Raise an error if the client no longer waits for the call. Most calls of this method only read the clock."""
         now = time.monotonic()
         if now < self._next_check:
             return

@@ -1,4 +1,4 @@
-"""A solve as its ranks run it: its specification, its result, and the observer that is called during the solve."""
+"""A solve on the ranks: its specification, its result, and the observer that each rank calls during the solve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
 HostArray = npt.NDArray[Any]
-# An iteration, the rank's own part of x, and the previous rank's part.
+# The number of an iteration, the rank's own part of x, and the previous rank's part of x.
 SolutionCopy = tuple[int, HostArray, HostArray]
 
 
@@ -41,7 +41,10 @@ SolutionCopy = tuple[int, HostArray, HostArray]
 
 
 def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
-    """Store the current x of the solve with this key. All ranks must call this together. Synchronizes."""
+    """Store this rank's part of the current x, and the previous rank's, for the solve with this key.
+
+    All ranks must call this together. Synchronizes.
+    """
     matrix, world_size, number = rank.require_matrix(), rank.communicator.world_size, rank.communicator.rank
     x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
     after, before = (number + 1) % world_size, (number - 1) % world_size
@@ -53,7 +56,7 @@ def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
 
 
 def latest_copy(rank: Rank, solve: str) -> SolutionCopy | None:
-    """Return the latest parts of x that this rank has stored for the solve with this key, or None.
+    """Return the latest parts of x that this rank has stored for the solve with this key, or None without such parts.
 
     A copy of another solve is ignored, because it belongs to another right-hand side.
     """
@@ -97,17 +100,17 @@ REPORT, CALLBACK = "report", "callback"
 class PreconditionerSpec:
     """A preconditioner of a matrix over ranks.
 
-    Most preconditioners are made by each rank from its own diagonal block, when they are first needed; together, they
-    are block Jacobi over the ranks. Preconditioners that span the ranks are made by all ranks together beforehand
-    (`set_up`).
+    Preconditioners that span the ranks are made by all ranks together before a solve (`set_up`). Each rank makes any
+    other preconditioner from its own diagonal block, when the preconditioner is first needed. Together, these are block
+    Jacobi over the ranks.
 
     Attributes
     ----------
     name : str
         Name of the preconditioner in `gsparse.linalg`.
     kwargs : dict
-        Its arguments, without the matrix and without arguments, such as `B`, that have a row for each row of the
-        matrix.
+        Its arguments. The matrix is left out, and so are arguments that have a row for each row of the matrix, such as
+        `B`.
     key : str
         The key of the preconditioner on the ranks.
     """
@@ -120,7 +123,7 @@ class PreconditionerSpec:
     def of(name: str, kwargs: dict[str, Any], rows: dict[str, Any]) -> PreconditionerSpec:
         """Return the specification of a preconditioner with these arguments.
 
-        `rows` has the arguments, such as `B`, with a row for each row of the matrix. They only become part of the key.
+        `rows` has the arguments that have a row for each row of the matrix, such as `B`. Only the key depends on them.
         """
         return PreconditionerSpec(name, kwargs, tokenize(name, kwargs, rows))  # NumPy's repr omits elements
 
@@ -143,7 +146,7 @@ class SolveSpec:
     name : str
         Name of the solver in `gsparse.linalg`.
     kwargs : dict
-        Its keyword arguments, without vectors, preconditioner and callback.
+        Its keyword arguments, except vectors, preconditioner and callback.
     preconditioner : PreconditionerSpec or None
     reports_progress : bool
         Whether rank 0 reports residuals.
@@ -155,9 +158,9 @@ class SolveSpec:
         Whether the vectors of the result stay on the workers, as results of dask tasks (`take_vector`). Otherwise they
         are sent to the client.
     start : str
-        Name of the parameter to which b is passed; if empty, b follows the matrix.
+        Name of the parameter to which b is passed; if empty, b is the second positional argument.
     key : str
-        The key of the solve. An attempt to resume it has the same key, and ignores checkpoints of other solves.
+        The key of the solve. An attempt to resume the solve has the same key, and ignores checkpoints of other solves.
     """
 
     name: str
@@ -173,12 +176,12 @@ class SolveSpec:
 
 @dataclass(frozen=True)
 class RankSolution:
-    """The result of a solver on one rank, in which the rank's parts of vectors are stored separately.
+    """The result of a solver on one rank, with the vectors separated from the rest.
 
     Attributes
     ----------
-    vectors : list of array
-        The rank's parts of the vectors in the result, or the names under which the rank stores them.
+    vectors : list of array, or list of str
+        The rank's parts of the vectors in the result, or the names under which the rank stores the parts.
     template : tuple
         The result of the solver as a tuple, with None instead of each vector. For a `SolveResult`, the tuple has x and
         `statistics`.
@@ -209,7 +212,7 @@ class RankSolution:
         return cls(vectors, template, positions, [v.dtype for v in vectors], outcome)
 
     def with_vectors(self, vectors: list[Any]) -> Any:
-        """Return the result of the solver with these whole vectors."""
+        """Return the result of the solver, with these whole vectors in place of the rank's parts."""
         values = list(self.template)
         for position, vector in zip(self.positions, vectors, strict=True):
             values[position] = vector
@@ -218,7 +221,7 @@ class RankSolution:
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
     def kept(self, rank: Rank) -> RankSolution:
-        """Store the vectors on this rank, and return the result with their names instead."""
+        """Store the vectors on this rank, and return the result with the vectors' names in `vectors`."""
         return replace(self, vectors=[rank.keep(np.ascontiguousarray(vector)) for vector in self.vectors])
 
     def report(self) -> dict[str, float]:
@@ -254,7 +257,7 @@ def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) 
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the solver. If ARPACK does not converge, return the pairs found and the error's name for the client."""
+    """Call the solver. If ARPACK does not converge, return the pairs that it found and its error's name."""
     function = METHODS[solve.name].function
     if not solve.start:
         return function(matrix, b, **kwargs)
@@ -283,7 +286,7 @@ class PreconditionerSummary:
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
-    """Record the warnings of multigrid in the block. All other warnings are issued after the block.
+    """Yield a list to which the end of the block adds multigrid's warnings. Issue all other warnings after the block.
 
     A worker would write the warnings of multigrid to its log, where users do not see them.
     """
@@ -304,18 +307,18 @@ def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
 def set_up(rank: Rank, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
     """Make a preconditioner together with the other ranks, and store it. All ranks must run this at the same time.
 
-    `rows` has this rank's rows of arguments, such as `B`, with a row for each row of the matrix.
+    Some arguments, such as `B`, have a row for each row of the matrix. `rows` has this rank's rows of these arguments.
     """
     return _made_together(rank, spec, lambda: spec.make(rank, rows))
 
 
 def update(rank: Rank, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
-    """Compute a preconditioner again for another matrix, and store it there. All ranks must run this at the same time.
+    """Compute a preconditioner again for the matrix of this rank. All ranks must run this at the same time.
 
     Parameters
     ----------
     source : str
-        The key of the matrix to which the preconditioner belonged.
+        The key of the matrix to which the preconditioner has belonged until now.
     """
     before = find_rank(rank_key(source, rank.number)).preconditioners
     return _made_together(rank, spec, lambda: before.pop(spec.key).update(rank.require_matrix()))
@@ -337,7 +340,7 @@ def _made_together(rank: Rank, spec: PreconditionerSpec, make: Callable[[], Any]
 
 
 def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bool) -> Any:
-    """Apply a preconditioner to a rank's part of vectors. If it spans the ranks, all must run this at the same time."""
+    """Apply a preconditioner to a rank's part of vectors. All ranks must run this at the same time if it spans them."""
     together = aborting(rank.communicator) if METHODS[spec.name].spans_ranks else nullcontext()
     with rank.require_matrix().device.active(), together:
         preconditioner = spec.build(rank)
@@ -347,8 +350,8 @@ def precondition(rank: Rank, spec: PreconditionerSpec, x: HostArray, adjoint: bo
 class _Observer:
     """The observer of a rank's matrix during a solve (`RankMatrix.observer`).
 
-    When the host has read the scalars of the solve, the observer may report them or store a checkpoint of x. It ends
-    the solve if the client no longer waits for it.
+    When the host has read the scalars of the solve, the observer may report them, or store a checkpoint of x. The
+    observer ends the solve if the client no longer waits for the result.
     """
 
     def __init__(self, rank: Rank, solve: SolveSpec, call: Call) -> None:
@@ -359,7 +362,7 @@ class _Observer:
 
     def __call__(self, iteration: Any) -> None:
         self._call.check()
-        self._outer_solve = self._outer_solve or iteration  # the first one, because a solver may run inner solves
+        self._outer_solve = self._outer_solve or iteration  # the first solve, because a solver may run inner solves
         if iteration is not self._outer_solve:
             return
         now, solve = time.monotonic(), self._solve

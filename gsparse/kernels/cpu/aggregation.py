@@ -1,9 +1,9 @@
 """Connections, roots and aggregates of nodes (contract: `gsparse.kernels.aggregation`).
 
-In loops over connections, the rows or nodes are divided among the threads so that all have about as many entries. A
-single thread chooses the roots. It visits the nodes in the order of their priorities. If a node becomes a root, the
-thread also visits all nodes within distance two; otherwise it reads only the node's label. So choosing the roots takes
-as long as two passes over the graph.
+In loops over connections, all threads get rows or nodes with about the same number of entries. A single thread chooses
+the roots. It visits the nodes in the order of their priorities. If a node becomes a root, the thread also visits all
+nodes within distance two. Otherwise, it reads only the node's label. So choosing the roots takes as long as two passes
+over the graph.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, keep_entries
 
-# The bits of a float64's fraction that the rounding of a weight clears: 36 of 52, so 16 remain.
+# The rounding of a weight clears these 36 bits of a float64's fraction, which has 52 bits. 16 bits remain.
 _CLEARED = np.uint64((1 << 36) - 1)
 _HALF = np.uint64(1 << 35)
-# If an element of the filtered matrix's diagonal is smaller than this fraction of the unfiltered one, use the latter.
+# If the filtered matrix's diagonal element is smaller than this fraction of the matrix's own, the latter is used.
 _LEAST_DIAGONAL = 0.01
 
 # The generation of an undecided node.
@@ -36,14 +36,14 @@ _NEVER = np.int32(2**31 - 1)
 
 @inlined
 def rounded(magnitude: Any) -> Any:
-    """Round a magnitude to 17 bits (16 bits of fraction)."""
+    """Round a magnitude to 16 bits of fraction."""
     bits = np.float64(magnitude).view(np.uint64)
     return np.uint64((bits + _HALF) & ~_CLEARED).view(np.float64)
 
 
 @inlined
 def weight(value: Any) -> Any:
-    """Return the weight of a value. Each operation is rounded separately, so that GPUs get the same result."""
+    """Return the rounded magnitude of a value. Each operation is rounded separately, so GPUs get the same result."""
     a, b = np.float64(abs(value.real)), np.float64(abs(value.imag))
     high, low = max(a, b), min(a, b)
     if low > 0:
@@ -54,13 +54,13 @@ def weight(value: Any) -> Any:
 
 @inlined
 def keeps(row: Any, column: Any, value: Any, scale: Any, theta: float) -> bool:
-    """Return whether the filtered matrix keeps an entry, whose row's node has this scale."""
+    """Return whether the filtered matrix keeps an entry. `scale` is the scale of the row's node."""
     return theta == 0.0 or row == column or weight(value) >= theta * scale
 
 
 @inlined
 def safe_diagonal(filtered: Any, diagonal: Any) -> Any:
-    """Return the diagonal element by which a row of the filtered matrix is divided."""
+    """Return the element by which a row of the filtered matrix is divided: `filtered`, unless it is too small."""
     return filtered if abs(filtered) >= _LEAST_DIAGONAL * abs(diagonal) else diagonal
 
 
@@ -68,7 +68,7 @@ def safe_diagonal(filtered: Any, diagonal: Any) -> Any:
 
 
 def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
-    """Return the matrix of nodes: count the blocks in the rows of each node, then sum the squares of their entries."""
+    """Return the matrix of nodes. Count the blocks of each node first, then sum the squares of each block's entries."""
     num_nodes, cost, index = csr.num_rows // block_size, csr.nnz + csr.num_rows, csr.indices.dtype
     matrix, starts = (csr.indptr, csr.indices, csr.data), csr.indptr[::block_size]
     sizes, nothing = np.zeros(num_nodes + 1, np.int64), np.empty(0, index)
@@ -109,7 +109,7 @@ def _merge_blocks(
                     square += a * a + b * b
                     place += 1
                 places[q] = place
-                total += square  # row by row, as on a GPU
+                total += square  # in the order of the rows, as on a GPU
             if fills:
                 to = node_indptr[node] + count
                 node_indices[to], node_data[to] = block, rounded(np.sqrt(total))
@@ -121,7 +121,7 @@ def _merge_blocks(
 
 
 def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
-    """Find the scale of each node, then the entries that its rows drop."""
+    """For each node, find its scale, and then the entries that the filtered matrix drops from its rows."""
     scales, bounds = np.empty(nodes.num_rows), np.empty((2, csr.num_rows))
     diagonal, dropped = np.empty(csr.num_rows), np.empty(csr.num_rows, np.int64)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
@@ -178,7 +178,7 @@ def _examine(
                         if column % block_size == q:
                             lumped += value
                             total_dropped += abs(value)
-                        else:  # added to an entry off the diagonal
+                        else:  # The dropped value is added to an entry off the diagonal.
                             total += abs(value)
                     place += np.uint64(1)
             filtered = diagonal + lumped
@@ -215,7 +215,7 @@ def _mark_strong(part: int, num_parts: int, matrix: Rows, scales: Array, square:
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Find the isolated nodes, then visit the undecided nodes in the order of their priorities and choose roots."""
+    """Find the isolated nodes. Then visit the undecided nodes in the order of their priorities, and choose roots."""
     takes_part = labels < 0
     _find_isolated(graph.indptr, graph.indices, labels)
     order = np.flatnonzero(labels == UNDECIDED)
@@ -229,7 +229,7 @@ def independent_set(
 
 
 def hash_of(numbers: Any) -> Any:
-    """Return a hash of each number below 2³¹, by xorshifts and products. Different numbers have different hashes."""
+    """Return a hash of each number. Different numbers below 2³¹ have different hashes."""
     x, mask = numbers.astype(np.uint64), np.uint64(2**31 - 1)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & mask
@@ -260,12 +260,12 @@ def _choose_roots(
     generations: Array,
     labels: Array,
 ) -> None:
-    """Choose roots in the order `order`. `generations` are 0 for nodes that were decided before the call."""
+    """Choose roots among the nodes in `order`. For nodes decided before this call, `generations` must be 0."""
     for node in order:
         if generations[node] != _NEVER:
             continue
         latest = _latest(indptr, indices, node, keys, takes_part, generations)
-        if latest >= most_generations:  # or a node of higher priority is undecided
+        if latest >= most_generations:  # This includes `_NEVER`: a node of higher priority is undecided.
             continue
         generation, count = latest + 1, 0
         for k in range(indptr[node], indptr[node + 1]):
@@ -289,7 +289,7 @@ def _choose_roots(
 
 @inlined
 def _latest(indptr: Array, indices: Array, node: Any, keys: Array, takes_part: Array, generations: Array) -> Any:
-    """Return the latest generation of nodes of higher priority within distance two; `_NEVER` if one is undecided."""
+    """Return the latest generation of nodes of higher priority within distance two; `_NEVER` if any is undecided."""
     latest = np.int32(0)
     for k in range(indptr[node], indptr[node + 1]):
         neighbour = indices[k]

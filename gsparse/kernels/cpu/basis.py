@@ -1,8 +1,8 @@
 """Krylov bases and decompositions on the CPU; the contract and its notation are in `gsparse.kernels.basis`.
 
 Each pass over the vectors is a loop over chunks of `CHUNK` elements. Each part of the loop owns the same number of
-consecutive chunks, and stores partial sums of each chunk. The small least-squares problem and the coefficients of a
-decomposition are then computed on the calling thread.
+consecutive chunks, and stores partial sums of each chunk. Then the calling thread computes the small least-squares
+problem, or the coefficients of a decomposition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.steps import Call, queue
 
 # Number of elements of a chunk. A pass processes one chunk of all vectors before the following chunk, so that data that
-# is read twice is still in the cache. Because each chunk has its own sums, results do not depend on the threads.
+# are read twice are still in the cache. Each chunk has its own sums, so results do not depend on the number of threads.
 CHUNK = 512
 
 
@@ -42,7 +42,7 @@ class Small(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which elements a pass visits: `size` elements of right-hand side `column`, in `num_vectors` basis vectors."""
+    """The elements that a pass visits: `size` elements, of right-hand side `column`, in `num_vectors` basis vectors."""
 
     size: int
     column: int
@@ -76,7 +76,7 @@ class Arnoldi(basis.Arnoldi):
         return self._pass(orthogonalize, j, j + 2, after)
 
     def finish_column(self, j: int) -> Call:
-        return partial(queue, ())  # `orthogonalize` does this already
+        return partial(queue, ())  # `orthogonalize` has already done this.
 
     def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:
         vectors, w, u = self.vectors.reshape(-1), self.w, self.u
@@ -122,7 +122,7 @@ class Arnoldi(basis.Arnoldi):
 def project(
     part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
 ) -> None:
-    """Compute the inner products of the first j vectors, and of w, with u."""
+    """Compute the inner products of u with the first j vectors, and with w."""
     size, column, columns, j = place
     vectors, w, u = arrays
     kind = partials.dtype.type
@@ -148,7 +148,7 @@ def project(
 def orthogonalize(
     part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
 ) -> None:
-    """Finish vector j, compute the next w, and compute the inner products of all vectors, and of w, with this w."""
+    """Finish vector j, and compute the new w. Compute the inner products of the new w with all vectors and itself."""
     size, column, columns, j = place
     vectors, w, u = arrays
     s, p, norm = coefficients
@@ -174,7 +174,7 @@ def orthogonalize(
         product, square = wide(0), wide(0)
         for i in range(np.uint64(old.size)):
             target[i] = vectors.dtype.type(made[i] * inverse)
-            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # uses the rounded vector that is stored
+            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # `target` holds the rounded, stored vector.
             next_[i] = new
             old[i] = new
             product += wide(np.conj(target[i])) * wide(new)
@@ -191,7 +191,7 @@ def orthogonalize(
 
 @compiled_loosely
 def combine(part: int, num_parts: int, place: Place, vectors: Array, x: Array, y: Array) -> None:
-    """Compute x += V·y."""
+    """Compute x += V·y. V consists of the first `num_vectors` vectors."""
     size, column, columns, num_vectors = place
     kind = x.dtype.type
     num_chunks = (size + CHUNK - 1) // CHUNK
@@ -207,7 +207,7 @@ def combine(part: int, num_parts: int, place: Place, vectors: Array, x: Array, y
 
 @jitted
 def total(partials: Array, sums: Array) -> None:
-    """Store the sum over all chunks in `sums`, for each row of `partials`."""
+    """Add up the sums of all chunks: ``sums[k]`` becomes the sum of ``partials[k]``."""
     for k in range(partials.shape[0]):
         sums[k] = 0
         for chunk in range(partials.shape[1]):
@@ -219,7 +219,7 @@ def total(partials: Array, sums: Array) -> None:
 
 @jitted
 def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...]) -> None:
-    """Finish p. In the first iteration of a cycle, also set the right-hand side of the least-squares problem."""
+    """Finish p. In the first iteration of a cycle, also start the right-hand side of the least-squares problem."""
     norm = small.cells[places[1]]
     last = small.sums[j]
     for k in range(j):
@@ -240,7 +240,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
     left = height = 0.0
     for k in range(j + 1):
         rotated[k] = 0
-        for column in range(min(k + 1, j) + 1):  # row k of Q has no further elements
+        for column in range(min(k + 1, j) + 1):  # All further elements of Q's row k are 0.
             rotated[k] += Q[k, column] * (p[column] / norm + sums[column])
         if not flexible:
             for column in range(k, j):
@@ -275,7 +275,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
 
 @jitted
 def rotation(f: Any, g: float) -> Any:
-    """Return cosine, sine and r of the rotation that turns (f, g) into (r, 0), as in LAPACK's lartg."""
+    """Return (cosine, sine, r) of the rotation that turns (f, g) into (r, 0), as LAPACK's lartg does."""
     size = abs(f)
     length = np.sqrt(size * size + g * g)
     if g == 0:
@@ -342,7 +342,7 @@ class Decomposition(basis.Decomposition):
         return run
 
     def finish(self, j: int) -> Call:
-        return lambda: None  # `orthogonalize` and `measure` have already summed over all chunks.
+        return lambda: None  # `orthogonalize` and `measure` have already added up the chunks' sums.
 
     def _pass(
         self, loop: Callable[..., None], j: int, num_sums: int, right: Array, coefficients: Any, row: Array
@@ -373,7 +373,7 @@ def finish_direction(j: int, s: Array, p: Array, coefficients: Array) -> float:
 
 @jitted
 def predict(j: int, first: int, wu: Array, last_s: Array, s: Array, p: Array, found: Array) -> None:
-    """For a Hermitian operator, finish column j - 1 of the projected matrix, and compute p from it."""
+    """For a Hermitian operator, finish column j - 1 of the projected matrix, and compute p from this column."""
     theta, b, alpha, beta, last, norms = found
     square, coupling = s[j].real, s[j] * 0
     for k in range(j):

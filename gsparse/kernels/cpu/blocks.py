@@ -4,13 +4,13 @@ The contract is in `gsparse.kernels.set_up`. Each part of a loop owns consecutiv
 about the same number of entries plus rows (`first_row`).
 
 The structure of a product is computed by the loops for single entries (`sparse_products.py`). In the loop that computes
-values, a part owns consecutive block rows of the product. Its array `places` holds, for each block column, where the
-block of that column is in the array `sums`. Products of two blocks are added to `sums`, in the order of A's row. Each
-row of a block begins a new vector register in `sums`:
+values, a part owns consecutive block rows of the product. Its array `places` holds, for each block column, the position
+of the column's block in the array `sums`. Products of two blocks are added to `sums`, in the order of the blocks in A's
+row. Each row of a block begins a new vector register in `sums`:
 
     sums      c00 c01 c02 - - - - - | c10 c11 c12 - - - - - | ...      blocks with three columns
 
-The lanes marked "-" hold products with whatever follows a row of B's block in memory. These lanes are not stored.
+The lanes marked "-" hold products with the values that follow a row of B's block in memory. They are not stored.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from gsparse.kernels.cpu.sparse_products import products_before_rows, spgemm_kno
 from gsparse.kernels.cpu.vectors import LANES
 from gsparse.kernels.set_up import BlockPattern
 
-# Blocks are stored one after the other, for the thread that owns their block row.
+# Blocks are stored one after the other, because one thread owns all blocks of a block row.
 SLICES_BLOCKS = False
 
 # Number of rows that are examined first. If they rule out all block sizes, no further rows are read.
 _SAMPLE_ROWS = 4096
 
-# If multiplying two blocks takes fewer products of elements than this, multiplying by entries is faster. Measured for
-# A @ A with other values by `asv_bench/measure_algebra.py blocks --device cpu` (one AMD EPYC, two threads, busy): the
-# time by blocks divided by the time by entries is 2.7 for 2 x 2 blocks, 0.85 for 3 x 3, and 0.4 for 4 x 4.
+# If multiplying two blocks takes fewer products of elements than this, multiplying by entries is faster. The time by
+# blocks divided by the time by entries is 2.7 for 2 x 2 blocks, 0.85 for 3 x 3, and 0.4 for 4 x 4
+# (`asv_bench/measure_algebra.py blocks --device cpu`).
 _FEWEST_PRODUCTS = 18
 
 # Row pointers, columns and values of a matrix of blocks.
@@ -53,7 +53,10 @@ Block = tuple[Int, Int]
 
 
 def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
-    """Return the largest size of full blocks. Examine all rows, unless the first rows rule out all sizes."""
+    """Return the largest block size (rows, columns) of which all blocks are full.
+
+    Examine all rows, unless the first rows rule out all sizes.
+    """
     contradicted = np.zeros((2, MAX_BLOCK + 1), np.bool_)
     for axis, size in enumerate(csr.shape):
         contradicted[axis] = [n == 0 or size % n != 0 for n in range(MAX_BLOCK + 1)]
@@ -67,7 +70,7 @@ def full_blocks(device: Device, csr: Csr) -> tuple[int, int]:
 
 
 def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
-    """Return the row pointers and columns of the blocks; each block row is one part."""
+    """Return the row pointers and the columns of the blocks. `row_lanes` is not used, as a block row is one part."""
     rows, columns = blocksize
     indptr = csr.indptr[::rows] // (rows * columns)
     indices = np.empty(csr.nnz // (rows * columns), csr.indices.dtype)
@@ -76,7 +79,7 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 
 
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
-    """Return items copied from CSR order to blocks, each of which is stored column by column.
+    """Return items, copied from CSR order to blocks. Each block is stored column by column.
 
     Zeros follow the last block, because products load complete registers that may begin at the block's last row.
     """
@@ -91,9 +94,9 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
 def _contradict(
     part: int, num_parts: int, first: int, last: int, indptr: Array, indices: Array, contradicted: Array
 ) -> None:
-    """Mark the numbers of rows, and the numbers of columns, that blocks cannot have according to these rows.
+    """Mark block heights and block widths that the rows from `first` up to `last` rule out.
 
-    All threads write to the same array, which is safe because they only set marks to True.
+    All threads write to the same array. This is safe because they only set marks to True.
     """
     num_rows = last - first
     for row in range(first + part * num_rows // num_parts, first + (part + 1) * num_rows // num_parts):
@@ -127,7 +130,7 @@ def _contradict(
 def _block_columns(
     part: int, num_parts: int, rows: int, columns: int, indptr: Array, indices: Array, places: Array, out: Array
 ) -> None:
-    """Write the column of each block. The blocks of block row i begin at position ``places[i]``."""
+    """Write the block column of each block. The blocks of block row i begin at position ``places[i]`` of `out`."""
     for row in range(first_row(part, num_parts, places), first_row(part + 1, num_parts, places)):
         begin, place = np.int64(indptr[np.uint64(row * rows)]), np.int64(places[np.uint64(row)])
         for j in range(np.int64(places[np.uint64(row + 1)]) - place):
@@ -138,7 +141,7 @@ def _block_columns(
 def _fill_blocks(
     part: int, num_parts: int, rows: int, columns: int, places: Array, items: Array, placed: Array
 ) -> None:
-    """Copy the elements of the blocks. The blocks of block row i begin with block number ``places[i]``."""
+    """Copy the items of the blocks. ``places[i]`` is the number of the first block of block row i."""
     for row in range(first_row(part, num_parts, places), first_row(part + 1, num_parts, places)):
         place = np.int64(places[np.uint64(row)])
         count = np.int64(places[np.uint64(row + 1)]) - place
@@ -151,7 +154,7 @@ def _fill_blocks(
 
 
 def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
-    """Return the pattern from a product of matrices of zeros, which keeps all entries; None if blocks are small."""
+    """Return the pattern of the product, or None if blocks are small. Multiply zeros, because zero results are kept."""
     if a.blocksize[0] * a.blocksize[1] * b.blocksize[1] < _FEWEST_PRODUCTS:
         return None
     zeros = [replace(blocks, data=np.zeros(blocks.nnz, blocks.dtype)) for blocks in (a.blocks, b.blocks)]
@@ -162,7 +165,7 @@ def block_product(device: Device, a: BlockPattern, b: BlockPattern) -> BlockPatt
 def multiply_blocks(
     device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
 ) -> Array:
-    """Sum the products of pairs of blocks, and return the values."""
+    """Return the values of the product. Each block is a sum of products of two blocks."""
     a, b, c = (pattern.blocks for pattern in patterns)
     (rows, inner), columns = patterns[0].blocksize, patterns[1].blocksize[1]
     values, pairs = np.empty(c.nnz * rows * columns, a_data.dtype), products_before_rows(a, b)
@@ -214,10 +217,7 @@ def _multiply(
 def _add_product(
     a_data: Array, a_block: Block, b_data: Array, b_block: Block, sizes: Sizes, sums: Array, place: Int
 ) -> None:
-    """Add the product of two blocks to the sums at `place`.
-
-    `a_block` and `b_block` are `Block` tuples.
-    """
+    """Add the product of two blocks to the sums from `place` on."""
     rows, inner, columns = sizes
     zero, registers = sums.dtype.type(0), (columns + LANES - 1) // LANES
     for first in range(0, columns, LANES):

@@ -1,4 +1,4 @@
-"""Finding, inserting and writing single entries, and dense arrays of the matrix's shape.
+"""Finding, inserting and writing single entries; operations with dense arrays of the matrix's shape; and gradients.
 
 The contract is in `gsparse.kernels.algebra`. A part owns consecutive rows, samples or entries. Values that are only
 copied are read as integers of the same size, so that loops are compiled once per size.
@@ -30,12 +30,12 @@ def _items(data: Array) -> Array:
 
 
 def _search_cost(csr: Csr, count: int, is_sorted: bool) -> int:
-    """Estimate the number of entries that are read: a few per sorted row, otherwise all entries of a row."""
+    """Estimate the number of entries that `count` searches read: a few of a sorted row, otherwise the whole row."""
     return count * (8 if is_sorted else 1 + csr.nnz // max(csr.num_rows, 1))
 
 
 def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
-    """Return the position of each element: search sorted rows by bisection, and read other rows completely."""
+    """Find the position of each element. Search sorted rows by bisection, and read other rows completely."""
     positions = np.empty(rows.size, np.int64)
     cost = _search_cost(csr, rows.size, is_sorted)
     run_parts(_find_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, positions)
@@ -43,7 +43,7 @@ def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorte
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-    """Return the values of the elements, which are found as in `find_entries`."""
+    """Return the values of the elements. Search sorted rows by bisection, and read other rows completely."""
     values = np.zeros(rows.size, csr.dtype)
     cost = _search_cost(csr, rows.size, is_sorted)
     arrays = (_items(csr.data), _items(values)) if is_sorted else (csr.data, values)
@@ -52,14 +52,14 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
 
 
 def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
-    """Return one element, found by NumPy's bisection."""
+    """Return one element of a matrix with sorted rows."""
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])
     k = begin + int(np.searchsorted(csr.indices[begin:end], column))
     return csr.data[k] if k < end and csr.indices[k] == column else csr.dtype.type(0)
 
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:
-    """Write with NumPy's indexing."""
+    """Write values to the positions that are not negative."""
     remains = positions >= 0
     if remains.all():
         data[positions] = values
@@ -145,7 +145,7 @@ def _sample_entries(
 def _insert_entries(
     part: int, num_parts: int, old: Rows, new: Rows, columns: Array, values: Array, is_sorted: bool
 ) -> None:
-    """Merge the old and the new entries of each row. `columns` and `values` are those of new entries, in row order."""
+    """Merge the old and the new entries of each row. `columns` and `values` have the new entries, sorted by row."""
     indptr, indices, data = old
     new_indptr, new_indices, new_data = new
     for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
@@ -188,14 +188,14 @@ def _take_elements(part: int, num_parts: int, source: Rows, strides: tuple[int, 
 
 
 def dot_rows(device: Device, rows: Array, columns: Array, left: Array, right: Array) -> Array:
-    """Return the inner product for each entry. The products of elements are summed in the order of the columns."""
+    """For each entry, sum the products of a row of `left` and a conjugated row of `right`, in column order."""
     dots, width = np.zeros(rows.size, left.dtype), left.shape[1]
     run_parts(_dot_rows, rows.size * (1 + width), rows, columns, left.reshape(-1), right.reshape(-1), width, dots)
     return dots
 
 
 def product_gradients(device: Device, transposed: Csr, values: Array, gradient: Array, x: Array) -> tuple[Array, Array]:
-    """Visit the rows of the transpose. If x has a single column, a simpler loop does this."""
+    """Compute both gradients in a loop over the transpose's rows. A simpler loop does this if x has a single column."""
     width = x.shape[1]
     of_x, of_values = np.zeros(x.size, x.dtype), np.zeros(values.size, x.dtype)
     entries = (transposed.indptr, transposed.indices, transposed.data, values)

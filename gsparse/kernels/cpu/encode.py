@@ -1,8 +1,8 @@
 """Encodings: columns as distances from a base, values as positions in a table, and rows as patterns.
 
-The contract is in `gsparse.kernels.set_up`. All parts of a loop own the same number of consecutive runs, blocks of
-runs, blocks of keys, keys, or blocks of rows. Parts that hash rows have about the same number of entries plus rows
-(`first_row`) instead.
+The contract is in `gsparse.kernels.set_up`. Each part of a loop owns consecutive items, which are runs, blocks of runs,
+keys, blocks of keys, or blocks of rows. All parts have the same number of items. But in the loop that hashes rows, all
+parts have about the same number of entries plus rows (`first_row`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 
-# On one thread, narrow columns in CSR order make products 10 to 25 % slower, and reading values through a table takes
-# longer than reading them as float32 (7-point 100**3, 27-point 64**3).
+# No encoding is used in CSR order: on one thread, narrow columns make products 10 to 25 % slower, and reading values
+# through a table takes longer than reading float32 values (7-point 100**3, 27-point 64**3).
 CSR_CODES: tuple[np.dtype[Any], ...] = ()
 LOOKS_UP = False
 # Consecutive rows of one pattern are multiplied together.
 SHARES_RUNS = True
 
-# Number of runs in a block. For each block, the largest span of a run is stored.
+# Number of runs in a block. `run_span` measures the largest span of each block's runs.
 _SPAN_RUNS = 1024
 # Maximum number of blocks of keys. The distinct keys of each block are collected separately. The number of blocks does
-# not depend on the number of threads, so results do not either.
+# not depend on the number of threads, and so the results do not depend on that number.
 _KEY_BLOCKS = 64
 # Number of slots of the hash table in which the distinct keys of a block are collected.
 _SLOTS = 8192
@@ -52,16 +52,16 @@ def run_span(device: Device, columns: Array, num_cols: int) -> int:
 
 
 def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
-    """Encode columns as distances from the smallest column of their run."""
+    """Encode each column as its distance from the smallest column of its run."""
     codes, bases = np.empty(columns.size, dtype), np.empty(-(-columns.size // RUN), np.int32)
     run_parts(_encode_runs, columns.size, columns, codes, bases)
     return Columns(codes, bases)
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Return the distinct keys: collect the distinct keys of each block, then the distinct keys among those."""
-    # Use few blocks for few keys: otherwise each block would stay below the limit, and only the second search would
-    # notice that there are too many distinct keys.
+    """Find the distinct keys of each block, and then the distinct keys among all blocks' distinct keys."""
+    # Use few blocks for few keys. Otherwise, each block would have fewer keys than the limit, and only the second
+    # search would notice that the number of distinct keys is too large.
     places = _find_distinct(keys, limit, min(max(keys.size // (4 * limit), 1), _KEY_BLOCKS))
     among = None if places is None else _find_distinct(keys[places], limit, 1)
     if places is None or among is None:
@@ -80,7 +80,7 @@ def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Compare the values with themselves after a conversion to half the precision and back, first for a sample."""
+    """Return whether values keep their bits if they are rounded to half the precision. Test a sample of them first."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):
         with np.errstate(over="ignore", invalid="ignore"):  # 1e300, for instance, overflows in float32.
@@ -125,7 +125,7 @@ def _encode_runs(part: int, num_parts: int, columns: Array, codes: Array, bases:
 
 
 def _find_distinct(keys: Array, limit: int, num_blocks: int) -> npt.NDArray[np.int64] | None:
-    """Return the first position of each block's distinct keys; None if a block has more than `limit` of them."""
+    """Return the first position of each distinct key of each block; None if a block has more than `limit` such keys."""
     listed, counts = np.empty((num_blocks, limit), np.int64), np.zeros(num_blocks, np.int64)
     run_parts(_collect_blocks, keys.size, keys, listed, counts)
     if counts.max() > limit:
@@ -135,7 +135,7 @@ def _find_distinct(keys: Array, limit: int, num_blocks: int) -> npt.NDArray[np.i
 
 @partial(compiled, allocates=True)
 def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, counts: Array) -> None:
-    """List positions of the distinct keys of each block, and their number: ``limit + 1`` if there are too many."""
+    """List the positions of each block's distinct keys, and count them. The count of too many is ``limit + 1``."""
     num_blocks, limit = listed.shape
     slots = np.empty(_SLOTS, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -172,7 +172,7 @@ def _encode_keys(part: int, num_parts: int, keys: Array, table: Array, codes: Ar
 
 
 class Rows(NamedTuple):
-    """Row pointers, columns, and the bits of the values (`_words`), or None if values are not compared."""
+    """Row pointers, columns, and the bits of the values (`_words`). `words` is None if values are not compared."""
 
     indptr: Array
     indices: Array
@@ -190,7 +190,7 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with its representative, entry by entry; return the representatives' lengths, or None."""
+    """Compare each row with its representative. Return the representatives' lengths, or None if a row differs."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
     words = _words(csr.data) if values else None
     rows = (csr.indptr, csr.indices, words)
@@ -204,7 +204,7 @@ def rows_follow(
 def gather_rows(
     device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
-    """Return the offsets of the representative rows and, if `values`, their values."""
+    """Return the representative rows' offsets and, if `values` is True, their values, else None."""
     lengths = np.diff(indptr)
     begins = csr.indptr[representatives].astype(np.int64) - indptr[:-1]
     entries = np.repeat(begins, lengths) + np.arange(num_entries)
@@ -213,7 +213,7 @@ def gather_rows(
 
 
 def _words(data: Array) -> Array:
-    """Return the bits of the values as integers: a row for each value, with two integers for a complex128."""
+    """Return the bits of the values as unsigned integers, in one row per value. A complex128 takes two integers."""
     return data.view(f"u{min(data.itemsize, 8)}").reshape(data.size, max(data.itemsize // 8, 1))
 
 

@@ -1,8 +1,8 @@
 """Exchanges between ranks: elements of vectors, and messages through memory that processes share.
 
 The contract is in `gsparse.kernels.exchange`. The loops write and read each word of a message with one access, which is
-atomic for aligned words of 64 bits. A read does not wait: it takes the words that have arrived and returns, so that the
-caller can check whether the other rank is alive.
+atomic for aligned words of 64 bits. A read does not wait. It copies the words that have arrived and returns, so that
+the caller can check whether the other rank is alive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
 
 
 def num_scatter_dots(count: int) -> int:
-    """Return the number of partial sums that `scatter_add` writes: one."""
+    """Return the number of partial sums that `scatter_add` writes, which is 1."""
     return 1
 
 
@@ -60,9 +60,9 @@ def _write(words: Any, box: Any, stamp: Any) -> None:
 
 @jitted
 def _read(words: Any, box: Any, stamp: Any, begin: Any) -> int:
-    """Read words of a message from word `begin` on; return the number of the first word that has not arrived yet.
+    """Read words of a message from word `begin` on. Return the number of the first word that has not arrived yet.
 
-    Word -1 is the header. Return -2 if the message's size is not that of `words`.
+    Word -1 is the header. Return -2 if the message does not have the size of `words`.
     """
     half = box[stamp % 2]
     if begin < 0:
@@ -85,8 +85,8 @@ class Mailboxes(exchange.Mailboxes):
 
     def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
         super().__init__(device, rank, theirs, own)
-        self._stamps = [1] * self.world_size  # number of the next message to or from each rank
-        self._begins = [-1] * self.world_size  # first word of that message that has not been read
+        self._stamps = [1] * self.world_size  # for each rank, the number of the current message to or from it
+        self._begins = [-1] * self.world_size  # for each rank, the first word of this message that has not been read
         # While `sum` runs: the values of all ranks, and the call that collects the values of the other ranks.
         self._parts: list[npt.NDArray[Any]] = []
         self._collect_parts: Callable[[], list[int]] = list
@@ -102,7 +102,7 @@ class Mailboxes(exchange.Mailboxes):
         waiting: list[int] = []
 
         def collect() -> list[int]:
-            # The first call waits for messages from all ranks, and so does each call after all have arrived.
+            # An empty list means that all messages have arrived, so this call is the first one of a new exchange.
             waiting[:] = [peer for peer in waiting or words if not self._collect(peer, words[peer])]
             return waiting
 
@@ -136,6 +136,6 @@ class Mailboxes(exchange.Mailboxes):
         with np.errstate(all="ignore"):  # A GPU does not warn either.
             for part in self._parts[1:]:
                 values += part
-        # The call refers to this object. Drop it, because a reference cycle would keep the memory of the boxes in use.
+        # `_collect_parts` refers to this object. Drop it, because the cycle would keep the memory of the boxes in use.
         self._parts, self._collect_parts = [], list
         return []

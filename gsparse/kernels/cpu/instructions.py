@@ -28,7 +28,7 @@ def divide(a: Any, b: Any) -> Any:
 
 
 def divide_scalars(a: Any, b: Any) -> Any:
-    """Return a / b in compiled code. Use this if a loop then multiplies its elements by the quotient.
+    """Return a / b in compiled code. Use this if a loop multiplies elements by the quotient.
 
     LLVM may move a plain division into the loop. For beta = rho / rho_old, it would compute (rho·p) / rho_old for each
     element in place of beta·p, and rho·p may overflow.
@@ -45,7 +45,7 @@ def _divide_real(a: Any, b: Any) -> Any:
 
 
 def _divide_real_scalars(a: Any, b: Any) -> Any:
-    return b if np.isnan(b) else a / b  # the condition changes no result, but keeps LLVM from moving the division
+    return b if np.isnan(b) else a / b  # The condition changes no result, but keeps LLVM from moving the division.
 
 
 def _is_complex(a: Any, b: Any) -> bool:
@@ -75,7 +75,7 @@ def num_trailing_zeros(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]
 def _prefetch(typing: Any, array: Any, place: Any, count: Any) -> tuple[Any, Callable[..., Any]] | None:
     """Prefetch `count` elements of a one-dimensional array from index `place` (uint64) on.
 
-    `count` is a constant, and elements may be past the end. If the array is None, do nothing.
+    `count` must be a constant. The elements may be past the end of the array. If the array is None, do nothing.
     """
     if not isinstance(count, types.IntegerLiteral):
         return None  # numba tries again with a literal type

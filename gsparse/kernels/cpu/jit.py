@@ -1,7 +1,7 @@
 """The options with which numba compiles this backend: without the GIL, and cached on disk.
 
-The loops themselves are in other modules. One listener tells `gsparse.device.compilation` when numba compiles. Another
-one keeps functions with different options from sharing numba's internal functions.
+The loops are in other modules. One listener here tells `gsparse.device.compilation` when numba compiles. The other
+listener keeps functions with different options from sharing numba's internal functions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # - With NumPy's error model, divisions do not check for a zero divisor. Sums are not reordered, and so keep their bits.
-# - No wrappers are compiled for calls from C, nor, for functions that only compiled code calls, for calls from Python.
-#   Compiling csr_scalar took 1.9 s with both wrappers and 1.05 s without.
+# - No wrappers for calls from C are compiled. Functions that only compiled code calls also have no wrappers for calls
+#   from Python. Without both wrappers, compiling takes half the time.
 # - Code is compiled without numba's reference counts of arrays (`_nrt`), because the Python caller keeps the arrays
-#   alive. A small product then takes 8 to 12 % less time. Functions that allocate arrays need the counts; numba refuses
-#   to compile them otherwise.
-# - Without an option `fastmath` of its own, a subroutine would always use the option of the kernel that calls it first.
+#   alive. A small product then takes 8 to 12 % less time. Only functions that allocate arrays need the counts, because
+#   numba refuses to compile them otherwise.
+# - Each subroutine has its own option `fastmath`. Otherwise, it would use the option of the first kernel that calls it.
 OPTIONS: dict[str, Any] = {
     "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False, "fastmath": False,
 }  # fmt: skip
@@ -61,11 +61,11 @@ class _CompileListener(event.Listener):
 
 
 class _InternalFunctions(event.Listener):
-    """Lets functions share numba's internal functions only if their option `fastmath` is the same.
+    """Lets functions share numba's internal functions only if they have the same option `fastmath`.
 
-    Numba compiles some operations, such as the product of two complex numbers, as separate functions. It does so once
-    per process, with the option `fastmath` of the first kernel that needs them. So the roundings of other kernels would
-    depend on which kernel is compiled first.
+    Numba compiles some operations, such as the product of two complex numbers, as internal functions. Each internal
+    function is compiled once per process, with the option `fastmath` of the first kernel that needs it. So, without
+    this class, the roundings of a kernel would depend on the kernel that is compiled first.
 
     Attributes
     ----------
@@ -75,8 +75,8 @@ class _InternalFunctions(event.Listener):
 
     def __init__(self) -> None:
         self.of_option: dict[frozenset[str], dict[Any, Any]] = {}
-        # A stack, because while a thread compiles a kernel, it also compiles the functions that the kernel calls. Only
-        # one thread compiles at a time.
+        # This is a stack, because compiling a kernel also compiles the functions that the kernel calls. Only one thread
+        # compiles at the same time.
         self._before: list[dict[Any, Any]] = []
 
     def on_start(self, event: Any) -> None:
@@ -100,11 +100,12 @@ event.register("numba:compile", _InternalFunctions())  # type: ignore[no-untyped
 
 
 def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
-    """Compile a function for the types of its first call, to run without the GIL, and cache the code on disk.
+    """Compile a function at its first call, for the types of its arguments. Cache the code on disk.
 
-    The cache is in the user's cache directory, or beside the source if that directory is not writable. If neither is
-    writable, if the disk is full, or if other users may write to the cache directory, each process compiles again, and
-    a warning says so once. Set `allocates` for a function that allocates arrays.
+    The function runs without the GIL. The cache is in the user's cache directory, or beside the source if the cache
+    directory is not writable. If neither is writable, if the disk is full, or if other users may write to the cache
+    directory, each process compiles again, and issues one warning. `allocates` says whether the function allocates
+    arrays.
     """
     options = {**OPTIONS, "_nrt": allocates, **options}
     try:
@@ -122,7 +123,7 @@ def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any)
 
 
 def _save_if_possible(cache: Any) -> None:
-    """If the files of numba's cache of a function cannot be written, let numba warn instead of raising an error."""
+    """Issue a warning, instead of an error, if the files of a function's cache cannot be written."""
     save = cache.save_overload
 
     def save_overload(*args: Any) -> None:
@@ -140,11 +141,11 @@ _setting = make_lock()
 
 @contextmanager
 def _own_cache_folder() -> Iterator[None]:
-    """While this block is open, let numba cache the functions that it decorates in a folder of this package.
+    """Let numba cache the functions that it decorates in this block in a folder of this package.
 
     The code of other libraries is cached as before. A cache beside the source would remain after pip has removed the
     package, and would hide a package that is installed in another way. Numba compiles a function again if its own file
-    has changed, but not if the file of a subroutine has changed. So each state of the sources has its own folder.
+    has changed, but not if the file of a subroutine has changed. So each version of the sources has its own folder.
     """
     config: Any = numba.config
     with _setting:
@@ -167,5 +168,5 @@ def subroutine(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply numba's `intrinsic`. To mypy, the result has all arguments of the function but the first."""
+    """Apply numba's `intrinsic`, with a type for mypy that leaves out the function's first argument."""
     return cast("Callable[..., Any]", extending.intrinsic(function))

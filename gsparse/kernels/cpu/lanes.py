@@ -9,9 +9,8 @@ each row at a time:
     sums                s0       s1       s2               s7         one sum per row
 
 LLVM does not vectorize these loops. It cannot prove that storing a sum leaves `x` unchanged, and it does not combine
-eight scalar sums into a vector. On slices of the 7-point matrix on 24³ points, which stay in the cache, an entry takes
-0.8 ns with scalars and 0.4 ns with lanes. A gather is one instruction where that is faster, otherwise eight scalar
-loads (`gsparse.kernels.cpu.vectors.HAS_GATHERS`).
+eight scalar sums into a vector. If a matrix stays in the cache, lanes halve the time of a product. A gather is a single
+instruction if this is faster, otherwise eight scalar loads (`gsparse.kernels.cpu.vectors.HAS_GATHERS`).
 
 A `Lanes` is one LLVM vector, or two vectors for real and imaginary parts. No operations are reordered or fused, so each
 lane gets the same bits as a scalar loop. Positions are uint64.
@@ -77,7 +76,7 @@ def load(context: Any, array: Any, k: Any, like: Any) -> Any:
 
 @intrinsic
 def load_first(context: Any, array: Any, k: Any, count: Any, like: Any) -> Any:
-    """Return ``array[k : k + count]``, widened to the dtype of `like`, then zeros. No other element is read."""
+    """Return ``array[k : k + count]``, widened to the dtype of `like`, followed by zeros. Read no other element."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         parts = num_parts(array.dtype)
@@ -104,7 +103,7 @@ def store(context: Any, array: Any, k: Any, lanes: Any) -> Any:
 
 @intrinsic
 def store_first(context: Any, array: Any, k: Any, count: Any, lanes: Any) -> Any:
-    """Store the first lanes in ``array[k : k + count]``."""
+    """Store the first `count` lanes in ``array[k : k + count]``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = join_parts(builder, unpack(builder, args[3]))
@@ -128,7 +127,7 @@ def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
 
 @intrinsic
 def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count: Any) -> Any:
-    """Return ``array[base + codes[k : k + count]]``, then arbitrary values. No other code is read."""
+    """Return ``array[base + codes[k : k + count]]``, followed by arbitrary values. Read no other code."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, (array, codes), args[:2], *args[2:4], count=args[4])
@@ -138,7 +137,7 @@ def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count:
 
 @intrinsic
 def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Return the result of `gather`, but ``array[0]`` in lanes whose code is padding."""
+    """Return ``array[base + codes[k : k + LANES]]``, with ``array[0]`` in lanes whose code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, (array, codes), args[:2], *args[2:], padded=True)
@@ -189,7 +188,7 @@ def same_as_first(context: Any, codes: Any, k: Any) -> Any:
 
 @intrinsic
 def keep_first(context: Any, lanes: Any, count: Any) -> Any:
-    """Return the first `count` lanes, with zeros in all other lanes."""
+    """Return `lanes` with zeros in all lanes except the first `count`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kept = first_mask(builder, args[1], 1)
@@ -242,7 +241,7 @@ def conjugate_lanes(context: Any, a: Any) -> Any:
 
 @intrinsic
 def lane_sum(context: Any, a: Any) -> Any:
-    """Return the sum of all lanes. The two halves of the vector are added until one element is left."""
+    """Return the sum of all lanes. Halves of the vector are added to each other until one element is left."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         plus, _, _ = arithmetic(a.dtype, builder)

@@ -4,8 +4,8 @@ The loops of the survey compute statistics of blocks of `_BLOCK_ROWS` rows. Each
 consecutive blocks, and writes one row of statistics for each block.
 
 NumPy sorts rows and measures slices, because a sort compiled by numba takes twice as long, after two seconds of
-compilation. Parts of loops that copy items own consecutive slices with about the same number of positions, or the same
-number of long rows or of ELLPACK rows.
+compilation. In loops that copy items, each part owns consecutive slices with about the same number of positions, or the
+same number of long rows or of ELLPACK rows.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.kernels.set_up import Survey
 
-# Rows with more entries than this are not stored in slices. For limits of 512, 256, 128, 64, 32, the number of
-# positions (of sorted slices and of long rows) divided by the number of entries is 1.29, 1.21, 1.15, 1.10, 1.36 for
-# cnr-2000, and 1.68, 1.33, 1.22, 1.16, 1.16 for R-MAT 18.
+# Rows with more entries than this are long rows, which are not stored in slices. With this limit, sorted slices and
+# long rows of the matrices cnr-2000 and R-MAT 18 have 1.15 and 1.22 positions per entry.
 LONG_LENGTH = 128
 
-# In scalar and vector CSR, no row counts as long: one thread sums each row.
+# In scalar and vector CSR, no row counts as long, because one thread sums each row.
 SCALAR_LENGTH = NO_LIMIT
-# Number of entries in a chunk of a long row. A chunk is microseconds of work, so threads share the chunks evenly, and
-# adding up the sums of the chunks is cheap.
+# Number of entries in a chunk of a long row. Summing a chunk takes microseconds. So threads share the chunks evenly,
+# and adding up the sums of the chunks is cheap.
 CHUNK_SIZE = 4096
 
 # Number of rows of a block of a survey, a multiple of a slice. The number is fixed, so that results do not depend on
 # the number of threads.
 _BLOCK_ROWS = 4096
-# The measurements of each block: sums, then minima, then maxima.
+# The statistics of each block, in this order: sums, minima, maxima.
 _SUMS = (
     "num_empty", "sum_squares", "blocked_stored", "split_stored", "num_long", "long_entries", "num_falls",
     "num_unsorted",
@@ -48,21 +47,21 @@ _LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
 # Rows are sorted by length within groups (scopes) of this many consecutive rows, as on a GPU.
 SORTING_SCOPE = 1024
 
-# Number of rows that are sorted at a time, a multiple of SORTING_SCOPE. Their row numbers stay in the cache.
+# Number of rows that one call of NumPy's sort sorts, a multiple of SORTING_SCOPE. Their row numbers stay in the cache.
 _SORTED_AT_ONCE = 2**16
 
-# Number of ELLPACK rows that are filled at a time. There are enough of them to write each column in complete cache
-# lines, and so few that the rows that are read stay in the cache until the following column is filled.
+# Number of ELLPACK rows of which one column is filled before the next column. They are enough to write each column in
+# complete cache lines, and so few that the rows that are read stay in the cache until the next column is filled.
 _FILL_ROWS = 64
 
 
 def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-    """Measure row pointers and columns. `spans` is ignored, because the CPU does not narrow columns in CSR order."""
+    """Compute the statistics. `spans` is ignored, because the CPU does not narrow columns in CSR order."""
     num_rows = indptr.size - 1
     first, last = int(indptr[0]), int(indptr[-1])
     names = (*_SUMS, *_LEAST, *_GREATEST)
     measured = np.zeros((-(-num_rows // _BLOCK_ROWS), len(names)), np.int64)
-    # Columns are measured row by row, so only if the row pointers are valid.
+    # Columns are measured row by row, which is possible only if the row pointers are valid.
     run_parts(_measure_lengths, num_rows, indptr, LONG_LENGTH, measured)
     facts: dict[str, Any] = dict.fromkeys(names, 0)
     falls = int(measured[:, _SUMS.index("num_falls")].sum())
@@ -81,7 +80,7 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
 def long_rows(
     device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
 ) -> tuple[LongRows, int]:
-    """Return the rows that are longer than `limit`, in their order."""
+    """Find the rows that are longer than `limit`, in ascending order of their numbers."""
     lengths = np.diff(indptr).astype(np.int64)
     rows = np.flatnonzero(lengths > limit)
     lengths, end = lengths[rows], 0
@@ -147,7 +146,7 @@ def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, m
 
 
 class Copy(NamedTuple):
-    """Items in CSR order, and the array `placed` to which they are copied. Other positions get `padding`."""
+    """Items in CSR order, and the array `placed` to which the items are copied. All other positions get `padding`."""
 
     indptr: Array
     items: Array
@@ -176,15 +175,16 @@ def cut_slices(
 
 
 def _sort_in_scopes(lengths: Array) -> Array:
-    """Sort lengths in place, descending within each scope, and return the row number of each length.
+    """Sort lengths in place, in descending order within each scope. Return the row number of each length.
 
-    Rows of the same length are sorted by number. Length -1 means that there is no row. Such places come last.
+    Rows of the same length are sorted by number. Length -1 stands for a place without a row, and comes last.
     """
     rows = np.empty(lengths.size, np.int32)
     for first in range(0, lengths.size, _SORTED_AT_ONCE):
         part = lengths[first : first + _SORTED_AT_ONCE]
         places = np.arange(-(-part.size // SORTING_SCOPE) * SORTING_SCOPE)
-        # Encode length and place in one number: row 3 of its scope, with 5 entries, gets -5 * SORTING_SCOPE + 3.
+        # Encode length and place in one number. For example, row 3 of a scope gets -5 * SORTING_SCOPE + 3 if it has 5
+        # entries.
         keys = np.full(places.size, SORTING_SCOPE)
         keys[: part.size] = -SORTING_SCOPE * part
         keys += places % SORTING_SCOPE
@@ -197,7 +197,7 @@ def _sort_in_scopes(lengths: Array) -> Array:
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-    """Return items copied from CSR order to the positions of slices and long rows."""
+    """Copy items from CSR order to the positions of slices and long rows."""
     placed = np.empty(slices.num_positions, items.dtype)
     copy, long_rows = _copy_of(indptr, items, placed, padding), slices.long_rows
     run_parts(_fill_slices, placed.size, slices.slice_offsets, slices.rows, copy)
@@ -207,14 +207,14 @@ def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding
 
 
 def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
-    """Return items copied from CSR order to the positions of ELLPACK."""
+    """Copy items from CSR order to the positions of ELLPACK."""
     placed = np.empty(width * pitch, items.dtype)
     run_parts(_fill_ellpack, placed.size, width, pitch, _copy_of(indptr, items, placed, padding))
     return placed
 
 
 def bits(items: Array) -> Array:
-    """Return items of up to eight bytes as integers with the same bits, so that loops are compiled for fewer types."""
+    """View items of up to eight bytes as integers, so that loops are compiled for fewer types."""
     return items if items.itemsize > 8 else items.view(f"u{items.itemsize}")
 
 
@@ -225,7 +225,7 @@ def _copy_of(indptr: Array, items: Array, placed: Array, padding: Any) -> tuple[
 
 @inlined
 def _fill_place(copy: Copy, row: Any, width: Any, begin: Any, stride: int) -> None:
-    """Write a row's items, followed by padding, to `width` positions, `stride` apart, from `begin` on.
+    """Write a row's items, followed by padding, to `width` positions from `begin` on, which are `stride` apart.
 
     Row -1 has no items.
     """
@@ -282,14 +282,14 @@ def _fill_ellpack(part: int, num_parts: int, width: int, pitch: int, copy: Copy)
 
 
 def lane_rows(device: Device, csr: Csr, numbers: Array | None, most_steps: int) -> tuple[Array, Array, Array, Array]:
-    """Sort the rows by descending length; each row has one lane."""
+    """Sort the rows by descending length. Each row has one lane."""
     lengths = np.diff(csr.indptr).astype(np.int64)
     ones, zeros = np.ones_like(lengths), np.zeros_like(lengths)
     return np.argsort(-lengths, kind="stable"), ones, zeros, lengths
 
 
 def lane_positions(device: Device, csr: Csr, slices: LaneSlices) -> Array:
-    """Return the position of each entry, counted up along each row."""
+    """Return the position of each entry in the slices."""
     positions = np.empty(csr.nnz, np.int64)
     run_parts(_lane_positions, csr.nnz, csr.indptr, slices.places, slices.rare_offsets, positions)
     return positions

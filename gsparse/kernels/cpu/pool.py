@@ -67,7 +67,7 @@ def load(typing: Any, address: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, Emit]:
-    """If a word is `expected`, set it to `value`. Return whether it was. Both happen in one atomic operation."""
+    """Set a word to `value` if it is `expected`, in one atomic operation. Return whether it was `expected`."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word, expected, value = args
@@ -85,9 +85,9 @@ def yield_cpu() -> None:
 
 @subroutine
 def sleep_while(word: int, value: int) -> None:
-    """Sleep while the word is `value`, until `wake` is called for the word. The thread may also wake without a reason.
+    """If the word is `value`, sleep until `wake` is called for the word. The thread may also wake without a reason.
 
-    The system compares the lower 32 bits of the word. On a little-endian processor, their address is that of the word.
+    The system compares the lower 32 bits of the word. On a little-endian processor, they are at the word's address.
     """
     _syscall(FUTEX, word, _WAIT, value, 0, 0, 0)
 
@@ -100,7 +100,7 @@ def wake(word: int, sleepers: int) -> None:
 
 @intrinsic
 def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
-    """Return the address of a copy of `value` on the stack of the caller. It is valid until the caller returns."""
+    """Return the address of a copy of `value` on the caller's stack, which is valid until the caller returns."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(cgutils.alloca_once_value(builder, args[0]), ir.IntType(64))
@@ -112,8 +112,8 @@ def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
 def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
     """Return the address of a function that calls ``kernel(part, num_parts, *args)``, for `call_part`.
 
-    The function loads `args` from the address that `call_part` passes. It is written in LLVM code, because numba would
-    optimize each kernel again to compile it from Python, which takes 0.15 s for each kernel.
+    The function loads `args` from the address that `call_part` passes. It is written in LLVM code, because a function
+    in Python would make numba optimize each kernel again, which takes 0.15 s per kernel.
     """
     called = kernel.get_call_type(typing, (types.int64, types.int64, *args), {})
 
@@ -136,7 +136,7 @@ def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
 
 @intrinsic
 def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) -> tuple[Any, Emit]:
-    """Call the function of `part_caller` at the address `caller`, and return whether it raised an error."""
+    """Call the function at the address `caller`, from `part_caller`. Return whether the function raised an error."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = context.call_conv.get_function_type(_PART.return_type, _PART.args)
@@ -150,21 +150,20 @@ def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) ->
 
 _WORD = 8  # bytes
 _MAX_SHARES = 64  # If there are more threads, some of them begin with the same share.
-# Offsets of the pool's words, in bytes. POSTED and STATE are in cache lines of their own. After all other words comes,
-# for each share, the number of the part of this share that will be run next.
+# Offsets of the pool's words, in bytes. POSTED and STATE are in separate cache lines. The last words hold, for each
+# share, the number of its first part that no thread has begun.
 _POSTED, _WATCHING, _STATE = 0, _WORD, 8 * _WORD
 _BUSY, _SEATS, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES, _ENDED = range(16 * _WORD, 24 * _WORD, _WORD)
 _SHARES = 24 * _WORD
 _SIZE = _SHARES + _MAX_SHARES * _WORD
 
-# Number of times that a waiting thread looks at a word before it sleeps; this takes about 75 µs. So helpers are still
-# awake for the following product, which Python begins 10 to 50 µs later. With 200 µs, iterations of CG with 22 500 to
-# 90 000 rows took 10 to 20 % longer on two CPUs of a virtual machine, because a helper that watches slows down the
-# other thread of its core.
+# Number of times that a waiting thread looks at a word before it sleeps, which takes about 75 µs. So helpers are still
+# awake for the following product, which Python begins 10 to 50 µs later. Longer waits made iterations of CG up to 20 %
+# slower, because a helper that watches slows down the other thread of its core.
 _LOOKS = 150
 
-# Number of helpers that a thread wakes before it takes parts. Each helper wakes others, so that all are awake sooner
-# than if one thread woke them. On a virtual machine, waking one takes about 10 µs.
+# Number of helpers that a thread wakes before it takes parts. Each helper wakes further helpers, so that all helpers
+# are awake sooner than if one thread woke them. On a virtual machine, waking a helper takes about 10 µs.
 _WAKES = 2
 
 
@@ -176,7 +175,7 @@ def _set(word: int, value: int) -> None:
 # ------------------------------------------------------------------------------------------------- compiled: products
 @jitted
 def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None:
-    """Run the parts of a product on this thread and on helpers that join, and return when all parts are done."""
+    """Run the parts of a product on this thread and on helpers. Return when all parts are done."""
     if swap_if(pool + _BUSY, 0, 1):
         _describe(pool, min(helpers + 1, _MAX_SHARES), num_parts, entry, args)
         _set(pool + _SEATS, helpers)
@@ -206,7 +205,7 @@ def _describe(pool: int, num_shares: int, num_parts: int, entry: int, args: int)
 
 @subroutine
 def _wake_some(pool: int, helpers: int) -> None:
-    """Wake sleeping helpers in a tree: at most `_WAKES` from here, and each of those wakes more.
+    """Wake sleeping helpers in a tree. This call wakes at most `_WAKES` helpers, and each of these wakes more.
 
     The caller has incremented POSTED. A helper that is about to sleep sees the new value, and stays awake.
     """
@@ -217,9 +216,9 @@ def _wake_some(pool: int, helpers: int) -> None:
 
 @subroutine
 def _take_parts(pool: int, number: int) -> None:
-    """Run the parts of share `number`, then the remaining parts of the other shares.
+    """Run the parts of share `number`, and then the remaining parts of the other shares.
 
-    A thread begins with the same share in each product, because data of this share may still be in the CPU's cache.
+    A thread begins with the same share in each product, because this share's data may still be in the CPU's cache.
     """
     num_parts, num_shares = load(pool + _NUM_PARTS), load(pool + _NUM_SHARES)
     for step in range(num_shares):
@@ -233,7 +232,7 @@ def _take_parts(pool: int, number: int) -> None:
 
 @subroutine
 def _close(pool: int) -> None:
-    """Wait for the helpers that have joined, and prevent others from joining."""
+    """Wait for the helpers that have joined the product, and prevent further helpers from joining."""
     looks = _LOOKS
     while not swap_if(pool + _STATE, 0, -1):
         state = load(pool + _STATE)
@@ -247,7 +246,7 @@ def _close(pool: int) -> None:
 # -------------------------------------------------------------------------------------------------- compiled: helpers
 @jitted
 def _serve(pool: int, number: int) -> None:
-    """Help with products until the process ends; `number` is the share with which to begin."""
+    """Run parts of products until the process ends. `number` is the share with which this thread begins."""
     while load(pool + _ENDED) == 0:
         posted = load(pool + _POSTED)
         if not _help(pool, number):
@@ -256,7 +255,7 @@ def _serve(pool: int, number: int) -> None:
 
 @subroutine
 def _help(pool: int, number: int) -> bool:
-    """Help with the current product, and return whether this helper was needed."""
+    """Run parts of the current product. Return whether the product needed this helper."""
     state = load(pool + _STATE)
     while state >= 0:
         if swap_if(pool + _STATE, state, state + 1):
@@ -292,7 +291,7 @@ def _end(pool: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- Python
 class _Pool:
-    """The helpers: threads that run `_serve` until the process ends. This object starts and ends them."""
+    """The helpers, which are threads that run `_serve` until the process ends. The pool starts and ends them."""
 
     def __init__(self) -> None:
         self.words = np.zeros(_SIZE // _WORD, np.int64)
@@ -300,14 +299,14 @@ class _Pool:
         self.forget_threads()
 
     def forget_threads(self) -> None:
-        """Reset the pool in a forked child. It has no helpers, and locks that the parent held are never released."""
+        """Reset the pool in a forked child, which has no helpers, and in which the parent's locks stay locked."""
         self.words[:] = 0
         self.words[_STATE // _WORD] = -1
         self.lock = make_lock()  # guards `threads`
         self.threads: list[threading.Thread] = []
 
     def start(self, size: int) -> None:
-        """Start threads until there are `size` of them, or no further thread can be started."""
+        """Start threads until the pool has `size` threads, or no further thread can be started."""
         with self.lock:
             if not self.threads:
                 with uninterrupted():
@@ -341,7 +340,7 @@ atexit.register(_pool.end)
 
 
 def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> None:
-    """Run ``in_parts(pool, helpers, num_parts, *args)``, and start helpers first if there are too few."""
+    """Run ``in_parts(pool, helpers, num_parts, *args)``. If the pool has too few helpers, start helpers first."""
     if len(_pool.threads) < helpers:
         _pool.start(min(helpers, get_num_threads() - 1))
     in_parts(_pool.address, helpers, num_parts, *args)
@@ -350,8 +349,8 @@ def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: 
 class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
     """Lets `threadpoolctl` read and set the number of threads of this backend.
 
-    `threadpoolctl` identifies a thread pool by its shared library, but this pool has none. LLVM's library, which has
-    compiled the loops and is therefore loaded, stands for the pool.
+    `threadpoolctl` identifies a thread pool by its shared library, but this pool has no library. LLVM's library stands
+    for the pool, because it is loaded whenever loops have been compiled.
     """
 
     user_api = "gsparse"

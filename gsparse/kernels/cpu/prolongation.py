@@ -1,7 +1,7 @@
 """Tentative and smoothed prolongators (contract: `gsparse.kernels.aggregation`).
 
 The aggregates or the nodes are divided among the threads. A node has `block_size` rows of the matrix. With k candidates
-per aggregate, a row of P whose node reaches the aggregates 2 and 5 has 2·k entries, one aggregate after the other:
+per aggregate, a row of P has k entries for each aggregate that its node reaches, here for the aggregates 2 and 5:
 
     columns    2·k  2·k + 1  ...  2·k + k - 1 | 5·k  5·k + 1  ...  5·k + k - 1
                aggregate 2                    | aggregate 5
@@ -34,7 +34,7 @@ Filtered = tuple[Rows, Array, Array, float]
 def orthonormal_candidates(
     device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
 ) -> tuple[Array, Array]:
-    """Return Q and R: copy the rows of each aggregate, and orthonormalize the columns one after the other."""
+    """Return Q and R. Copy the rows of each aggregate, and orthonormalize their columns one after the other."""
     num_aggregates, k = bounds.size - 1, candidates.shape[1]
     q, r = np.zeros_like(candidates), np.zeros((num_aggregates * k, k), candidates.dtype)
     tolerance = dependence_tolerance(candidates.dtype)
@@ -103,7 +103,7 @@ def prolongator_pattern(
 
 
 def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
-    """Return the pattern in which each row of `indptr` and `indices` is repeated for all rows of its node."""
+    """Return the row pointers and columns of P, from each node's aggregates in `indptr` and `indices`."""
     if block_size == k == 1:
         return indptr, indices
     nnz = indices.size * block_size * k
@@ -140,7 +140,7 @@ def _expand(
 def _count_reached(
     part: int, num_parts: int, graph: Filtered, num_aggregates: int, is_smoothed: Array, counts: Array
 ) -> None:
-    """Count the aggregates that each node reaches. If they are too many, count only the node's own; do not smooth."""
+    """Count the aggregates that each node reaches. A node that reaches too many counts only its own: no smoothing."""
     (indptr, indices, data), aggregates, scales, theta = graph
     begin, end = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if begin == end:
@@ -165,7 +165,7 @@ def _count_reached(
 
 @compiled
 def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> None:
-    """List the aggregates that each node reaches in ascending order: its own, and those of its neighbours."""
+    """List the aggregates that each node reaches, which are its own and its neighbours', in ascending order."""
     (indptr, indices, data), aggregates, scales, theta = graph
     pattern_indptr, pattern_indices, is_smoothed = pattern
     for node in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
@@ -181,7 +181,7 @@ def _fill_reached(part: int, num_parts: int, graph: Filtered, pattern: Rows) -> 
             aggregate = aggregates[np.uint64(other)]
             if aggregate < 0 or not keeps(node, other, data[np.uint64(k)], scales[np.uint64(node)], theta):
                 continue
-            place = end  # Insert it in ascending order, unless it is listed already.
+            place = end  # Insert the aggregate in ascending order, unless the list already has it.
             while place > begin and pattern_indices[np.uint64(place - 1)] > aggregate:
                 place -= 1
             if place > begin and pattern_indices[np.uint64(place - 1)] == aggregate:
@@ -204,7 +204,7 @@ def prolongator_values(
     block_size: int,
     omega: float,
 ) -> Array:
-    """Return the values: sum the products of each row."""
+    """Return the values of the prolongator."""
     values = np.zeros(int(pattern.indptr[-1]) * block_size * tentative.shape[1], csr.dtype)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
     reached = pattern.indptr, pattern.indices, pattern.is_smoothed

@@ -52,7 +52,7 @@ def first_where(device: Device, values: Array, *tests: str) -> int | None:
 
 
 def count_where(device: Device, values: Array, *tests: str) -> int:
-    """Return the number of values that pass."""
+    """Return the number of values that pass at least one of the tests."""
     return int(np.count_nonzero(_passing(values, tests)))
 
 
@@ -85,7 +85,7 @@ def _reduced(function: np.ufunc, bounds: Array, values: Array, dtype: Any) -> Ar
 def _reduce_runs(
     part: int, num_parts: int, context: Context, function: np.ufunc, bounds: Array, values: Array, reduced: Array
 ) -> None:
-    """Reduce the runs of one part, none of which is empty. Meanwhile, NumPy releases the GIL."""
+    """Reduce the runs of one part, none of which is empty. NumPy releases the GIL in `reduceat`."""
     first, last = (number * reduced.size // num_parts for number in (part, part + 1))
     if first == last:
         return
@@ -119,7 +119,7 @@ def extreme_entries(
     full: int = 0,
     unsigned: bool = False,
 ) -> Array:
-    """Return the extremes of the runs; empty runs have 0."""
+    """Return the extreme of each run; 0 for an empty run."""
     values, compare = data.view(np.uint64) if unsigned else data, getattr(np, extreme)
     if bounds is None:
         return compare.reduce(values).reshape(1).view(data.dtype)
@@ -133,7 +133,7 @@ def extreme_entries(
 def extreme_positions(
     device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, unsigned: bool = False
 ) -> Array:
-    """Find the extremes, then the first value of each run that equals its extreme."""
+    """Find the extremes, and then the first value of each run that equals the run's extreme."""
     values = data.view(np.uint64) if unsigned else data
     if bounds is None and extreme in ("maximum", "minimum"):
         return np.array([values.argmax() if extreme == "maximum" else values.argmin()])
@@ -151,7 +151,7 @@ def extreme_positions(
 
 
 def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False) -> Array:
-    """For each row, find the first column without entry, and compare the extreme entry with 0."""
+    """For each row, find the first column without an entry, and compare the extreme entry with 0."""
     columns, rows = np.zeros(csr.num_rows, np.int64), _runs_with_values(csr.indptr)
     if not rows.size:
         return columns

@@ -1,8 +1,8 @@
 """Sweeps, projections, and colours and wavefronts of rows (contract: `gsparse.kernels.relaxation`).
 
-Without `levels`, the calling thread visits all rows in order. Otherwise, the blocks of each group are divided evenly
-among the threads. One thread colours the rows in the order of their priorities. The colours are the same as on a GPU,
-where a thread waits until the neighbours of higher priority have their colours.
+Without `levels`, the calling thread visits all rows in order. With `levels`, the groups are visited one after the
+other, and the blocks of each group are divided evenly among the threads. One thread colours the rows in the order of
+their priorities. The colours are the same as on a GPU, where a thread waits for the neighbours of higher priority.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 
-# Number of low bits of a priority that hold a hash. The logarithm of the number of neighbours is in the bits above.
+# Number of low bits of a priority that hold a hash. The higher bits hold the logarithm of the number of neighbours.
 _HASH_BITS = 26
 
 
@@ -33,8 +33,8 @@ Three = tuple[Array, Array, Array]
 class VisitedRows(NamedTuple):
     """The rows of a matrix in the order in which a sweep visits them.
 
-    The row that is visited as number p is row ``order[p]`` of the system. Its entries are at positions ``indptr[p]`` to
-    ``indptr[p + 1]``. If a sweep visits blocks of rows, `order` holds numbers of blocks.
+    The sweep visits row ``order[p]`` of the system as number p. The entries of this row are at positions ``indptr[p]``
+    to ``indptr[p + 1]``. If a sweep visits blocks of rows, `order` holds numbers of blocks.
     """
 
     order: Array
@@ -46,7 +46,7 @@ class VisitedRows(NamedTuple):
 def bind_sweep(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
 ) -> Sweep:
-    """Bind a sweep. Blocks of one row have a loop of their own."""
+    """Bind a sweep. A separate loop visits blocks of one row."""
     num_blocks, size = weights.shape[:2]
     order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
     loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
@@ -69,7 +69,7 @@ def bind_sweep(
 def bind_projections(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, of_residual: bool
 ) -> Project:
-    """Bind projections. If the vectors have several columns, each call computes one column after the other."""
+    """Bind projections. Each call computes one column of the vectors after the other."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
     visited, factors = (order, rows.indptr, rows.indices, rows.data), weights.reshape(-1)
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
@@ -114,7 +114,7 @@ def _visited(step: int, begin: int, end: int, backward: bool) -> int:
 
 @inlined
 def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
-    """Return `total` minus the product of the row visited as number `place` and x."""
+    """Return `total` minus the product of a row and x. The sweep visits this row as number `place`."""
     for k in range(rows.indptr[place], rows.indptr[place + np.uint64(1)]):
         total -= rows.data[np.uint64(k)] * x[np.uint64(rows.indices[np.uint64(k)])]
     return total
@@ -136,7 +136,7 @@ def _sweep_rows(
 def _sweep_blocks(
     part: int, num_parts: int, group: Group, visited: VisitedRows, weights: Array, vectors: Three, backward: bool
 ) -> None:
-    """Compute the residuals of all rows of a block with the old x, and then add W times these residuals."""
+    """For each block, compute the residuals of its rows with the old x. Then add W times these residuals to x."""
     residuals, b, x = vectors
     size = weights.shape[1]
     rows = VisitedRows(*visited)
@@ -191,7 +191,7 @@ def _priorities(graph: Csr) -> npt.NDArray[np.uint32]:
 
 @jitted
 def _color(indptr: Array, indices: Array, order: Array, marks: Array, colors: Array) -> None:
-    """Colour rows in this order. ``marks[c]`` is the last row that had a neighbour of colour c."""
+    """Colour the rows in `order`. ``marks[c]`` is the last visited row that had a neighbour of colour c."""
     for row in order:
         for k in range(indptr[row], indptr[row + 1]):
             if colors[indices[k]] >= 0:
@@ -207,7 +207,7 @@ def order_wavefronts(graph: Csr, window: int) -> Levels:
 
     Each row gets a wavefront, a number greater than the wavefronts of all earlier neighbours. Group w consists of the
     wavefronts w, w + window, w + 2·window, .... If two neighbours would be in one group, which is rare, the later row
-    gets the next wavefront whose group contains none of its neighbours. The order is natural within `window`
+    gets the smallest higher wavefront whose group contains none of its neighbours. The order is natural within `window`
     wavefronts.
 
     Parameters

@@ -1,7 +1,7 @@
-"""Which part of a product owns a row, and how the sum of a row is written to `y`.
+"""Division of a product's rows into parts, and writing of the sums of rows to `y`.
 
-The rows of a product are divided into parts of consecutive rows. Only the part that owns a row sums its entries and
-writes its element of `y`. The functions of this module are compiled into the kernels.
+Each part of a product owns consecutive rows. Only the part that owns a row sums the row's entries, and writes the row's
+element of `y`. The functions of this module are compiled into the kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gsparse.kernels.cpu.vectors import LANES
 Int = int | np.signedinteger[Any]
 
 
-# A compiled loop over the rows of a matrix in some format, and the arguments to pass between the part and the vectors.
+# A compiled loop over the rows of a matrix, and the arguments that are passed between `num_parts` and the vectors.
 Loop = tuple[Callable[..., None], tuple[Any, ...]]
 
 
@@ -37,8 +37,8 @@ class Arguments(NamedTuple):
 def first_row(part: int, num_parts: int, offsets: Array) -> int:
     """Return the first row of a part. All parts have about the same number of entries plus rows.
 
-    The cost of a row is the number of its entries, plus one for its element of `y`. So row i begins at cost
-    ``offsets[i] + i``, and part p owns the rows that begin within its share of the total cost:
+    The cost of a row is the number of its entries, plus 1 for its element of `y`. So row i begins at cost
+    ``offsets[i] + i``. Part p owns the rows that begin within share p of the total cost:
 
         cost    0 |------- share 0 -------|------- share 1 -------|------- share 2 -------| offsets[-1] + num_rows
         rows      | 0 | 1 |   2   |     3       | 4 |        5                 | 6 |   7  |
@@ -63,7 +63,7 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 @inlined
 def lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
-    """Return the first position from `begin` on where the sorted `indices` are at least `column`; else `end`."""
+    """Return the first position in `begin` to `end` where the sorted `indices` are at least `column`; else `end`."""
     while begin < end:
         middle = (begin + end) // 2
         if indices[np.uint64(middle)] < column:
@@ -90,7 +90,7 @@ def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Do what `write` does for `LANES` consecutive rows from `row` on."""
+    """Compute ``y[i] = alpha * total + beta * y[i]`` for `LANES` consecutive rows i from `row` on."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -102,7 +102,7 @@ def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Do what `write` does for the first `count` of the `LANES` rows whose sums are in `total`."""
+    """Compute ``y[i] = alpha * total + beta * y[i]`` for `count` rows i from `row` on, at most `LANES`."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -125,7 +125,7 @@ def store_run(sums: Array, place: Any, run: Run) -> None:
 
 @inlined
 def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
-    """Do what `write` does for `rows` consecutive rows from `row` on; `rows` is at most a run."""
+    """Compute ``y[i] = alpha * sums + beta * y[i]`` for `rows` rows i from `row` on, at most a run."""
     a, b, c, d = sums
     if rows == 4 * LANES:
         write_lanes(y, row, a, alpha, beta)

@@ -1,8 +1,8 @@
 """Operations on two sparse matrices, entry by entry. The contract is in `gsparse.kernels.algebra`.
 
-The sorted rows of both matrices are merged once. The rows are divided into shares of consecutive rows. The number of
-result entries of a share is not known in advance, so each share writes from the position that it would have if no
-entries coincided. Then the entries of all shares are moved, so that no gaps are left:
+The sorted rows of both matrices are merged. The rows are divided into shares of consecutive rows. A share's number of
+result entries is not known in advance, so each share begins at the position that it would have if no entries coincided.
+Then the entries of all shares are moved, so that no gaps are left:
 
     place      sources[0]           sources[1]               sources[2]
     merged     | entries 0 |  gap   | entries 1 |    gap     | entries 2 |  gap
@@ -34,7 +34,7 @@ from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
 
 def _less(a: Any, b: Any) -> Any:
-    """Return a < b in compiled code, as SciPy does: complex numbers by real part, then by imaginary part."""
+    """Return a < b in compiled code. As in SciPy, complex numbers are compared by real part, then by imaginary part."""
     return a < b
 
 
@@ -94,10 +94,10 @@ _FUNCTIONS: tuple[Any, ...] = (_plus, _minus, _times, _maximum, _minimum, _ne, _
 _OPERATIONS = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
 # Number of values in a share of the loop that combines matrices of the same structure and counts nonzero results.
 _KEPT_SHARE = 4096
-# Number of entries of both matrices in a share. Merging fewer entries would take less time than starting a thread.
+# Number of entries of both matrices in a share. Merging fewer entries takes less time than starting a thread.
 _ENTRIES_PER_SHARE = 1 << 17
-# With at most this many threads, entries are moved within their arrays. This touches no new memory, but uses only one
-# thread per array. More threads copy the entries to new arrays in parallel instead.
+# With at most this number of threads, entries are moved within their arrays. This needs no new memory, but uses only
+# one thread per array. A larger number of threads copies the entries to new arrays in parallel instead.
 _THREADS_THAT_MOVE = 2
 
 
@@ -115,7 +115,7 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
 
 
 def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
-    """Merge the rows into arrays that are certainly long enough, then close the gaps between the shares."""
+    """Merge the rows into arrays with a place for each entry of both matrices. Then close the gaps between shares."""
     a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
     merge_rows, cost = _merge_rows(_OPERATIONS[operation]), most + a.num_rows
     num_shares = num_threads if num_threads <= _THREADS_THAT_MOVE else most // _ENTRIES_PER_SHARE
@@ -139,7 +139,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
             indices, data = (np.empty(int(counts[-1]), array.dtype) for array in merged)
             run_parts(_copy, cost, sources, counts, merged, (indices, data))
     nnz = int(counts[-1])
-    # The arrays have no other references yet. Release the memory after the last entry without a copy.
+    # Release the memory after the last entry without a copy. This is safe, because nothing else refers to the arrays.
     indices.resize(nnz, refcheck=False)
     data.resize(nnz, refcheck=False)
     index = a.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
@@ -177,7 +177,7 @@ combined: Any = None  # the operation: a global variable of each kernel that `sp
 
 @specialized
 def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, results: Array, kept: Array) -> None:
-    """Combine values, and count those that are not 0 in ``kept[s]`` for each share of `_KEPT_SHARE` values."""
+    """Combine values. ``kept[s]`` becomes the number of nonzero results in share s of `_KEPT_SHARE` values."""
     for share in range(part * kept.size // num_parts, (part + 1) * kept.size // num_parts):
         count, end = np.int64(0), min((share + 1) * _KEPT_SHARE, results.size)
         for k in range(share * _KEPT_SHARE, end):
@@ -189,7 +189,7 @@ def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, res
 
 @inlined
 def _write(c_indices: Array, c_data: Array, place: Any, column: Any, value: Any) -> Any:
-    """Write an entry, and return the position for the following entry. If the value is 0, the position stays."""
+    """Write an entry, and return the position for the following entry, which overwrites the entry if it is 0."""
     c_indices[place], c_data[place] = column, value
     return place + np.uint64(value != 0)
 
@@ -208,7 +208,7 @@ def _merge_rows(
     """Merge the rows of the shares that this part owns.
 
     Share s writes its entries from position ``sources[s]`` on. ``ends[row + 1]`` becomes the number of the share's
-    entries up to the end of the row, and ``counts[s + 1]`` the number of all entries of the share.
+    entries up to the end of the row. ``counts[s + 1]`` becomes the number of all entries of the share.
     """
     a_indptr, a_indices, a_data = a_rows
     b_indptr, b_indices, b_data = b_rows
@@ -242,7 +242,7 @@ def _merge_rows(
 
 @compiled
 def _count_from_start(part: int, num_parts: int, firsts: Array, counts: Array, ends: Array) -> None:
-    """Add the number of entries of all earlier shares to the ends of each share's rows."""
+    """Add the number of all earlier shares' entries to the ends of each share's rows."""
     num_shares = firsts.size - 1
     for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
         for row in range(firsts[share], firsts[share + 1]):

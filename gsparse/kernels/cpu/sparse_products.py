@@ -1,8 +1,9 @@
 """Products of two sparse matrices, row by row (Gustavson 1978). The contract is in `gsparse.kernels.algebra`.
 
 Each part has an array `sums` with one element per column of the result, and an array `bits` with one bit per column.
-The products of a row are added to `sums` in the order of A's row, and their columns are marked in `bits`. A list has
-the words of `bits` that are not zero. Reading these words in ascending order yields the sorted row.
+The products of a row are added to `sums` in the order of the entries in A's row, and their columns are marked in
+`bits`. A list has the numbers of the words of `bits` that are not 0. Reading these words in ascending order yields the
+sorted row.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from gsparse.kernels.cpu.instructions import num_trailing_zeros
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import Rows, drop_zeros
 
-# The words of `bits` between the first and the last marked word are all read if there are fewer of them than this
-# multiple of the number of marked words. Otherwise, the list of marked words is sorted.
+# If fewer words of `bits` lie between the first and the last marked word than this multiple of the number of marked
+# words, all of them are read. Otherwise, the list of marked words is sorted.
 _SCAN_RATIO = 8
 # The gaps of Shell's sort (Ciura 2001). Each gap is about 2.25 times the following gap.
 _GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
 
 
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
-    """Compute the product, and drop zeros if there are any."""
+    """Compute the product, and drop its zeros."""
     c, has_zeros = _product(a, b)
     return drop_zeros(device, c) if has_zeros else c
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Compute the product. No private data are needed."""
+    """Compute the product with its zeros. This backend has no private data for `spgemm_values`."""
     return KnownProduct(_product(a, b)[0])
 
 
@@ -56,7 +57,7 @@ def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Sum the products at the known positions of the entries."""
+    """Compute the values of a product whose structure is known."""
     products, c = products_before_rows(a, b), known.result
     data = np.empty(c.nnz, a.dtype)
     result = c.with_data(data)
@@ -131,7 +132,7 @@ def _fill_rows(
         return
     sums = np.empty(num_cols, a_data.dtype)
     bits = np.zeros(num_cols // 64 + 1, np.uint64)
-    # The words of `bits` that are not 0, in the order of their first marks.
+    # Numbers of the words of `bits` that are not 0, in the order in which the words were first marked.
     words = np.empty(num_cols // 64 + 1, np.int64)
     one, six, low_bits = np.uint64(1), np.uint64(6), np.uint64(63)
     for row in range(begin, end):
@@ -168,7 +169,7 @@ def _fill_rows(
 
 @inlined
 def _order(words: Array, num_words: Int) -> tuple[Any, Any, bool]:
-    """Return how to read the marked words in ascending order: first word, number of words, whether to use the list.
+    """Return (first word, number of words, whether to use the list), to read the marked words in ascending order.
 
     If the words are close together, all words from the first to the last are read, and the list is not sorted.
     """

@@ -1,7 +1,7 @@
 """Selecting, copying, scaling and summing entries and rows. The contract is in `gsparse.kernels.algebra`.
 
-The rows are divided among the threads so that all have about as many entries. If the size of a result is not known in
-advance, a first pass counts the entries of each row, and a second pass copies them.
+All threads get rows with about the same number of entries. If the size of a result is not known in advance, a first
+pass counts the entries of each row, and a second pass copies the entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gsparse.kernels.cpu.rows import first_row
 # The arrays of a matrix: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
 
-# The dtype as which values are read that are only copied, by the number of bytes of a value.
+# For each number of bytes of a value, the dtype as which values are read if they are only copied.
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
@@ -42,18 +42,18 @@ def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
 
 
 def drop_zeros(device: Device, csr: Csr) -> Csr:
-    """Return the entries that are not 0; `csr` itself if no entry is 0, which is usual."""
+    """Return the entries that are not 0. Return `csr` itself if no entry is 0, which is usual."""
     keep = csr.data if csr.dtype == np.bool_ else map_elements(lambda values: values != 0, csr.data)
     return csr if keep.all() else keep_entries(device, csr, keep)
 
 
 def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
-    """Return the entries whose columns have a new place. Count these entries of each row, then copy them."""
+    """Return the entries whose columns have a new number in `places`. Count them in each row, then copy them."""
     return replace(_selected(csr, _mapped, places), shape=(csr.num_rows, num_cols))
 
 
 def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
-    """Return the indices counted from the start. The smallest and the largest show whether all are in range."""
+    """Return the indices, with negative ones counted from the start; None if an index is out of range."""
     if not numbers.size:
         return np.zeros(0, np.int64)
     low, high = int(numbers.min()), int(numbers.max())
@@ -69,19 +69,19 @@ def count_numbers(device: Device, numbers: Array, size: int) -> Array:
 
 
 def are_in_range(device: Device, numbers: Array, size: int) -> bool:
-    """Return whether the smallest and the largest number are in range."""
+    """Return whether all numbers are in the range from 0 up to, but not including, `size`."""
     return not numbers.size or (int(numbers.min()) >= 0 and int(numbers.max()) < size)
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
-    """Write the index of each number to its place. If an index is overwritten, a number is repeated: return None."""
+    """Return an array with the index of each number at the place that the number names; None if a number repeats."""
     places, own = np.full(size, -1, dtype), np.arange(numbers.size, dtype=dtype)
     places[numbers] = own
     return places if np.array_equal(places[numbers], own) else None
 
 
 def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
-    """Return the entries on one side of the diagonal. Count these entries of each row, then copy them."""
+    """Return the entries on one side of a diagonal. Count these entries of each row, then copy them."""
     return _selected(csr, _inside, (offset, upper))
 
 
@@ -102,7 +102,7 @@ def _rows(csr: Csr) -> Rows:
 
 
 def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
-    """Return copies of the parts of the arrays that belong to the rows."""
+    """Return a copy of `count` rows from `start` on."""
     indptr = csr.indptr[start : start + count + 1]
     begin, end = int(indptr[0]), int(indptr[-1])
     parts = (indptr - indptr.dtype.type(begin), csr.indices[begin:end].copy(), csr.data[begin:end].copy())
@@ -110,7 +110,7 @@ def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
 
 
 def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
-    """Return the rows, copied one by one."""
+    """Return a matrix of these rows, which are copied one by one."""
     ends = (csr.indptr[1:] - csr.indptr[:-1])[rows].cumsum(dtype=np.int64)
     nnz = int(ends[-1]) if ends.size else 0
     index = csr.indptr.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
@@ -137,13 +137,13 @@ def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
 
 
 def sum_runs(device: Device, data: Array, starts: Array) -> Array:
-    """Return the sums, computed by NumPy without its warnings, because SciPy's loops do not warn."""
+    """Return the sums of runs. NumPy's warnings are off, because SciPy's loops do not warn."""
     with np.errstate(all="ignore"):
         return np.add.reduceat(data, starts) if starts.size else data[:0]
 
 
 def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
-    """Return the diagonal, by reading all entries of the rows that it crosses."""
+    """Return a diagonal. Read all entries of the rows that the diagonal crosses."""
     first, size = max(-offset, 0), csr.diagonal_size(offset)
     diagonal = np.empty(size, csr.dtype) if out is None else out
     diagonal.fill(0)
@@ -167,7 +167,7 @@ def _mapped(row: int, k: Any, indices: Array, places: Array) -> tuple[Any, Any]:
 
 @inlined
 def _inside(row: int, k: Any, indices: Array, choice: tuple[int, bool]) -> tuple[Any, Any]:
-    """Select a triangle. `choice` holds the offset of its diagonal, and whether it is the upper triangle."""
+    """Select a triangle. `choice` holds the offset of its diagonal, and whether the triangle is the upper one."""
     distance = np.int64(indices[k]) - row - choice[0]
     return (distance >= 0 if choice[1] else distance <= 0), indices[k]
 

@@ -1,4 +1,4 @@
-"""CSR, or blocks, times a dense matrix; the contract is in `gsparse.kernels.contract`.
+"""Products of CSR or BSR matrices with a dense matrix X. The contract is in `gsparse.kernels.contract`.
 
 **By rows.** A part owns consecutive rows with all their columns. All parts have about the same number of entries plus
 rows (`first_row`). For each entry, a row of X is gathered. The loops for blocks are in `spmm_bsr.py`.
@@ -12,8 +12,8 @@ order, and adds to rows of Y, which does fit into the caches::
       values  a   b   c
 
 The columns of the matrix are divided into ranges, one for each thread. Each range has its own copy of Y, and the copies
-are added in their order. So the bits of the result depend on `gsparse.get_num_threads`, but not on how many threads
-actually compute the product.
+are added in the order of the ranges. So the bits of the result depend on `gsparse.get_num_threads`, but not on the
+number of threads that actually run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from gsparse.kernels.cpu.spmm_bsr import multiply_blocks
 from gsparse.kernels.cpu.vectors import LANES
 from gsparse.kernels.set_up import Survey
 
-# Products with several columns read blocks (BSR), and CSR with unencoded values.
+# The formats that products with several columns read, in addition to CSR with unencoded values.
 FORMATS: tuple[str, ...] = ("bsr",)
 READS_HALVES = False
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 # From this number of columns on, an `x` that is contiguous in C order is read row by row, and the sums of a row of `y`
-# are in memory. Otherwise, up to eight sums at a time are in registers. Milliseconds for 7-point 60**3:
+# are in memory. Otherwise, up to eight sums of a row are in registers. Milliseconds for 7-point 60**3:
 #
 #     columns             4      8     16     32
 #     sums in memory    7.0    4.8    6.7   11.5
@@ -49,29 +49,29 @@ Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 #     SciPy             3.6    4.9    9.2   17.6
 _MIN_ROW_COLUMNS = 16
 
-# If the columns of an X are not contiguous within a row, strips of this many columns are copied to row-major order and
-# multiplied. An entry then reads one cache line of a strip instead of eight of X, and the copy takes as much memory as
-# eight vectors. Milliseconds for a column-major `x`, fe_body, one thread; SciPy copies all columns at the same time:
+# If the rows of X are not contiguous, strips of this number of columns are copied to row-major order and multiplied.
+# Each entry of the matrix then reads one cache line of a strip instead of eight cache lines of X. SciPy copies all
+# columns at the same time. Milliseconds for a column-major X and the matrix fe_body on one thread:
 #
 #     columns             3      6      8     32    128
 #     without a copy    1.0    1.7    2.0   10.8     37
 #     in strips         1.0    1.2    1.6    5.8     26
 #     SciPy             1.1    1.4    2.1    9.4     38
 _STRIP_COLUMNS = 8
-# If a product with CSR has at most this many columns, they are multiplied without such a copy.
+# If X has at most this number of columns, a product with CSR does not copy them.
 _FEW_COLUMNS = 2
 
-# An X of fewer bytes stays in the caches of a core. For such an X, a product by rows is faster than one by columns.
+# An X of at most this number of bytes stays in the caches of a core, so a product by rows is faster than by columns.
 _CACHE_BYTES = 4 << 20
-# In `transposed_product`, the number of copies of the result is so small that there are at least this many entries per
-# element of all copies.
+# In `transposed_product`, the number of copies of the result is limited: the matrix has at least this number of entries
+# per element of all copies.
 _ENTRIES_PER_SUM = 4
-# A product by columns is used if X has at least this many times the bytes of all copies of Y.
+# A product by columns is used if X has at least this number of times the bytes of all copies of Y.
 _RATIO = 2
 
 
 class PanelProduct(NamedTuple):
-    """A CSR matrix, X and Y, and the other arguments of a product; `conjugate` is True or None."""
+    """A CSR matrix, X, Y, and the other arguments of a product. `conjugate` is True or None."""
 
     indptr: Array
     indices: Array
@@ -91,7 +91,7 @@ def csr_spmm(
     survey: Survey,
     transpose: Csr | None = None,
 ) -> MultiplyColumns:
-    """Multiply columns of any strides. The bits are those of `csr_scalar`, unless `transpose` is used instead."""
+    """Multiply columns of any strides. A product by rows has the bits of `csr_scalar`."""
     if isinstance(matrix, Bsr):
         return partial(_multiply, partial(multiply_blocks, matrix), 0)
     assert isinstance(matrix, Csr)
@@ -101,7 +101,7 @@ def csr_spmm(
 def _multiply(
     multiply_strip: MultiplyColumns, few: int, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
 ) -> None:
-    """Multiply all columns together if they are at most `few` or rows of x are contiguous; otherwise in strips."""
+    """Multiply in strips of columns, unless x has at most `few` columns or contiguous rows."""
     num_columns = x.shape[1]
     if num_columns <= few or x.strides[1] == x.itemsize:
         multiply_strip(x, y, alpha, beta, conjugate)
@@ -143,7 +143,7 @@ def _copy_rows(part: int, num_parts: int, source: Array, target: Array) -> None:
 
 @partial(compiled, allocates=True)
 def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Add each entry times a row of X to the sums of its row, which are in memory."""
+    """For each row, add its entries times rows of X to an array of sums, which is in memory."""
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
     zero = y.dtype.type(0)
@@ -161,7 +161,7 @@ def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
 
 @compiled
 def _csr_spmm_tiles(part: int, num_parts: int, product: PanelProduct) -> None:
-    """Sum eight columns of a row at a time in registers; of the remaining columns, four, two and one."""
+    """Compute eight sums of a row together in registers. For the remaining columns, compute four, two and one sum."""
     product = PanelProduct(*product)
     indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
@@ -240,7 +240,7 @@ def _columns_of_2(zero: Any, begin: Int, end: Int, column: Int, product: PanelPr
 
 
 class ColumnPanel(NamedTuple):
-    """The transposed matrix, X, and the copies of Y; `conjugate` is True or None."""
+    """The transposed matrix, X, and the copies of Y. `conjugate` is True or None."""
 
     indptr: Array
     indices: Array
@@ -272,7 +272,7 @@ def multiply_by_columns(
 
 
 def transposed_product(csr: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Compute the product with the transpose: add multiples of rows of the matrix, as SciPy does.
+    """Compute the product with the transpose of `csr`. Like SciPy, add multiples of the rows of `csr`.
 
     Each thread adds to its own copy of the result.
     """
@@ -307,7 +307,7 @@ def _add_columns(part: int, num_parts: int, panel: ColumnPanel) -> None:
 
 @inlined
 def _add_column(j: Int, copy: Int, panel: ColumnPanel) -> None:
-    """For an X with one column, add multiples of element j to rows of a copy of Y."""
+    """For an X with one column, add multiples of its element j to elements of a copy of Y."""
     sums, zero = panel.copies[np.uint64(copy)], panel.copies.dtype.type(0)
     element = panel.x[np.uint64(j), np.uint64(0)]
     for k in range(panel.indptr[np.uint64(j)], panel.indptr[np.uint64(j + 1)]):

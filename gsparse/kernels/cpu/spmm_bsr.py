@@ -1,8 +1,8 @@
-"""Products of square blocks (BSR) with several dense columns; the contract is in `gsparse.kernels.contract`.
+"""Products of square blocks (BSR) with several dense columns. The contract is in `gsparse.kernels.contract`.
 
 A part owns consecutive block rows with all their columns. All parts have about the same number of blocks plus block
-rows (`first_row`). `LANES` columns of X are side by side in a vector register (`gsparse.kernels.cpu.lanes`). A row of
-X, once loaded, is multiplied by the elements of two to four rows of a block::
+rows (`first_row`). `LANES` columns of X are side by side in a vector register (`gsparse.kernels.cpu.lanes`). Each
+loaded row of X is multiplied by the elements of two to four rows of a block::
 
     block        rows of X, 8 columns          sums of 8 columns, in registers
 
@@ -42,7 +42,7 @@ class BlockPanel(NamedTuple):
 
 
 def multiply_blocks(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Multiply an `x` whose rows are contiguous; `y` may have any strides."""
+    """Multiply by an `x` whose rows are contiguous. `y` may have any strides."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     cost = (matrix.num_stored + y.shape[0]) * x.shape[1]
     panel = matrix.blocksize[0], matrix.slices.slice_offsets, entries, x
@@ -64,7 +64,7 @@ def _write_rows(part: int, num_parts: int, result: Array, y: Array, alpha: Any, 
 
 @compiled
 def _multiply_blocks(part: int, num_parts: int, panel: BlockPanel) -> None:
-    """Compute the product. Two to four rows of a block row are summed together, for `LANES` columns at a time."""
+    """Compute the product. For `LANES` columns, two to four rows of a block row are summed together."""
     panel = BlockPanel(*panel)
     size, offsets, x, y, alpha, beta = panel.size, panel.offsets, panel.x, panel.y, panel.alpha, panel.beta
     num_columns = x.shape[1]

@@ -1,20 +1,21 @@
-"""Products of a matrix and a vector; the contract is in `gsparse.kernels.contract`.
+"""Products of a matrix and a vector. The contract is in `gsparse.kernels.contract`.
 
 Each product has a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function ``name`` that returns
 the loop and its arguments. A part owns consecutive rows (block rows, slices). All parts have about the same number of
-entries plus rows (`first_row`), or in ELLPACK the same number of runs. How a row is summed does not depend on its part,
-so the number of threads does not change a bit of the result. Row patterns are in `spmv_pattern.py`.
+entries plus rows (`first_row`), or in ELLPACK the same number of runs. The order of a row's additions does not depend
+on its part, so the number of threads does not change the bits of the result. Row patterns are in `spmv_pattern.py`.
 
-ELLPACK, blocked ELLPACK and row lanes add the products of one run of positions after the other to the sums of a run of
-rows, which are in vector registers (`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`,
-and no column is frequent. With blocks (BSR), the rows of a block are side by side in a vector register, and each column
-of a block is multiplied by one element of x. Each row except a long one is summed in the order of its entries, and
-padding adds nothing, so the bits are those of `csr_scalar`.
+In ELLPACK, blocked ELLPACK and row lanes, a run of positions has one entry of each row of a run of rows. The loops add
+the products of one run of positions after the other to the sums of the rows, which are in vector registers
+(`gsparse.kernels.cpu.lanes`). On the CPU, each row has one lane of `LaneSlices`, and no column is frequent. With blocks
+(BSR), the rows of a block are side by side in a vector register, and each column of a block is multiplied by one
+element of x. Each row except a long one is summed in the order of its entries, and padding adds nothing, so the result
+has the bits of `csr_scalar`.
 
-A long row (`gsparse.formats.LongRows`) is not stored in slices, but cut into chunks of a fixed number of entries. A
-part owns consecutive chunks, with as many as other parts, and stores the sum of each chunk. After all parts have
-finished, a second loop adds up the chunks of each row in their order; a part of this loop owns whole long rows. So no
-bit depends on the number of parts.
+A long row (`gsparse.formats.LongRows`) is not stored in slices, but cut into chunks of a fixed number of entries. Each
+part owns the same number of consecutive chunks, and stores the sum of each chunk. After all parts have finished, a
+second loop adds up the sums of each row's chunks in their order. A part of this loop owns whole long rows. So the bits
+of the result do not depend on the number of parts.
 """
 
 from __future__ import annotations
@@ -51,15 +52,14 @@ from gsparse.kernels.cpu.rows import Arguments, Loop, first_row, store_run, writ
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.vectors import LANES
 
-# ELLPACK is read this many columns at a time, over a stretch of this many runs of rows, whose sums stay in the
-# first-level cache. The hardware cannot prefetch all columns of a wide matrix at the same time. Milliseconds on one
-# thread for 7-point 100**3 and 27-point 64**3: all columns of a run 6.8 and 19.6; 4 columns of 32 runs 6.5 and 5.7.
+# Numbers of runs of rows and of ELLPACK columns that are read together. The sums of these rows stay in the first-level
+# cache. Reading all columns of a run takes up to 3.4 times as long (27-point 64**3), because the hardware cannot
+# prefetch all columns of a wide matrix at the same time.
 _STRETCH_RUNS = 32
 _STRETCH_COLUMNS = 4
 
-# Blocks with at most this number of rows are summed in scalars, because most lanes of a register would be idle.
-# 27-point 30**3 with shuffled nodes, one thread: 2 x 2 blocks take 0.86 ms in scalars and 1.15 ms in lanes, 3 x 3
-# blocks 2.35 ms and 1.85 ms.
+# Blocks with at most this number of rows are summed in scalars, because most lanes of a register would be idle. For
+# 27-point 30**3, scalars take 0.75 times as long as lanes with 2 x 2 blocks, but 1.3 times as long with 3 x 3 blocks.
 _FEW_ROWS = 2
 
 _NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -71,7 +71,7 @@ def csr_scalar(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loo
 
 
 def csr_vector(matrix: CsrEntries, dtype: np.dtype[Any], conjugate: bool) -> Loop:
-    """CSR: sum each row in eight partial sums, so that additions of a long row need not wait for one another."""
+    """CSR: compute eight partial sums of each row, so that additions of a row need not wait for one another."""
     return _csr_vector, (matrix.indptr, entries_of(matrix.columns, matrix.values, conjugate))
 
 
@@ -83,9 +83,9 @@ def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, argu
         return
     position, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
     total = arguments.y.dtype.type(0)
-    # One loop runs over entries and rows. If a row's entries had a loop of their own, LLVM would unroll it and generate
+    # A single loop runs over the entries of all rows. If each row had an inner loop, LLVM would unroll it, and generate
     # another loop for the remaining entries. A short row would then cost two mispredicted branches, which take 3 to
-    # 12 % of the time on graphs and circuits.
+    # 12 % of the time of a product with graphs and circuits.
     while True:
         if position < end:
             total = add_entry(total, position, entries, arguments.x)
@@ -117,7 +117,7 @@ def ellpack(matrix: Ellpack, dtype: np.dtype[Any], conjugate: bool) -> Loop:
 
 
 def blocked_ellpack(matrix: BlockedEllpack, dtype: np.dtype[Any], conjugate: bool) -> Loop:
-    """Blocked ELLPACK: sum one slice after the other in the stored order, and long rows in chunks."""
+    """Blocked ELLPACK: sum one slice after the other, in the order of storage, and long rows in chunks."""
     slices, entries = matrix.slices, entries_of(matrix.columns, matrix.values, conjugate)
     return _blocked_ellpack, (slices.slice_offsets, slices.rows, entries, _chunks_of(None, np.empty(0, dtype)))
 
@@ -162,7 +162,7 @@ def _blocked_ellpack(
     chunks: Chunks,
     arguments: Arguments,
 ) -> None:
-    """Multiply slices. Slice s holds the rows ``rows[s * RUN : (s + 1) * RUN]``. `rows` None means 0, 1, 2, ...."""
+    """Multiply slices. Slice s holds the rows ``rows[s * RUN : (s + 1) * RUN]``; without `rows`, rows are in order."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -193,7 +193,7 @@ def bsr(matrix: Bsr, dtype: np.dtype[Any], conjugate: bool) -> Loop:
 def _bsr(
     part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
-    """Load complete registers. Lanes past the last row of a block hold unrelated values, and are not stored."""
+    """Multiply block rows. Lanes past the last row of a block hold unrelated values, and are not stored."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
@@ -214,7 +214,7 @@ def _bsr(
 def _bsr_of_few_rows(
     part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
-    """Sum the rows of blocks with one or two rows. With one row, the second sum is not used."""
+    """Multiply block rows of one or two rows. With one row, the second sum is not used."""
     entries = Entries(*entries)
     x, y, alpha, beta = arguments
     values, table, conjugate = entries.values, entries.table, entries.conjugate
@@ -237,7 +237,7 @@ def _bsr_of_few_rows(
 
 
 class Chunks(NamedTuple):
-    """The chunks of long rows: fields of `LongRows`, with `size` for its `chunk_size`, and the sum of each chunk."""
+    """The chunks of long rows: arrays of `LongRows`, the largest size of a chunk, and the sum of each chunk."""
 
     begins: Array
     ends: Array
@@ -248,7 +248,7 @@ class Chunks(NamedTuple):
 
 
 def _chunks_of(long_rows: LongRows | None, sums: Array) -> tuple[Any, ...]:
-    """Return the fields of `Chunks` as a plain tuple, of the same types even if there are no long rows."""
+    """Return the fields of `Chunks` as a plain tuple. It has the same types if `long_rows` is None."""
     if long_rows is None:
         return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, sums
     arrays = (long_rows.begins, long_rows.ends, long_rows.first_chunk, long_rows.chunk_rows)
@@ -269,7 +269,7 @@ def sum_chunks(part: int, num_parts: int, chunks: Chunks, entries: Entries, x: A
 def _multiply_with_long_rows(
     loop: Callable[..., None], cost: int, fixed: tuple[Any, ...], long_rows: LongRows, arguments: tuple[Any, ...]
 ) -> None:
-    """Multiply slices and chunks, then add the sums of the chunks of each long row, and write the rows."""
+    """Multiply slices and chunks. Then add up the chunks' sums of each long row, and write the long rows to y."""
     _, y, alpha, beta = arguments
     sums = np.empty(long_rows.num_chunks, y.dtype)  # allocated per product, because several threads may multiply
     run_parts(loop, cost, *fixed[:-1], _chunks_of(long_rows, sums), arguments)
@@ -289,13 +289,13 @@ def _write_long_rows(
 
 
 def row_lanes(matrix: RowLanes, dtype: np.dtype[Any], conjugate: bool) -> Loop:
-    """Row lanes: sum one slice after the other. On a CPU, these are slices of blocked ELLPACK without long rows."""
+    """Row lanes: sum one slice after the other. On a CPU, the slices are those of blocked ELLPACK without long rows."""
     slices, entries = matrix.slices, entries_of(Columns(matrix.columns), matrix.values, conjugate)
     return _blocked_ellpack, (slices.rare_offsets, slices.rows, entries, _chunks_of(None, np.empty(0, dtype)))
 
 
 def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
-    """Return the function that binds the product of a format, from its `loop_of`. The CPU ignores the launch."""
+    """Return the function that binds the product of a format. `loop_of` returns the format's loop and its arguments."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
         loop, plain = loop_of(matrix, dtype, False)
@@ -321,7 +321,7 @@ def _bound(loop_of: Callable[[Any, np.dtype[Any], bool], Loop]) -> BindProduct:
     return bind
 
 
-# The function that binds the product of each format. In all CSR formats, threads get about as many entries.
+# The function that binds the product of each format. Threads divide the entries evenly in all CSR formats.
 PRODUCTS = {
     loop_of.__name__: _bound(loop_of)
     for loop_of in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)

@@ -1,11 +1,11 @@
-"""Row-pattern product; the contract is in `gsparse.kernels.contract`.
+"""Row-pattern product. The contract is in `gsparse.kernels.contract`.
 
-If consecutive rows follow the same pattern, their entries number j read consecutive elements of `x`. So no column index
-is read and nothing is gathered. Up to a run of such rows is summed at a time, in vector registers. Each row is summed
-in the order of its entries, so the bits are those of `csr_scalar`.
+If consecutive rows follow the same pattern, entry j of these rows reads consecutive elements of `x`. So no column index
+is read, and nothing is gathered. Up to a run of such rows is summed together, in vector registers. Each row is summed
+in the order of its entries, so the result has the bits of `csr_scalar`.
 
-Parts own the same number of consecutive rows. If values differ from row to row, they are stored in slices, and parts
-own the same number of consecutive slices.
+All parts own the same number of consecutive rows. If values differ from row to row, they are stored in slices, and all
+parts own the same number of consecutive slices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gsparse.kernels.cpu.vectors import LANES
 
 
 class RowPatterns(NamedTuple):
-    """The pattern code of each row. The entries of pattern p are at positions ``indptr[p]`` to ``indptr[p + 1]``."""
+    """The pattern number of each row, and the offsets of patterns. Pattern p is at ``indptr[p] : indptr[p + 1]``."""
 
     codes: Array
     indptr: Array
@@ -51,7 +51,7 @@ def row_pattern(matrix: RowPattern, dtype: np.dtype[Any], conjugate: bool) -> Lo
 
 @inlined
 def _end_of_stretch(codes: Array, row: int, limit: int) -> int:
-    """Return the end of the stretch of rows from `row` on that have the same pattern; at most `limit`."""
+    """Return the end of the stretch of rows from `row` on that have the pattern of `row`; at most `limit`."""
     code = codes[np.uint64(row)]
     row += 1
     while row + LANES <= limit and codes[np.uint64(row)] == code and same_as_first(codes, np.uint64(row)):
@@ -63,7 +63,7 @@ def _end_of_stretch(codes: Array, row: int, limit: int) -> int:
 
 @inlined
 def _groups(rows: Any) -> tuple[Any, Any, Any]:
-    """Return how many of `rows` rows (at most a run) are in the second, third and fourth group of `LANES` rows."""
+    """Return the number of rows in the second, third and fourth group of `LANES` rows, for `rows` rows in all."""
     q, r, s = rows - LANES, rows - 2 * LANES, rows - 3 * LANES
     return np.uint64(max(min(q, LANES), 0)), np.uint64(max(min(r, LANES), 0)), np.uint64(max(min(s, LANES), 0))
 
@@ -142,9 +142,9 @@ def _varying_rows(
     stored: StoredValues,
     arguments: Arguments,
 ) -> None:
-    # Rows are taken from one slice at a time, whose values are then read in the stored order. With groups of eight rows
-    # instead, each group would read every fourth cache line, which the hardware does not prefetch (27-point 64**3, one
-    # thread: 6.1 ms instead of 3.2 ms).
+    # Up to all rows of a slice are summed together, so that its values are read in the order of storage. With groups of
+    # eight rows instead, each group would read every fourth cache line, which the hardware does not prefetch. A product
+    # would take twice as long (27-point 64**3, one thread).
     codes, pattern_indptr, offsets = patterns
     value_codes, table, conjugate = stored
     x, y, alpha, beta = arguments

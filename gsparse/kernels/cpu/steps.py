@@ -2,7 +2,7 @@
 
 The contract and the language of steps are in `gsparse.kernels.steps`. The source of a program's steps is written to a
 file in the user's cache directory, because numba caches the compiled code only of functions whose source file exists.
-The parts of a pass own the same number of consecutive chunks of elements.
+All parts of a pass own the same number of consecutive chunks of elements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def totals(partials, sums):
         sums[s, 0] = total(partials[s])
 '''
 
-# Odd numbers whose multiples modulo 2³² have pseudorandom bits (Knuth; the finalizer of MurmurHash3).
+# Odd factors of hashes, whose multiples modulo 2³² have pseudorandom bits (Knuth; the finalizer of MurmurHash3).
 MULTIPLIERS = (2654435761, 0x85EBCA6B)
 
 
@@ -90,7 +90,7 @@ def _write(value: ast.expr, names: Mapping[str, str]) -> str:
 
 @cache
 def step_source(program: Program) -> str:
-    """Return the source of a program: two functions per step, for the pass over a part and for its `after`."""
+    """Return the source of a program. Each step has two functions: one for its pass, and one for its `after`."""
     return _HEAD + "".join(_functions(program, step) for step in program.steps)
 
 
@@ -163,7 +163,7 @@ def _module(program: Program) -> Any:
 
 
 def _written(name: str, source: str) -> str:
-    """Write a file to the cache directory, and return its path; an invented name if the directory is not writable."""
+    """Write a file to the cache directory, and return its path. If this fails, warn, and return an invented name."""
     try:
         return str(_write_once(make_private(cache_folder() / "steps") / name, source))
     except OSError as error:
@@ -172,7 +172,7 @@ def _written(name: str, source: str) -> str:
 
 
 def _write_once(path: Path, source: str) -> Path:
-    """Write a file unless it exists. Another process may write the same file at the same time."""
+    """Write a file unless it has this content. Another process may write the same file at the same time."""
     if not path.exists() or path.read_text("utf-8") != source:
         with replacing(path) as file:
             file.write(source.encode())
@@ -180,7 +180,7 @@ def _write_once(path: Path, source: str) -> Path:
 
 
 def compile_steps(device: Device, program: Program, dtype: np.dtype[Any]) -> None:
-    """Do nothing, because numba compiles a loop when it is first called."""
+    """Do nothing, because numba compiles each loop at its first call."""
 
 
 def bind_step(
@@ -196,7 +196,7 @@ def bind_step(
     num_sums, columns = len(step.targets("sums")), state.columns
     size = vectors[names[0]].size // columns if names else 0
     partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)
-    # If there are several ranks, `reduce` sums over them, for all columns in one call, in place of the partial sums.
+    # With several ranks, `reduce` adds up the sums of all ranks, for all columns in one call.
     reduce = state.reduce if num_sums else None
     sums = device.empty((columns, num_sums, 1), state.cells.dtype)
     cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
@@ -231,7 +231,7 @@ def bind_iterations(
     state: StepState,
     turns: int,
 ) -> Call | None:
-    """Return None: a single kernel would not be faster on a CPU."""
+    """Return None, because a single kernel would not be faster on a CPU."""
     return None
 
 
@@ -250,7 +250,7 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
 
 
 def fill_hashes(device: Device, out: Array, offset: int) -> None:
-    """Write the hashes of all elements with NumPy."""
+    """Write the pseudorandom number of each element, with NumPy."""
     hashes = np.arange(1, out.size + 1, dtype=np.uint32)
     hashes += np.uint32(offset % 2**32)
     for multiplier in MULTIPLIERS:

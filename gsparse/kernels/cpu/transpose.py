@@ -17,8 +17,8 @@ from gsparse.kernels.cpu.jit import jitted
 from gsparse.kernels.cpu.rows import first_row, lower_bound
 from gsparse.kernels.cpu.sparse_rows import ITEMS
 
-# Smallest number of entries per team (see `csr_transpose`). A team also has at least as many entries as there are
-# columns, because it counts entries per column.
+# Smallest number of entries per team (see `csr_transpose`). A team also has at least one entry per column on average,
+# because it counts the entries of each column.
 _SMALLEST_TEAM = 2**16
 _MOST_TEAMS = 16
 # Number of shares of rows in which entries are compared with their mirror images.
@@ -26,10 +26,10 @@ _SHARES = 64
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Return the transpose. The entries of a row of the result keep the order of the rows from which they come.
+    """Return the transpose. The entries in each row of the result are in the order of the rows of `csr`.
 
-    The rows are divided among a few teams, each of which counts its entries in each column. From the counts follows
-    where each team's entries begin in each column of the result, so that teams can write their entries independently.
+    The rows are divided among a few teams, each of which counts its entries in each column. The counts tell where each
+    team's entries begin in each row of the result, so that the teams can write their entries independently.
     """
     teams = max(1, min(get_num_threads(), csr.nnz // max(csr.num_cols, _SMALLEST_TEAM), _MOST_TEAMS))
     index, (num_rows, num_cols) = csr.indices.dtype, csr.shape
@@ -45,20 +45,20 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
 
 
 def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
-    """Return the order of the keys, by NumPy's stable sort."""
+    """Return the numbers of the keys, sorted by key with NumPy's stable sort."""
     order = np.argsort(keys, kind="stable")
     return order if numbers is None else numbers[order]
 
 
 def order_by_row(device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:
-    """Return the order of the entries and the row pointers, by NumPy's stable sort and count."""
+    """Return the order that sorts the entries by row, and the row pointers. Use NumPy's stable sort."""
     indptr = np.zeros(num_rows + 1, rows.dtype)
     np.cumsum(np.bincount(rows, minlength=num_rows)[:num_rows], out=indptr[1:])
     return np.argsort(rows, kind="stable"), indptr
 
 
 def is_symmetric(device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
-    """Search the mirror image of each entry below the diagonal, and stop at the first one that differs."""
+    """Search the mirror image of each entry below the diagonal, and stop at the first pair that differs."""
     differs, balances = np.zeros(1, np.bool_), np.zeros(_SHARES, np.int64)
     run_parts(
         _compare_mirrored, csr.nnz + csr.num_rows, csr.indptr, csr.indices, csr.data, hermitian, differs, balances
@@ -76,7 +76,7 @@ def _adjoint(device: Device, csr: Csr, hermitian: bool) -> Csr:
 def _is_near(csr: Csr, other: Csr, tolerance: float) -> bool:
     """Return whether two matrices differ by at most `tolerance` times the largest magnitude in the row of `csr`."""
     one, two = (sp.csr_array((part.data, part.indices, part.indptr), shape=part.shape) for part in (csr, other))
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, for which the comparison is false
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, for which the comparison is false.
         difference = sp.csr_array(one - two)
     allowed, filled = np.zeros(csr.num_rows), np.flatnonzero(np.diff(csr.indptr))
     if filled.size:
@@ -106,7 +106,7 @@ def _compare_mirrored(
 ) -> None:
     """Compare entries below the diagonal with their mirror images, until a thread finds a difference.
 
-    Each share also counts its entries above the diagonal minus its entries below it.
+    Each share also stores its number of entries above the diagonal minus its number of entries below the diagonal.
     """
     for share in range(part, balances.size, num_parts):
         balance = 0
@@ -143,7 +143,7 @@ def _count_columns(part: int, num_parts: int, indptr: Array, indices: Array, cou
 
 @jitted
 def _place_teams(counts: Array, indptr: Array) -> None:
-    """Replace each count by the position of the first such entry in the result, by column and then by team."""
+    """Replace each team's count by the position in the result of the team's first entry of this column."""
     place = indptr[0]
     for column in range(counts.shape[1]):
         for team in range(counts.shape[0]):
@@ -157,7 +157,7 @@ def _place_teams(counts: Array, indptr: Array) -> None:
 def _place_entries(
     part: int, num_parts: int, places: Array, rows: tuple[Array, Array, Array], transposed: tuple[Array, Array]
 ) -> None:
-    """Write the entries of each team to the result. `places` holds the next position of each team in each column."""
+    """Write each team's entries to the result. `places` has each team's position for its next entry of a column."""
     num_teams = places.shape[0]
     indptr, indices, data = rows
     new_indices, new_data = transposed

@@ -1,9 +1,9 @@
 """Triangular factors, by rows and by dense blocks, inverses of diagonal blocks, and relaxation with them.
 
-The contract is in `gsparse.kernels.contract`. The calling thread computes and solves with factors row by row, because
-most levels have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
+The contract is in `gsparse.kernels.contract`. The calling thread computes factors and solves with them row by row,
+because most levels have too few rows to divide among threads. Jacobi sweeps, which approximate such a solve
 (`gsparse.linalg.preconditioners.triangular`), are products, so all threads compute them. All threads also share the
-work on diagonal blocks: a part owns consecutive blocks.
+work on diagonal blocks. A part owns consecutive blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gsparse.kernels.steps import Call
 
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
-    """Return the inverses of the diagonal blocks: copy each block to a dense array, and invert it in place."""
+    """Return the inverses of the diagonal blocks. Copy each block to a dense array, and invert the array in place."""
     num_blocks = -(-csr.num_rows // size)
     inverses, is_regular = np.zeros((num_blocks, size, size), csr.dtype), np.zeros(num_blocks, np.uint8)
     matrix, cost = (csr.indptr, csr.indices, csr.data), num_blocks * size**2 * (size + 1)
@@ -40,7 +40,7 @@ def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest
 def bind_block_step(
     device: Device, weights: Array, omega: float, b: Array, x: Array, r: Array, columns: int, start: str, copies: bool
 ) -> Call:
-    """Return a call that loops over the blocks, for each right-hand side."""
+    """Return a call that computes the step of each right-hand side in a loop over the blocks."""
     factor, size = weights.dtype.type(omega), weights.shape[1]
     vectors = list(zip(*(vector.reshape(columns, -1) for vector in (b, x, r)), strict=True))
     options = start != FROM_ZERO, copies
@@ -161,7 +161,7 @@ NEEDS_LEVELS = False
 
 
 def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
-    """Return the rows sorted by level, in one pass over the entries and two passes over the rows."""
+    """Return the rows sorted by level. This takes one pass over the entries, and two passes over the rows."""
     return Levels(*_order_levels(csr.indptr, csr.indices, upper))
 
 
@@ -190,7 +190,7 @@ def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
-    """Factorize in place, row by row; `levels` is not used."""
+    """Factorize in place, row by row. `levels` is not used."""
     _factorize_ilu0(csr.indptr, csr.indices, csr.data, diagonal)
 
 
@@ -212,7 +212,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Return a solve with a unit triangular matrix; `levels` is not used."""
+    """Return a function that solves with a unit triangular matrix. `levels` is not used."""
 
     def solve(x: Array, y: Array) -> None:
         for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
@@ -235,7 +235,7 @@ def _solve(indptr: Array, indices: Array, data: Array, x: Array, y: Array, upper
 def factorize_block_ilu0(
     device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
 ) -> tuple[Array, Array]:
-    """Factorize row by row; `levels` is not used."""
+    """Factorize row by row. `levels` is not used."""
     factors, is_regular = np.empty_like(blocks.data), np.empty(blocks.num_rows, np.uint8)
     _factorize_blocks(blocks.indptr, blocks.indices, diagonal, blocks.data, factors, largest_error, is_regular)
     return factors, is_regular
@@ -303,7 +303,7 @@ def _largest_error(matrix: Array, inverse: Array) -> Any:
 def block_triangular_solver(
     device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Return a solve with dense blocks. It uses negated copies of the blocks, stored by columns, and no `levels`."""
+    """Return a function that solves with dense blocks, of which it has negated copies. `levels` is not used."""
     size, count = blocks.data.shape[1], blocks.data.size
     values = np.zeros(count + LANES, blocks.data.dtype)
     np.negative(blocks.data.swapaxes(1, 2), out=values[:count].reshape(blocks.data.shape))
@@ -317,7 +317,7 @@ def block_triangular_solver(
 
 @jitted
 def _solve_blocks(indptr: Array, indices: Array, values: Array, size: int, x: Array, y: Array, upper: bool) -> None:
-    """Compute up to `LANES` rows of a block row at a time in a register. Lanes past the last row are not stored."""
+    """Solve for up to `LANES` rows of a block row together, in a register. Lanes past the last row are not stored."""
     num_block_rows, length = indptr.size - 1, np.uint64(size)
     for step in range(num_block_rows):
         row = np.uint64(num_block_rows - 1 - step if upper else step)

@@ -25,8 +25,8 @@ def _has_gathers() -> bool:
     return "+avx512vl" in features and not name.startswith("znver")
 
 
-# Whether one gather instruction is faster than loading the elements of all lanes one by one: yes on Intel's CPUs with
-# AVX-512, no on AMD's.
+# Whether one gather instruction is faster than loading the elements of all lanes one by one. This is so on Intel's CPUs
+# with AVX-512, but not on AMD's CPUs.
 HAS_GATHERS = _has_gathers()
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
@@ -51,12 +51,12 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def num_parts(dtype: Any) -> int:
-    """Return the number of vectors for a dtype: two for complex dtypes, one for all others."""
+    """Return the number of vectors for a dtype: two for a complex dtype, one for any other dtype."""
     return 2 if isinstance(dtype, types.Complex) else 1
 
 
 def real_type(dtype: Any) -> Any:
-    """Return the dtype of the real part of a dtype; for a real dtype, the dtype itself."""
+    """Return the dtype of the real part of numbers of a dtype."""
     return dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
 
 
@@ -88,12 +88,12 @@ def splat_vector(builder: Any, scalar: Any, count: int = LANES) -> Any:
 
 
 def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
-    """Return the elements of two vectors at `places`. The elements of `b` are numbered after those of `a`."""
+    """Return the elements at `places` of the concatenation of the vectors a and b."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
 def widen(builder: Any, vector: Any, stored: Any, dtype: Any) -> Any:
-    """Convert a vector of stored numbers to a dtype that can represent all of them."""
+    """Convert a vector of numbers from the dtype `stored` to a dtype that can represent all of them."""
     if stored == dtype:
         return vector
     wide = ir.VectorType(llvm_type(dtype), vector.type.count)
@@ -113,35 +113,35 @@ def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vect
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, k: Any) -> Any:
-    """Return a pointer to element `k`. Its type is a pointer to a real number; a complex element consists of two."""
+    """Return a pointer to the first real number of element `k`. A complex element consists of two real numbers."""
     data = context.make_array(array_type)(context, builder, array).data
     scalar = llvm_type(real_type(array_type.dtype)).as_pointer()
     return builder.bitcast(builder.gep(data, [k]), scalar)
 
 
 def as_vector(builder: Any, pointer: Any, count: int) -> tuple[Any, int]:
-    """Return a pointer to a number as a pointer to a vector, and the alignment of the number in bytes."""
+    """Convert a pointer to a number into a pointer to a vector. Also return the number's alignment in bytes."""
     scalar = pointer.type.pointee
     align = {ir.FloatType: 4, ir.DoubleType: 8}.get(type(scalar)) or scalar.width // 8
     return builder.bitcast(pointer, ir.VectorType(scalar, count).as_pointer()), align
 
 
 def split_parts(builder: Any, vector: Any, parts: int) -> Vectors:
-    """Return vectors of the real and the imaginary parts of a vector in which both alternate."""
+    """Return the vectors of real parts and of imaginary parts, from a vector in which both alternate."""
     if parts == 1:
         return [vector]
     return [shuffle(builder, vector, vector, list(range(i, 2 * LANES, 2))) for i in range(2)]
 
 
 def join_parts(builder: Any, vectors: Vectors) -> Any:
-    """Return one vector in which real and imaginary parts alternate, from a vector of each: undo `split_parts`."""
+    """Return one vector in which real and imaginary parts alternate, from the vectors that `split_parts` returns."""
     if len(vectors) == 1:
         return vectors[0]
     return shuffle(builder, vectors[0], vectors[1], [i // 2 + LANES * (i % 2) for i in range(2 * LANES)])
 
 
 def first_mask(builder: Any, count: Any, parts: int) -> Any:
-    """Return a mask of the first `count` elements, each of which consists of `parts` numbers."""
+    """Return a mask that selects the first `count` elements of a vector. Each element consists of `parts` numbers."""
     size = LANES * parts
     places = ir.Constant(ir.VectorType(I64, size), [i // parts for i in range(size)])
     return builder.icmp_unsigned("<", places, splat_vector(builder, count, size))
@@ -159,7 +159,7 @@ def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[An
 
 
 def masked_load(builder: Any, pointer: Any, align: int, mask: Any) -> Any:
-    """Load the elements that the mask selects from the vector at a pointer; other elements become zero."""
+    """Load the elements that the mask selects from the vector at a pointer. All other elements become zero."""
     vector = pointer.type.pointee
     return masked_call(
         builder, "load", vector, vector, [pointer, ir.Constant(I32, align), mask, ir.Constant(vector, None)]
@@ -179,7 +179,7 @@ def gather_lanes(
 ) -> Any:
     """Load ``array[base + codes[k + i]]`` into lane i, for arrays ``(array, codes)`` of the types `types_`.
 
-    With `padded`, lanes whose code is padding receive ``array[0]``. With `count`, only `count` codes are read, and the
+    With `padded`, lanes whose code is padding receive ``array[0]``. With `count`, only `count` codes are read, and all
     other lanes receive arbitrary elements.
     """
     dtype = types_[0].dtype

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.dtypes import HOST_ONLY, Array, in_native_order
 from gsparse.device.interchange import as_own_array
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, MatrixProductWarning, ShapeError
@@ -253,7 +253,7 @@ class ElementWise(MatrixLike):
             raise DeviceError(
                 f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other"
             )
-        values = data if home is not None else np.array(data, data.dtype.newbyteorder("="))
+        values = data if home is not None else in_native_order(np.array(data))
         nnz = self.nnz
         if values.shape != (nnz,):
             raise ShapeError(f"a matrix with {nnz} stored entries takes as many values, got shape {values.shape}")

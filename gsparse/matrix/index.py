@@ -130,7 +130,7 @@ def _one_for_each_axis(matrix: MatrixLike, key: Any) -> list[Any]:
 def _num_axes(part: Any) -> int:
     if part is None or part is Ellipsis:
         return 0
-    return part.ndim if getattr(part, "dtype", None) == bool else 1
+    return part.ndim if getattr(part, "dtype", None) == np.dtype(bool) else 1
 
 
 def _as_part(matrix: MatrixLike, part: Any) -> Any:

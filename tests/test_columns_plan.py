@@ -106,6 +106,7 @@ def test_lanes_of_a_tile_of_16_have_two_accesses_if_row_lengths_vary_and_most_ro
     for num_columns in (8, 16, 32):
         assert launched(alike, Panel(num_columns)).loads == 1
         assert launched(differing, Panel(num_columns)).loads == (2 if num_columns >= 16 else 1)
+    assert launched(differing, Panel(32), num_patterns=27).loads == 1  # the tile of row patterns is wider
     for short in (rows_of(5, 6 * 10**4), rows_of(20, 5000)):  # with short rows, and with few entries in all
         assert launched(replace(short, max_length=500, std_length=4.0), Panel(16)).loads == 1
 
@@ -299,8 +300,8 @@ def test_uneven_rows_are_cut_sooner_if_one_lane_reads_them_and_threads_are_few(l
 
 
 @LANES
-def test_from_a_number_of_threads_on_one_lane_reads_an_uneven_row_and_no_row_is_cut_soon(lanes: int) -> None:
-    """The threads are counted before rows are shared: one for each row and lane of a tile, in every tile."""
+def test_with_enough_threads_one_lane_reads_all_entries_of_an_uneven_row(lanes: int) -> None:
+    """The number of threads is the product of the numbers of rows, of tiles, and of lanes of a tile."""
 
     def uneven(length: int, num_rows: int) -> RowStats:
         return replace(rows_of(length, num_rows), max_length=10**5)

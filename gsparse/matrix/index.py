@@ -94,11 +94,13 @@ def parse_index(matrix: MatrixLike, key: Any) -> Index:
             fixed += range(first, len(axes))
     arrays = [axis for axis in axes if not isinstance(axis, int | range)]
     if arrays:
-        lengths[fixed[0] : fixed[0]] = arrays[0].shape if len(arrays) == 1 else _broadcast_shape(arrays)
+        lengths[fixed[0] : fixed[0]] = _broadcast_shape(arrays)
     return Index(tuple(axes), tuple(lengths), is_distinct, on_device)
 
 
 def _broadcast_shape(arrays: list[Array]) -> tuple[int, ...]:
+    if len(arrays) == 1:  # `numpy.broadcast_shapes` takes several microseconds
+        return tuple(arrays[0].shape)
     try:
         return np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:

@@ -262,7 +262,7 @@ class DistributedEntries(DistributedOperator):
     # ------------------------------------------------------------------ the order of rows, columns and values
 
     def _numbers_in_blocks(self) -> HostArray:
-        """Return the number in the order of the blocks of each row and column of the original matrix."""
+        """Return the new number of each row and column of the original matrix, in the order of the blocks."""
         numbers: HostArray = self._layout.in_matrix_order(np.arange(self.shape[0]))
         return numbers
 

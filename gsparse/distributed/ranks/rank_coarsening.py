@@ -269,7 +269,9 @@ class RankCoarsening(Coarsening):
 
 
 def on_fewer_ranks(partition: RowPartition, min_rows_per_rank: int) -> RowPartition:
-    """Give the rows of each group of consecutive ranks to the first rank of the group, if ranks have too few rows.
+    """Return a partition over fewer ranks, if ranks have too few rows.
+
+    Consecutive ranks form groups of equal size. The first rank of a group gets all rows of the group.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -58,8 +59,14 @@ def __getattr__(name: str) -> Any:
     """Import a submodule when it is first used, as SciPy does."""
     if name in _SUBMODULES:
         return import_module(f"gsparse.{name}")
+    if name == "from_dask":
+        return import_module("gsparse.distributed").from_dask
     raise AttributeError(f"module 'gsparse' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_SUBMODULES]
+    return [*__all__, *_SUBMODULES, "from_dask"]
+
+
+if "dask" in sys.modules:  # so that dask joins and multiplies chunks of this class on their device
+    import_module("gsparse.distributed.client.dask_chunks")

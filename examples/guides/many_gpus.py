@@ -137,7 +137,7 @@ if __name__ == "__main__":
 # Matrices that fit on no single machine
 # --------------------------------------
 # Each worker can read its own rows: from files (:ref:`partitioned_files`), from a function, or from the chunks of a
-# dask array (`from_dask_array`).
+# dask array (`from_dask`).
 
 if __name__ == "__main__":
     with from_loaders([tridiagonal_rows], (10_000, 10_000), client=client, partition="rows") as T:

@@ -45,7 +45,7 @@ _NEED_DASK = {
     "DistributedMatrix": "client.matrix",
     "LocalGpuCluster": "client.cluster",
     "distribute": "client.distribute",
-    "from_dask_array": "client.distribute",
+    "from_dask": "client.distribute",
     "from_loaders": "client.distribute",
 }
 if find_spec("distributed") is not None:  # without dask, ``import *`` would raise an error

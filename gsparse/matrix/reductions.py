@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
@@ -130,6 +131,13 @@ def run_reduction_on_host(matrix: MatrixLike, name: str, **options: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------- results
 
 
+def with_reduced_axes(matrix: MatrixLike, result: Any, axis: Any) -> npt.NDArray[Any]:
+    """Return a result as a dense array with the matrix's number of dimensions. Each reduced axis has the length 1."""
+    axes = range(matrix.ndim) if axis is None else [part % matrix.ndim for part in np.atleast_1d(axis)]
+    shape = tuple(1 if number in axes else length for number, length in enumerate(matrix.shape))
+    return np.asarray(result.toarray() if sp.issparse(result) else result).reshape(shape)
+
+
 def _check_out(matrix: MatrixLike, out: Any, shape: tuple[int, ...]) -> None:
     """Refuse an array of another device or of another shape."""
     if not matrix.device.owns(out):
@@ -205,7 +213,7 @@ def _sum_of_all(matrix: MatrixLike, own: np.dtype[Any], convert: Conversion | No
 class Reductions(MatrixLike):
     """Methods for sums, means and counts."""
 
-    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """Return the sum of the entries, or the sums along an axis. Synchronizes, unless `out` is on the device.
 
         Parameters
@@ -216,12 +224,16 @@ class Reductions(MatrixLike):
             The dtype of the result; by default the dtype of NumPy's sums, which widen narrow integers and booleans.
         out : array, optional
             A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
+        keepdims : bool
+            Whether the result is a dense array of two dimensions, in which each axis that is reduced has the length 1.
 
         Returns
         -------
         scalar or ndarray
             `out` if it was passed. The same matrix gives the same bits each time.
         """
+        if keepdims:
+            return with_reduced_axes(self, self.sum(axis, dtype, out), axis)
         if not is_computed_here(self, dtype):
             return run_reduction_on_host(self, "sum", axis=axis, dtype=dtype, out=out)
         which = parse_axis(self, "sum", axis)
@@ -244,7 +256,7 @@ class Reductions(MatrixLike):
         total = np.asarray(sums).sum(axis=(), dtype=dtype, out=out)
         return self._ascontainer(total) if out is None else total
 
-    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """Return the mean of all elements, or the means along an axis. Synchronizes, unless `out` is on the device.
 
         Parameters
@@ -255,12 +267,16 @@ class Reductions(MatrixLike):
             The dtype of the result; by default the matrix's, or float64 for integers and booleans.
         out : array, optional
             A NumPy array as in SciPy, or an array of the device of the result's shape and of any dtype.
+        keepdims : bool
+            Whether the result is a dense array of two dimensions, in which each axis that is reduced has the length 1.
 
         Returns
         -------
         scalar or ndarray
             `out` if it was passed.
         """
+        if keepdims:
+            return with_reduced_axes(self, self.mean(axis, dtype, out), axis)
         if not is_computed_here(self):
             return run_reduction_on_host(self, "mean", axis=axis, dtype=dtype, out=out)
         axis = parse_axis(self, "mean", axis)

@@ -22,6 +22,7 @@ from gsparse.matrix.reductions import (
     lines_of,
     parse_axis,
     run_reduction_on_host,
+    with_reduced_axes,
     written,
 )
 from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of
@@ -127,6 +128,8 @@ _EXTREME_DOC = """Return the {what} of all elements, or along an axis. Synchroni
         Of the result's shape. The result is then dense. SciPy takes none.
     explicit : bool
         Whether only stored entries count, and not the zeros that are not stored.
+    keepdims : bool
+        Whether the result is a dense array of two dimensions, in which each axis that is reduced has the length 1.
 
     Returns
     -------
@@ -143,7 +146,11 @@ _EXTREME_DOC = """Return the {what} of all elements, or along an axis. Synchroni
 def _extreme_method(name: str) -> Callable[..., Any]:
     """Return the method `name` of `_EXTREMES`."""
 
-    def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+    def method(
+        self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False, keepdims: bool = False
+    ) -> Any:
+        if keepdims:
+            return with_reduced_axes(self, method(self, axis, out, explicit=explicit), axis)
         if out is not None and device_of(out) is None:
             raise ValueError("Sparse min/max does not support an 'out' parameter.")
         if not is_computed_here(self):
@@ -191,7 +198,11 @@ def _extremes_along(matrix: MatrixLike, axis: int, extreme: str, out: Any, expli
 def _position_method(name: str) -> Callable[..., Any]:
     """Return the method `name` of `_POSITIONS`."""
 
-    def method(self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+    def method(
+        self: MatrixLike, axis: Any = None, out: Any = None, *, explicit: bool = False, keepdims: bool = False
+    ) -> Any:
+        if keepdims:
+            return with_reduced_axes(self, method(self, axis, out, explicit=explicit), axis)
         if out is not None and device_of(out) is None:
             raise ValueError(f"Sparse {name} does not support an 'out' parameter.")
         if not is_computed_here(self):

@@ -23,7 +23,7 @@ from tests.ranks.groups import wait_until
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask.array  # noqa: E402
 
-from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed import LocalGpuCluster, distribute, from_dask, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
@@ -71,7 +71,7 @@ def test_vectors_and_numbers_in_place_of_a_matrix_are_refused(client: Any, S: An
 
 def test_a_matrix_in_place_of_a_dask_array_is_refused(client: Any) -> None:
     with pytest.raises(TypeError, match=r"a dask array is needed, got csr_array: distribute\(S\)"):
-        from_dask_array(laplacian(6), client=client)
+        from_dask(laplacian(6), client=client)
 
 
 def test_workers_may_be_given_as_a_number(client: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_client_by_position_is_the_one_that_is_used(client: Any) -> None:
     S = laplacian(6)
     X = dask.array.from_array(S.toarray(), chunks=(18, 36))
     for make in (lambda c: distribute(S, c), lambda c: from_loaders([lambda lo, hi: S[lo:hi]], S.shape, c),
-                 lambda c: from_dask_array(X, c), GpuSparseMatrix(S, device="cpu").distribute):  # fmt: skip
+                 lambda c: from_dask(X, c), GpuSparseMatrix(S, device="cpu").distribute):  # fmt: skip
         with make(client) as A:
             assert A.client is client
 

@@ -41,7 +41,7 @@ from tests.support import random_values
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
-from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed import LocalGpuCluster, distribute, from_dask, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
@@ -332,18 +332,18 @@ def test_dask_arrays_of_sparse_blocks_become_matrices(client: Any, workers: list
     ]
     X = da.concatenate(blocks)
     x = right_hand_side(S)
-    with from_dask_array(X, client=client, workers=workers[:2]) as A:
+    with from_dask(X, client=client, workers=workers[:2]) as A:
         assert set(A.row_bounds) <= set(ends.tolist())
         np.testing.assert_allclose(A @ x, S @ x, atol=1e-12)
-    with from_dask_array(X, client=client, workers=workers[:2], partition=(0, 74, 144)) as A:
+    with from_dask(X, client=client, workers=workers[:2], partition=(0, 74, 144)) as A:
         assert A.row_bounds == (0, 74, 144)
     with pytest.raises(ShapeError, match="must be bounds of chunks"):
-        from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
+        from_dask(X, client=client, workers=workers[:2], partition=(0, 75, 144))
     with pytest.raises(ShapeError, match="whole rows"):
-        from_dask_array(da.ones((4, 4), chunks=2), client=client)
+        from_dask(da.ones((4, 4), chunks=2), client=client)
     for options in ({"reorder": "rcm"}, {"partition": "metis"}):
         with pytest.raises(ValueError, match="need the whole matrix"):
-            from_dask_array(X, client=client, workers=workers[:2], **options)
+            from_dask(X, client=client, workers=workers[:2], **options)
 
 
 def test_repartition_closes_the_old_matrix_and_str_describes_the_new_one(client: Any, workers: list[str]) -> None:

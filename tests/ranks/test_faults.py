@@ -25,7 +25,7 @@ from tests.ranks.groups import LONG, SOON, wait_until
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask.array  # noqa: E402
 
-from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed import DistributedMatrix, distribute, from_dask, from_loaders  # noqa: E402
 from gsparse.distributed.client import solves  # noqa: E402
 from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
@@ -128,9 +128,7 @@ def _dask_rows(shape: tuple[int, int]) -> Any:
     [
         pytest.param(lambda **x: distribute(S, **x), "_start_ranks", id="while its port is opened"),
         pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rank is opened"),
-        pytest.param(
-            lambda **x: from_dask_array(_dask_rows((90, 90)), **x), "_open_ports", id="while its rows are made"
-        ),
+        pytest.param(lambda **x: from_dask(_dask_rows((90, 90)), **x), "_open_ports", id="while its rows are made"),
     ],
 )
 def test_a_stopped_worker_is_an_error_that_names_it(

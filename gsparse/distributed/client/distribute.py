@@ -9,6 +9,8 @@ import distributed
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.distributed.client import dask_chunks  # noqa: F401 (for chunks that are matrices on a device)
+from gsparse.distributed.client.cluster import current_client
 from gsparse.distributed.client.matrix import TIMEOUT, DistributedMatrix
 from gsparse.distributed.client.products import is_dask
 from gsparse.distributed.client.row_sources import DaskRows, HostRows, LoadedRows, Partition, RowSource
@@ -140,13 +142,16 @@ def from_loaders(
     return distribute(LoadedRows(RowLoader(sources, shape)), client, **placement)
 
 
-def from_dask_array(X: Any, client: distributed.Client | None = None, **placement: Any) -> DistributedMatrix:
+def from_dask(X: Any, client: distributed.Client | None = None, **placement: Any) -> DistributedMatrix:
     """Make a distributed matrix from a dask array whose chunks are blocks of rows, sparse or dense.
+
+    Chunks on a worker's GPU are not copied to the host.
 
     Parameters
     ----------
     X : dask.array.Array, shape (M, N)
-        The matrix, in chunks of whole rows.
+        The matrix, in chunks of whole rows: matrices of gsparse, SciPy, CuPy or the package ``sparse``, or dense arrays
+        of NumPy or CuPy. If the sizes of chunks are not known, X is computed on the workers first.
     client : distributed.Client, optional
         The client of the cluster; by default dask's current client.
     **placement
@@ -168,10 +173,10 @@ def from_dask_array(X: Any, client: distributed.Client | None = None, **placemen
     --------
     >>> import dask.array, numpy
     >>> from distributed import Client
-    >>> from gsparse.distributed import from_dask_array
+    >>> from gsparse.distributed import from_dask
     >>> X = dask.array.from_array(numpy.eye(50), chunks=(25, 50))
     >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
-    ...     with from_dask_array(X, client=client, device="cpu") as A:
+    ...     with from_dask(X, client=client, device="cpu") as A:
     ...         A.row_bounds, A.nnz
     ((0, 50), 50)
     """
@@ -181,4 +186,8 @@ def from_dask_array(X: Any, client: distributed.Client | None = None, **placemen
         raise ShapeError(
             f"a 2-D dask array in chunks of whole rows is needed, got chunks {X.chunks}: use X.rechunk({{1: -1}})"
         )
+    client = current_client(client)
+    if np.isnan(X.shape).any():
+        with client.as_current():
+            X = X.persist().compute_chunk_sizes()
     return distribute(DaskRows(X), client, **placement)

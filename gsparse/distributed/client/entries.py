@@ -19,13 +19,15 @@ import scipy.sparse as sp
 from gsparse.device.select import get_device
 from gsparse.distributed.client.algebra import select_columns, select_rows
 from gsparse.distributed.client.operators import DistributedOperator
-from gsparse.distributed.client.products import VectorLayout, check_numbers
+from gsparse.distributed.client.products import VectorLayout, check_numbers, undivided
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.client.row_sources import ComputedRows, RowSource
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.group_tasks import Computation
+from gsparse.distributed.worker.rank import rank_key
 from gsparse.errors import ShapeError
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.index import parse_index
 
 HostArray = npt.NDArray[Any]
@@ -74,6 +76,25 @@ class DistributedEntries(DistributedOperator):
         return (
             matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
         )
+
+    def to_dask(self) -> Any:
+        """Return the matrix as a dask array, with one chunk of whole rows for each rank.
+
+        Returns
+        -------
+        dask.array.Array, shape (M, N)
+            Its chunks are copies of the rows, in a `GpuSparseMatrix` on each worker's device. They remain on the
+            workers while the array exists, also if this matrix is closed.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        matrix = self._in_matrix_order()
+        group, like = matrix._rank_group, GpuSparseMatrix((0, 0), dtype=self.dtype, device="cpu")
+        group.check_open()
+        futures = [group.submit(entry_tasks.whole_rows, rank, rank_key(group.key, rank)) for rank in group.ranks]
+        return undivided(group.wait_for_inputs(futures, "the matrix"), matrix._layout.rows, self.shape[1:], like)
 
     def toarray(self) -> HostArray:
         """Return the whole matrix on this host as a dense array.

@@ -38,7 +38,7 @@ _DISTRIBUTED_OPTIONS = ("on_failure", "checkpoint_every")
 class DistributedMatrix(DistributedReductions):
     """A sparse matrix in blocks of rows, one block for each worker of a dask cluster.
 
-    `distribute`, `from_loaders` and `from_dask_array` make it. It is a linear operator for `scipy.sparse.linalg`, whose
+    `distribute`, `from_loaders` and `from_dask` make it. It is a linear operator for `scipy.sparse.linalg`, whose
     vectors then are NumPy arrays of this process. The solvers of `gsparse.linalg` run on the workers, and their vectors
     stay there. The product with a NumPy array is a NumPy array. The product with a dask array is a dask array in chunks
     of `row_bounds`, which is not computed yet.

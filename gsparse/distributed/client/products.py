@@ -111,7 +111,7 @@ def divided(x: Any, partition: RowPartition) -> list[Any]:
     return list(x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,)).to_delayed().reshape(-1))
 
 
-def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
+def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], like: Any) -> Any:
     """Join the parts of the ranks to one dask array, without moving the parts.
 
     Parameters
@@ -121,14 +121,13 @@ def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, .
         The owners of the entries.
     width : tuple of int
         Shape of one row: () for a vector, (k,) for k vectors.
-    dtype : dtype
+    like : array
+        An array of the library and the dtype of the parts.
     """
     import dask.array as da
 
     sizes = np.diff(partition.row_bounds).tolist()
-    return da.concatenate(
-        [da.from_delayed(part, (n, *width), dtype=dtype) for part, n in zip(parts, sizes, strict=True)]
-    )
+    return da.concatenate([da.from_delayed(part, (n, *width), meta=like) for part, n in zip(parts, sizes, strict=True)])
 
 
 def parts_of_ranks(
@@ -208,7 +207,7 @@ class WorkerProducts:
                 products.append(multiply(rank_key(rank_group.key, rank), address, chunks[rank], pieces, operation))
         if not is_plain:
             products = [self._with_contributions(products, rank) for rank in rank_group.ranks]
-        y = undivided(products, y_partition, x.shape[1:], result_dtype(self.dtype, x.dtype))
+        y = undivided(products, y_partition, x.shape[1:], x._meta.astype(result_dtype(self.dtype, x.dtype)))
         return layout.in_matrix_order(y)
 
     def persist(self, x: Any, *, of_rows: bool) -> Any:
@@ -229,7 +228,7 @@ class WorkerProducts:
                 (x[partition.rows(rank)].copy(),) for rank in rank_group.ranks
             ]  # copied, because within one process nothing is sent
             futures = rank_group.futures_of_vector(rank_group.call(Rank.keep, parts))
-        return undivided(futures, partition, x.shape[1:], x.dtype)
+        return undivided(futures, partition, x.shape[1:], x._meta if is_dask(x) else x[:0])
 
     def _with_contributions(self, products: list[Any], rank: int) -> Any:
         """Return a rank's part of a transposed product: its own part plus the contributions of the other ranks.

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse.device.select import device_of
 from gsparse.distributed.client.products import VectorLayout
 from gsparse.distributed.client.rank_group import RankGroup, argument
 from gsparse.distributed.io.loaders import RowLoader
@@ -25,6 +26,8 @@ from gsparse.distributed.worker import entry_tasks
 from gsparse.distributed.worker.group_tasks import Computation
 from gsparse.distributed.worker.rank import rank_key
 from gsparse.errors import ShapeError
+from gsparse.matrix.assembly import vstack
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 HostArray = npt.NDArray[Any]
 
@@ -177,16 +180,20 @@ class DaskRows(RowSource):
         )
 
 
-def stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array:
-    """Stack sparse or dense chunks of rows, on their worker."""
-    parts = [sp.csr_array(chunk if sp.issparse(chunk) else _converted_to_scipy(chunk)) for chunk in chunks]
-    return sp.csr_array(sp.vstack(parts)) if parts else sp.csr_array((0, num_cols))
+def stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array | GpuSparseMatrix:
+    """Stack sparse or dense chunks of rows, on their worker; on a device if the first chunk is there."""
+    if not chunks:
+        return sp.csr_array((0, num_cols))
+    parts = [_as_sparse(chunk) for chunk in chunks]
+    return vstack(parts) if isinstance(parts[0], DeviceMatrix) else sp.csr_array(sp.vstack(parts))
 
 
-def _converted_to_scipy(chunk: Any) -> Any:
-    """Convert an array of the package `sparse` to SciPy. Return any other object unchanged."""
-    to_scipy: Callable[[], Any] | None = getattr(chunk, "to_scipy_sparse", None)
-    return chunk if to_scipy is None else to_scipy()
+def _as_sparse(chunk: Any) -> Any:
+    """Return a chunk as a sparse matrix: on its device, if it is one of gsparse or CuPy, otherwise as SciPy's CSR."""
+    if isinstance(chunk, DeviceMatrix) or device_of(getattr(chunk, "data", chunk)) is not None:
+        return GpuSparseMatrix(chunk)
+    to_scipy: Callable[[], Any] | None = getattr(chunk, "to_scipy_sparse", None)  # the package `sparse` has it
+    return sp.csr_array(chunk if to_scipy is None else to_scipy())
 
 
 class ComputedRows(RowSource):

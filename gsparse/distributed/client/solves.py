@@ -228,7 +228,7 @@ def run(
     if not solve.keeps_results:
         return solution.with_vectors([layout.join(parts) for parts in parts_of_all])
     lazy = [
-        undivided(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], dtype)
+        undivided(rank_group.futures_of_vector(names), layout.columns, b.shape[1:], b._meta.astype(dtype))
         for names, dtype in zip(parts_of_all, solution.dtypes, strict=True)
     ]
     return solution.with_vectors([layout.in_matrix_order(vector) for vector in lazy])

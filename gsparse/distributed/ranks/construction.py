@@ -17,6 +17,7 @@ from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import ShapeError
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 
 def matrix_from_own_rows(
@@ -34,10 +35,11 @@ def matrix_from_own_rows(
     """
     try:
         if not sp.issparse(rows) or rows.ndim != 2:
-            raise TypeError(f"rows must be a sparse array of SciPy with two dimensions, got {type(rows).__name__}")
+            raise TypeError(f"rows must be a sparse array with two dimensions, got {type(rows).__name__}")
         if own_columns is not None and index(own_columns) < 0:
             raise ShapeError(f"own_columns must not be negative, got {own_columns}")
-        block, rank_device = sp.csr_array(rows), _chosen_device(device, communicator, local_rank)
+        block = rows if isinstance(rows, DeviceMatrix) else sp.csr_array(rows)
+        rank_device = _chosen_device(device, communicator, local_rank)
         row = (*block.shape, -1 if own_columns is None else index(own_columns))
         # One row per rank: its numbers of rows, columns and own columns, and whether it has a GPU.
         table = communicator.table(np.array([*row, isinstance(rank_device, GpuDevice)], np.int64))

@@ -276,7 +276,7 @@ def from_mpi(
     ----------
     comm : mpi4py.MPI.Intracomm
         The processes, for instance ``MPI.COMM_WORLD``. This function uses a duplicate of `comm`.
-    rows : sparse array or matrix, shape (own rows, N)
+    rows : sparse array or matrix of SciPy, or GpuSparseMatrix, shape (own rows, N)
         The rank's rows, in any format of SciPy. A rank may have no rows.
     own_columns : int, optional
         Number of columns that this rank owns. It is also this rank's number of entries of a vector that is multiplied.

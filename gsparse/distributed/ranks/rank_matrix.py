@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.select import device_of
+from gsparse.device.select import device_of, get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.distributed.ranks.rank_algebra import RankAlgebra
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
-from gsparse.distributed.ranks.rank_operator import RankOperator, common_dtype
-from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.distributed.ranks.rank_operator import RankOperator, check_block_shape, common_dtype
+from gsparse.distributed.ranks.rank_rows import RankRows, split_on_device
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.sparse.canonical import without_zeros
 
 HostArray = npt.NDArray[Any]
@@ -97,8 +97,9 @@ class RankMatrix(RankAlgebra):
 
     Parameters
     ----------
-    block : csr_array, shape (rows of the rank, N), or RowBlock
-        The rank's rows, whole or split into two blocks. Values are converted to NumPy's common dtype of all ranks.
+    block : csr_array or GpuSparseMatrix, shape (rows of the rank, N), or RowBlock
+        The rank's rows, whole or split into two blocks. Rows on the rank's device stay there. Values are converted to
+        NumPy's common dtype of all ranks.
     rows, columns : RowPartition
         The owners of the M rows and of the N columns.
     communicator : Communicator
@@ -152,6 +153,21 @@ class RankMatrix(RankAlgebra):
 
     __array_ufunc__ = None  # Products of NumPy's scalars with a matrix are left to the matrix.
     _entry_order: EntryOrder | None = None
+
+    def __init__(
+        self,
+        block: Any,
+        rows: RowPartition,
+        columns: RowPartition,
+        communicator: Communicator,
+        device: str | Device | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(block, DeviceMatrix):
+            device, own_columns = get_device(device), columns.rows(communicator.rank)
+            check_block_shape(block, rows.rows(communicator.rank), columns.num_rows)
+            block, options = split_on_device(block, own_columns, device, options), {}
+        super().__init__(block, rows, columns, communicator, device, **options)
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, or any other of the diagonal block."""

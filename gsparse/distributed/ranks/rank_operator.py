@@ -50,9 +50,9 @@ class RankOperator(Operator):
         own_rows = rows.rows(communicator.rank)
         if isinstance(block, RowBlock):
             blocks = block
-            _check_shape(block.diagonal, own_rows, own_columns.stop - own_columns.start)
+            check_block_shape(block.diagonal, own_rows, own_columns.stop - own_columns.start)
         else:
-            _check_shape(block, own_rows, columns.num_rows)
+            check_block_shape(block, own_rows, columns.num_rows)
             blocks = split_columns(sp.csr_array(block), own_columns)
         blocks = blocks.astype(common_dtype(blocks.diagonal.dtype, blocks.diagonal.shape[0], communicator))
         self.device = get_device(device)
@@ -288,7 +288,7 @@ def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator
     return np.dtype(np.result_type(*names))
 
 
-def _check_shape(block: Any, own_rows: slice, num_columns: int) -> None:
+def check_block_shape(block: Any, own_rows: slice, num_columns: int) -> None:
     """Raise ShapeError if a block does not have these rows and this number of columns."""
     expected = own_rows.stop - own_rows.start, num_columns
     if block.shape != expected:

@@ -25,9 +25,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from gsparse.device.dtypes import Array
-from gsparse.distributed.ranks.halo import Halo, RowBlock
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array, compute_dtype
+from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import (
@@ -136,19 +138,7 @@ class RankRows:
 
     def blocks(self, **options: Any) -> RowBlock:
         """Return both blocks of the rows, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
-        device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
-        kernels, xp = kernels_of(device), device.xp
-        boundary = self.boundary_rows()
-        diagonal, rest = self._own_entries(), kernels.sparse_rows.take_rows(device, csr, boundary)
-        if num_ghosts:
-            places = xp.full(csr.num_cols, -1, csr.indices.dtype)
-            places[num_own:] = xp.arange(num_ghosts)
-            rest = kernels.sparse_rows.map_columns(device, rest, places, num_ghosts)
-        of_diagonal, of_rest = (
-            GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
-            for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
-        )
-        return RowBlock(of_diagonal, of_rest, device.download(boundary), self.ghosts)
+        return _blocks(self.context.device, self.csr, self.num_own_columns, self.ghosts, options)
 
     # ------------------------------------------------------------------ numbers
 
@@ -183,15 +173,6 @@ class RankRows:
             indices=self.whole_columns()[csr.indices],
             is_canonical=False,
         )
-
-    def boundary_rows(self) -> Array:
-        """Return the numbers of the rows that have entries in ghosts, as int64 on the device. Synchronizes."""
-        xp, csr = self.context.device.xp, self.csr
-        if not len(self.ghosts) or not csr.nnz:
-            return xp.zeros(0, np.int64)
-        ends = csr.indptr[1:]
-        last = csr.indices[xp.maximum(ends - 1, 0)]  # A row's columns are sorted, so only the last column is tested.
-        return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
 
     def with_ghosts(self, values: Array) -> Array:
         """Append the ghosts' values to the values of the own columns. All ranks must call this. Synchronizes.
@@ -310,7 +291,7 @@ class RankRows:
     def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
         """Return the same rows without ghosts of nodes in which no row has an entry. Synchronizes."""
         device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
-        rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, self.boundary_rows())
+        rows = kernels_of(device).sparse_rows.take_rows(device, self.csr, _boundary_rows(device, self.csr, num_own))
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
         ghosts = whole_nodes(self.ghosts[used], block_size)
         return RankRows.make(self.context, self._with_other_ghosts(ghosts), ghosts, self.rows, self.columns)
@@ -357,11 +338,11 @@ class RankRows:
             rows.
         """
         device, kernels, xp = self.context.device, kernels_of(self.context.device), self.context.device.xp
-        diagonal = self._own_entries()
+        diagonal = _own_entries(device, self.csr, self.num_own_columns)
         is_symmetric = bool(kernels.transpose.is_symmetric(device, diagonal, self.csr.dtype.kind == "c", tolerance))
         if not self.context.all_ranks(is_symmetric):
             return False
-        boundary = self.boundary_rows()
+        boundary = _boundary_rows(device, self.csr, self.num_own_columns)
         rows = kernels.sparse_rows.take_rows(device, self.csr, boundary)
         rows = kernels.sparse_rows.keep_entries(device, rows, rows.indices >= self.num_own_columns)
         others = replace(self, csr=replace(placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
@@ -377,11 +358,64 @@ class RankRows:
         allowed = tolerance * xp.maximum(of_rows, of_columns[csr.indices])
         return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
 
-    def _own_entries(self) -> Csr:
-        """Return the diagonal block."""
-        device, num_own, csr = self.context.device, self.num_own_columns, self.csr
-        if not len(self.ghosts):
-            return csr
-        places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
-        places[:num_own] = device.xp.arange(num_own)
-        return replace(kernels_of(device).sparse_rows.map_columns(device, csr, places, num_own), is_canonical=True)
+
+def split_on_device(block: GpuSparseMatrix, columns: slice, device: Device, options: dict[str, Any]) -> RowBlock:
+    """Split a rank's rows into a diagonal and an off-diagonal block, as `split_columns` does on the host. Synchronizes.
+
+    Parameters
+    ----------
+    block : GpuSparseMatrix, shape (rows of the rank, all columns)
+        The rows of the rank. They are copied to `device` if they are on another one.
+    columns : slice
+        The columns that the rank owns.
+    device : Device
+    options : dict
+        Options of `GpuSparseMatrix` for the diagonal block.
+
+    Returns
+    -------
+    RowBlock
+        The blocks, which are on the device and in canonical form.
+    """
+    if compute_dtype(block.dtype) is None:
+        return split_columns(sp.csr_array(block), columns)
+    with device.active(), device.memory_guard():
+        csr = computed(canonical_entries(GpuSparseMatrix(block, device=device)), block.dtype)
+        ghosts = columns_of_others(device, csr, columns)
+        csr = with_own_columns(device, csr.with_index_dtype(np.dtype(np.int64)), columns, ghosts)
+        return _blocks(device, csr, columns.stop - columns.start, ghosts.astype(np.int64), options).astype(block.dtype)
+
+
+def _blocks(device: Device, csr: Csr, num_own: int, ghosts: HostArray, options: dict[str, Any]) -> RowBlock:
+    """Return both blocks of rows, whose local columns are the rank's own columns followed by the ghosts."""
+    kernels, xp, num_ghosts = kernels_of(device).sparse_rows, device.xp, len(ghosts)
+    boundary = _boundary_rows(device, csr, num_own)
+    diagonal, rest = _own_entries(device, csr, num_own), kernels.take_rows(device, csr, boundary)
+    if num_ghosts:
+        places = xp.full(csr.num_cols, -1, csr.indices.dtype)
+        places[num_own:] = xp.arange(num_ghosts)
+        rest = kernels.map_columns(device, rest, places, num_ghosts)
+    of_diagonal, of_rest = (
+        GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
+        for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
+    )
+    return RowBlock(of_diagonal, of_rest, device.download(boundary), ghosts)
+
+
+def _own_entries(device: Device, csr: Csr, num_own: int) -> Csr:
+    """Return the entries in the rank's own columns."""
+    if csr.num_cols == num_own:
+        return csr
+    places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
+    places[:num_own] = device.xp.arange(num_own)
+    return replace(kernels_of(device).sparse_rows.map_columns(device, csr, places, num_own), is_canonical=True)
+
+
+def _boundary_rows(device: Device, csr: Csr, num_own: int) -> Array:
+    """Return the numbers of the rows that have entries in ghosts, as int64 on the device. Synchronizes."""
+    xp = device.xp
+    if csr.num_cols == num_own or not csr.nnz:
+        return xp.zeros(0, np.int64)
+    ends = csr.indptr[1:]
+    last = csr.indices[xp.maximum(ends - 1, 0)]  # A row's columns are sorted, so only the last column is tested.
+    return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= num_own)).astype(np.int64)

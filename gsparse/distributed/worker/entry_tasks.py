@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from distributed import get_worker, worker_client
 
 from gsparse.distributed.worker.rank import Rank, find_rank
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.writing import new_file, rename
 
 HostArray = npt.NDArray[Any]
@@ -26,6 +27,11 @@ def rows(rank: Rank, numbers: HostArray | None = None) -> sp.csr_array:
 def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
     """Return some rows of the rank with this key. Runs as a dask task, on the rank's worker."""
     return rows(find_rank(key), np.arange(start, stop))
+
+
+def whole_rows(key: str) -> GpuSparseMatrix:
+    """Return a copy of the rows of the rank with this key, on its device. Runs as a dask task, on the rank's worker."""
+    return find_rank(key).require_matrix().whole_rows()
 
 
 def number_of_entries(rank: Rank) -> HostArray:
@@ -124,7 +130,7 @@ def join_and_multiply(key: str, worker: str, x: HostArray, pieces: list[HostArra
     Dask may run this task on another worker than the rank's, because dask drops the restriction to a worker when it
     fuses tasks. Then another task computes the product on the rank's worker.
     """
-    ghosts = np.concatenate(pieces) if pieces else np.empty((0, *x.shape[1:]), x.dtype)
+    ghosts = np.concatenate(pieces) if pieces else x[:0]
     if get_worker().address == worker:
         return multiply_here(key, x, ghosts, operation)
     with worker_client() as client:

@@ -22,6 +22,7 @@ from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
 from gsparse.errors import CommunicationError
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 # The operations, by the name that the client sends. Each takes a list of matrices and the further arguments.
 _OPERATIONS: Mapping[str, Callable[..., RankMatrix]] = {
@@ -125,7 +126,7 @@ def open_rank(
     rank: Rank,
     addresses: Addresses,
     secret: bytes,
-    part: sp.csr_array | RowLoader | Computation | DaskResult,
+    part: sp.csr_array | GpuSparseMatrix | RowLoader | Computation | DaskResult,
     rows: RowPartition,
     columns: RowPartition,
     device: str | None,
@@ -139,7 +140,7 @@ def open_rank(
             matrix = part.matrix(rank.number, communicator, columns)
         else:
             own_rows = rows.rows(rank.number)
-            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
+            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
             matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
     rank.matrix = matrix
     return RankMetadata.of(rank.number, matrix)

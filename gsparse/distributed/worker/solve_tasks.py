@@ -222,7 +222,8 @@ class RankSolution:
 
     def kept(self, rank: Rank) -> RankSolution:
         """Store the vectors on this rank, and return the result with the vectors' names in `vectors`."""
-        return replace(self, vectors=[rank.keep(np.ascontiguousarray(vector)) for vector in self.vectors])
+        vectors = (x if x.flags.c_contiguous else x.copy(order="C") for x in self.vectors)
+        return replace(self, vectors=[rank.keep(x) for x in vectors])
 
     def report(self) -> dict[str, float]:
         """Return the last iteration and its residual, in the form of a progress report."""

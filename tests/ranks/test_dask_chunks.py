@@ -1,4 +1,4 @@
-"""Dask arrays whose chunks are matrices on a device: into a distributed matrix, out of one, and dask's own operations."""
+"""Dask arrays of matrices on a device: into a distributed matrix, out of one, and through operations of dask."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import canonical_entries
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.sparse import arithmetic
 from gsparse.sparse.canonical import computed
 
@@ -359,7 +359,7 @@ class RankRows:
         return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
 
 
-def split_on_device(block: GpuSparseMatrix, columns: slice, device: Device, options: dict[str, Any]) -> RowBlock:
+def split_on_device(block: DeviceMatrix, columns: slice, device: Device, options: dict[str, Any]) -> RowBlock:
     """Split a rank's rows into a diagonal and an off-diagonal block, as `split_columns` does on the host. Synchronizes.
 
     Parameters

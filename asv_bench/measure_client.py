@@ -31,7 +31,8 @@ from rank_problems import matrix
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
 from gsparse.distributed import LocalGpuCluster, distribute
-from gsparse.distributed.ranks.handshake import bytes_of, read_into, write
+from gsparse.distributed.ranks.communicator import bytes_of
+from gsparse.distributed.ranks.sockets import read_into, write
 from gsparse.linalg import cg
 
 REPEATS = 9

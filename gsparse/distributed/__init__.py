@@ -10,13 +10,14 @@ from typing import Any
 
 from gsparse._version import install_command
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
-from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
+from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
 from gsparse.distributed.ranks.mpi import MpiCommunicator, from_mpi
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.profiles import RankProfile, profile_of_ranks
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.rank_multigrid import RankMultigrid
+from gsparse.distributed.ranks.row_block import RowBlock, split_columns
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.ranks.torchrun import from_torchrun
 

@@ -58,14 +58,16 @@ class Operator(ABC):
     is_resident : bool
         Whether a product runs on the device only, and neither synchronizes nor allocates. Then a CUDA graph can record
         it.
-    matrices : tuple of GpuSparseMatrix
-        The matrices that hold the entries; empty if the entries cannot be read.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     is_resident: bool = True
-    matrices: tuple[DeviceMatrix, ...] = ()
+
+    @property
+    def matrices(self) -> tuple[DeviceMatrix, ...]:
+        """The matrices that hold the entries; empty if the entries cannot be read."""
+        return ()
 
     @property
     def ranks(self) -> RankGroup | None:
@@ -225,8 +227,12 @@ class MatrixOperator(Operator):
     """A sparse matrix on the device, or a transposed or conjugated view of one."""
 
     def __init__(self, matrix: DeviceMatrix) -> None:
-        self.matrix, self.matrices, self.dtype = matrix, (matrix,), np.dtype(matrix.dtype)
+        self.matrix, self.dtype = matrix, np.dtype(matrix.dtype)
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+
+    @property
+    def matrices(self) -> tuple[DeviceMatrix, ...]:
+        return (self.matrix,)
 
     def home(self) -> Device:
         return self.matrix.device

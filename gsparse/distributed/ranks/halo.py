@@ -1,33 +1,17 @@
-"""The two blocks of a rank's rows, as in PETSc's MPIAIJ matrices, and the exchange of ghost entries between ranks.
-
-The rows of rank 1 of 3, divided by the rank that owns the columns:
-
-                rank 0        rank 1        rank 2
-            +-------------+-------------+-------------+
-    rows    |   *      *  |  diagonal   |    *        |     *  entries of the off-diagonal block, which has only the
-    of      |   *         |  block      |    *     *  |        rows and columns with such entries
-    rank 1  |             |             |             |
-            +-------------+-------------+-------------+
-                ^      ^                     ^     ^        columns of these entries: the ghosts of rank 1
+"""The exchange of ghost entries between ranks.
 
 A product needs the entries of the vector that belong to the ghosts, which other ranks own. Each rank gathers the
 entries that other ranks need into a buffer, and begins to exchange these buffers. During the exchange, the rank
 multiplies by its diagonal block. Then it multiplies by the off-diagonal block, with the ghosts that it has received.
-
-References
-----------
-S. Balay et al., "PETSc/TAO users manual", ANL-21/39, Argonne National Laboratory: MPIAIJ matrices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -36,91 +20,6 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.kernels.backends import kernels_of
 from gsparse.profiling import recording
-
-
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """The rows of one rank, split into the columns that the rank owns and the columns of other ranks.
-
-    Attributes
-    ----------
-    diagonal : csr_array
-        The entries in the rank's own columns, numbered from 0; a SciPy array or a `GpuSparseMatrix`.
-    off_diagonal : csr_array
-        All other entries. Row i of this block is row ``boundary[i]`` of the rank, and column j is column ``ghosts[j]``
-        of the matrix.
-    boundary : array of int64
-        The rank's rows that have entries in columns of other ranks, counted from its first row.
-    ghosts : array of int64
-        Columns of other ranks in which the rank's rows have entries, sorted.
-    """
-
-    diagonal: sp.csr_array
-    off_diagonal: sp.csr_array
-    boundary: npt.NDArray[np.int64]
-    ghosts: npt.NDArray[np.int64]
-
-    def astype(self, dtype: np.dtype[Any]) -> RowBlock:
-        """Convert the values of both blocks.
-
-        Parameters
-        ----------
-        dtype : dtype
-            New dtype of the values.
-
-        Returns
-        -------
-        RowBlock
-            The converted blocks. Values that already have this dtype are not copied.
-        """
-        diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
-        return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
-
-
-def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
-    """Split a rank's rows into a diagonal and an off-diagonal block. Entries keep their order.
-
-    Parameters
-    ----------
-    block : csr_array, shape (rows of the rank, all columns)
-        The rows of the rank, on the host.
-    columns : slice
-        The columns that the rank owns.
-
-    Returns
-    -------
-    RowBlock
-        The two blocks. Indices are int32 if the numbers fit, else int64.
-
-    Examples
-    --------
-    >>> import scipy.sparse
-    >>> from gsparse.distributed import split_columns
-    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(6, 6)).tocsr()
-    >>> block = split_columns(S[2:4], slice(2, 4))
-    >>> block.diagonal.nnz, block.off_diagonal.nnz, block.ghosts
-    (4, 2, array([1, 4]))
-    """
-    is_own = (block.indices >= columns.start) & (block.indices < columns.stop)
-    ghosts, ghost_numbers = np.unique(block.indices[~is_own], return_inverse=True)
-    own_numbers = block.indices[is_own] - columns.start
-
-    def select(mask: npt.NDArray[np.bool_], indices: npt.NDArray[Any], num_columns: int) -> sp.csr_array:
-        """Return the entries that a mask selects, with new column indices."""
-        num_selected_before = np.concatenate([[0], np.cumsum(mask)])
-        indptr = num_selected_before[block.indptr]
-        dtype = np.int32 if max(indptr[-1], num_columns) < 2**31 else np.int64
-        arrays = block.data[mask], indices.astype(dtype), indptr.astype(dtype)
-        return sp.csr_array(arrays, shape=(block.shape[0], num_columns))
-
-    diagonal = select(is_own, own_numbers, columns.stop - columns.start)
-    others = select(~is_own, ghost_numbers, ghosts.size)
-    # Drop the rows without entries in columns of other ranks.
-    boundary = np.flatnonzero(np.diff(others.indptr))
-    indptr = np.append(others.indptr[:-1][boundary], others.indptr[-1])
-    shape = (boundary.size, ghosts.size)
-    off_diagonal = sp.csr_array((others.data, others.indices, indptr), shape=shape)
-    return RowBlock(diagonal, off_diagonal, boundary, ghosts.astype(np.int64))
 
 
 class Halo:

@@ -1,10 +1,8 @@
 """Element-wise operations, reductions and selections of a matrix over ranks, by methods of `GpuSparseMatrix`.
 
-Each operation uses one of three forms of a rank's rows:
-
-    the two blocks         operations that leave zeros as they are, and so do not change the structure
-    own columns + ghosts   operations of two matrices (`RankRows`)
-    all columns            all other operations: reductions, selections, and operations that map zeros to other values
+They use the rank's whole rows, and so need no other ranks, except for rows that change their owner. If a product has
+split the rows already, operations that keep the structure use both blocks, so that the result can be multiplied without
+a new halo.
 """
 
 from __future__ import annotations
@@ -22,15 +20,13 @@ from gsparse.distributed.ranks.elementwise import OF_ARRAYS, ElementWise, check_
 from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition, check_same_rows
 from gsparse.distributed.ranks.rank_operator import RankOperator
-from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
-from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.preconditioners.square_matrix import canonical_entries
 from gsparse.matrix.assembly import hstack, vstack
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.sparse.canonical import computed
+from gsparse.matrix.simple_matrices import made
+from gsparse.matrix.sparse_operations import csr_of
 
 HostArray = npt.NDArray[Any]
 
@@ -41,12 +37,12 @@ class RankAlgebra(ElementWise, RankOperator):
     __hash__ = RankOperator.__hash__
 
     @abstractmethod
-    def _made_of(self, rows: RankRows, dtype: np.dtype[Any]) -> Any:
-        """Return the matrix of these rows, in the given dtype."""
-
-    @abstractmethod
     def _with_blocks(self, diagonal: GpuSparseMatrix, off_diagonal: GpuSparseMatrix) -> Any:
         """Return a matrix with other blocks, which have entries only where this matrix's blocks have."""
+
+    @abstractmethod
+    def _with_whole_rows(self, whole: GpuSparseMatrix, rows: RowPartition, columns: RowPartition) -> Any:
+        """Return a matrix over the same ranks of which `whole` has this rank's rows."""
 
     def elementwise(self, name: str, *operands: Any, **options: Any) -> Any:
         """Return the result of an element-wise operation. All ranks call this method at the same time.
@@ -77,18 +73,20 @@ class RankAlgebra(ElementWise, RankOperator):
         """
         operand: Any = operands[0] if operands else None
         check_elementwise(name, operand, isinstance(operand, RankAlgebra))
+        is_array = name in OF_ARRAYS and np.ndim(operand) > 0
         with self.device.active(), self.device.memory_guard():
             if isinstance(operand, RankAlgebra):
                 return self._combined(name, operand)
-            if name in OF_ARRAYS and np.ndim(operand):
-                parts = self._parts_of(operand)
-                return self._with_blocks(
-                    getattr(self.diagonal, name)(parts[0]), getattr(self.off_diagonal, name)(parts[1])
-                )
-            if keeps_zeros(self.dtype, name, operand):
-                blocks = (getattr(block, name)(*operands, **options) for block in (self.diagonal, self.off_diagonal))
-                return self._with_blocks(*blocks)
-            return self._of_whole_rows(getattr(self.whole_rows(), name)(*operands, **options), self.rows, self.columns)
+            if is_array:
+                operand = operand if device_of(operand) is not None else np.asarray(operand)
+                self._check_array(operand)
+            is_row = is_array and operand.ndim == 1  # its elements at the ghosts come from other ranks
+            if is_row or (self.is_split and (is_array or keeps_zeros(self.dtype, name, operand))):
+                of_blocks = [(part,) for part in self._parts_of(operand)] if is_array else [operands] * 2
+                pairs = zip(self.matrices, of_blocks, strict=True)
+                return self._with_blocks(*(getattr(block, name)(*args, **options) for block, args in pairs))
+            whole = getattr(self.whole_rows(), name)(*operands, **options)
+            return self._with_whole_rows(whole, self.rows, self.columns)
 
     def without_zeros(self) -> Any:
         """Return the matrix without stored zeros.
@@ -98,67 +96,42 @@ class RankAlgebra(ElementWise, RankOperator):
         RankMatrix
             The matrix. It has the same ghosts as this matrix. Synchronizes.
         """
-        blocks = self.diagonal.copy(), self.off_diagonal.copy()
-        for block in blocks:
-            block.eliminate_zeros()
-        return self._with_blocks(*blocks)
+        parts = [part.copy() for part in (self.matrices if self.is_split else (self.whole_rows(),))]
+        for part in parts:
+            part.eliminate_zeros()
+        return self._with_blocks(*parts) if self.is_split else self._with_whole_rows(parts[0], self.rows, self.columns)
 
     def _combined(self, name: str, other: RankAlgebra) -> Any:
         """Return the result of an element-wise operation of two matrices."""
         if self.whole_shape != other.whole_shape:
             raise ShapeError(f"inconsistent shapes: {self.whole_shape} and {other.whole_shape}")
         check_same_rows(self.rows, other.rows)
-        if keeps_zeros(self.dtype, name, other.dtype.type(0)):
-            one, dtypes = RankRows.of(self), list[np.dtype[Any]]()
+        if self.is_split and other.is_split and keeps_zeros(self.dtype, name, other.dtype.type(0)):
+            is_same = self.columns == other.columns and all(
+                np.array_equal(getattr(self, part), getattr(other, part)) for part in ("boundary", "ghosts")
+            )
+            if RankContext(self.device, self.host_communicator).all_ranks(is_same):
+                pairs = zip(self.matrices, other.matrices, strict=True)
+                return self._with_blocks(*(getattr(a, name)(b) for a, b in pairs))
+        whole = getattr(self.whole_rows(), name)(other.whole_rows())
+        return self._with_whole_rows(whole, self.rows, self.columns)
 
-            def operation(a: Csr, b: Csr) -> Csr:
-                result = getattr(self._local(a, self.dtype), name)(self._local(b, other.dtype))
-                dtypes.append(np.dtype(result.dtype))
-                return computed(canonical_entries(result), result.dtype)
-
-            rows = one.combine(operation, RankRows.of(other).with_columns(one.columns))
-            return self._made_of(rows, *dtypes)
-        result = getattr(self.whole_rows(), name)(other.whole_rows())
-        return self._of_whole_rows(result, self.rows, self.columns)
+    def _check_array(self, values: Any) -> None:
+        """Raise ShapeError if an array is no operand of `elementwise` for this rank."""
+        row, column, whole = (self.shape[1],), (self.shape[0], 1), (self.shape[0], self.whole_shape[1])
+        if values.shape not in (row, column, whole):
+            raise ShapeError(f"this rank takes rows {row}, columns {column}, or {whole}, got {values.shape}")
 
     def _parts_of(self, values: Any) -> tuple[Any, Any]:
         """Return the elements of an array of `elementwise` that belong to the diagonal and the off-diagonal block."""
-        values = values if device_of(values) is not None else np.asarray(values)
-        own = self.columns.rows(self.host_communicator.rank)
         if values.ndim == 1:
-            if values.shape != (own.stop - own.start,):
-                raise ShapeError(f"a row has {own.stop - own.start} elements on this rank, got {values.shape}")
             sent = self.device.xp.asarray(values).astype(np.result_type(values.dtype, np.int32))
             ghosts = RankContext(self.device, self.host_communicator).values_of_ghosts(self.halo, sent)
             return values, ghosts.astype(values.dtype)
-        if values.shape == (self.shape[0], 1):
-            return values, values[self.boundary]
-        if values.shape != (self.shape[0], self.whole_shape[1]):
-            raise ShapeError(f"this rank has rows of shape {(self.shape[0], self.whole_shape[1])}, got {values.shape}")
-        return values[:, own], values[self.boundary][:, self.ghosts]
-
-    # ------------------------------------------------------------------ rows with all columns
-
-    def whole_rows(self) -> GpuSparseMatrix:
-        """Return the rank's rows with all columns of the matrix.
-
-        Returns
-        -------
-        GpuSparseMatrix, shape (own rows, N)
-            On the rank's device, with columns in any order. It shares no array with this matrix. Synchronizes.
-        """
-        with self.device.active(), self.device.memory_guard():
-            return self._local(RankRows.of(self).in_whole_columns(), self.dtype)
-
-    def _local(self, csr: Csr, dtype: np.dtype[Any]) -> GpuSparseMatrix:
-        arrays = csr.data.astype(dtype, copy=False), csr.indices, csr.indptr
-        return GpuSparseMatrix(arrays, shape=csr.shape, device=self.device)
-
-    def _of_whole_rows(self, result: GpuSparseMatrix, rows: RowPartition, columns: RowPartition) -> Any:
-        """Return the matrix over ranks of which `result` has this rank's rows, with all columns. Synchronizes."""
-        csr = computed(canonical_entries(result), result.dtype).with_index_dtype(np.dtype(np.int64))
-        context = RankContext(self.device, self.host_communicator)
-        return self._made_of(RankRows.of_whole_columns(context, csr, rows, columns), np.dtype(result.dtype))
+        of_boundary = values[self.boundary]
+        if values.shape[1] == 1:
+            return values, of_boundary
+        return values[:, self.columns.rows(self.host_communicator.rank)], of_boundary[:, self.ghosts]
 
     def reduce_rows(self, name: str, axis: int | None, **options: Any) -> Any:
         """Reduce each of the rank's rows (axis 1), or all its rows together (None), by a method of `GpuSparseMatrix`.
@@ -202,7 +175,7 @@ class RankAlgebra(ElementWise, RankOperator):
         ------
         CommunicationError, RankLostError
         """
-        return self._of_whole_rows(self.whole_rows_of(wanted, order), rows, columns)
+        return self._with_whole_rows(self.whole_rows_of(wanted, order), rows, columns)
 
     def whole_rows_of(self, wanted: HostArray, order: HostArray | None = None) -> GpuSparseMatrix:
         """Return rows of any ranks, with all columns. All ranks call this method at the same time.
@@ -217,24 +190,23 @@ class RankAlgebra(ElementWise, RankOperator):
         GpuSparseMatrix, shape (len(wanted), N)
             The rows, on the rank's device. Synchronizes.
         """
-        device, mine = self.device, RankRows.of(self)
+        device, whole = self.device, self.whole_rows()
         with device.active(), device.memory_guard():
-            own = self.rows.rows(self.host_communicator.rank)
+            context, kernels = RankContext(device, self.host_communicator), kernels_of(device).sparse_rows
+            mine, own = csr_of(whole, whole, False), self.rows.rows(context.rank)
             is_own = (wanted >= own.start) & (wanted < own.stop)
             others = np.unique(wanted[~is_own])
             halo = Halo(others, self.rows, self.host_communicator)
-            kernels = kernels_of(device).sparse_rows
-            sent, taken = (
-                mine.in_whole_columns(kernels.take_rows(device, mine.csr, device.upload(rows)))
-                for rows in (halo.sent, wanted[is_own] - own.start)
-            )
-            csr, received = taken, mine.context.rows_of_ghosts(halo, sent)
+            csr = kernels.take_rows(device, mine, device.upload(wanted[is_own] - own.start))
+            sent = kernels.take_rows(device, mine, device.upload(halo.sent))
+            received = context.rows_of_ghosts(halo, sent.with_index_dtype(np.dtype(np.int64)))
             if len(others):
-                places = np.where(is_own, np.cumsum(is_own) - 1, taken.num_rows + np.searchsorted(others, wanted))
-                csr = kernels.take_rows(device, stacked(device, [taken, received]), device.upload(places))
+                places = np.where(is_own, np.cumsum(is_own) - 1, csr.num_rows + np.searchsorted(others, wanted))
+                csr = kernels.take_rows(device, stacked(device, [csr, received]), device.upload(places))
             if order is not None:
                 csr = replace(csr, indices=device.upload(order)[csr.indices], is_canonical=False)
-            return self._local(csr, self.dtype)
+            rows: GpuSparseMatrix = made(device, csr, None)
+            return rows
 
     def take_columns(self, numbers: HostArray, columns: RowPartition) -> Any:
         """Return a matrix of some columns of this matrix. All ranks call this method at the same time.
@@ -255,7 +227,7 @@ class RankAlgebra(ElementWise, RankOperator):
         ------
         CommunicationError, RankLostError
         """
-        return self._of_whole_rows(self.whole_rows()[:, numbers], self.rows, columns)
+        return self._with_whole_rows(self.whole_rows()[:, numbers], self.rows, columns)
 
     def stacked_with(
         self, others: list[Any], axis: int, wanted: list[HostArray], rows: RowPartition, columns: RowPartition
@@ -286,4 +258,4 @@ class RankAlgebra(ElementWise, RankOperator):
         parts = [A.whole_rows_of(each) for A, each in zip((self, *others), wanted, strict=True)]
         with self.device.active(), self.device.memory_guard():
             whole = (hstack if axis else vstack)(parts, device=self.device)
-        return self._of_whole_rows(whole, rows, columns)
+        return self._with_whole_rows(whole, rows, columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.select import device_of, get_device
+from gsparse.device.select import device_of
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.distributed.ranks.rank_algebra import RankAlgebra
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
-from gsparse.distributed.ranks.rank_operator import RankOperator, check_block_shape, common_dtype
-from gsparse.distributed.ranks.rank_rows import RankRows, split_on_device
+from gsparse.distributed.ranks.rank_operator import RankOperator, StoredRows, common_dtype
+from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse.canonical import without_zeros
 
 HostArray = npt.NDArray[Any]
@@ -121,8 +121,6 @@ class RankMatrix(RankAlgebra):
         Number of the rank's rows, and number of the columns that it owns.
     rows, columns : RowPartition
         The owners of the rows and of the columns.
-    column_sizes : list of int
-        Number of columns that each rank owns.
     host_communicator, communicator : Communicator
         The rank's communicator for host arrays, and its communicator for device arrays, which products use.
     observer : callable or None
@@ -153,21 +151,6 @@ class RankMatrix(RankAlgebra):
 
     __array_ufunc__ = None  # Products of NumPy's scalars with a matrix are left to the matrix.
     _entry_order: EntryOrder | None = None
-
-    def __init__(
-        self,
-        block: Any,
-        rows: RowPartition,
-        columns: RowPartition,
-        communicator: Communicator,
-        device: str | Device | None = None,
-        **options: Any,
-    ) -> None:
-        if isinstance(block, DeviceMatrix):
-            device, own_columns = get_device(device), columns.rows(communicator.rank)
-            check_block_shape(block, rows.rows(communicator.rank), columns.num_rows)
-            block, options = split_on_device(block, own_columns, device, options), {}
-        super().__init__(block, rows, columns, communicator, device, **options)
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, or any other of the diagonal block."""
@@ -345,10 +328,10 @@ class RankMatrix(RankAlgebra):
         ndarray, shape (own rows,)
             The entries, on the host. Synchronizes.
         """
-        device = self.device
-        with device.active(), device.memory_guard():
-            values = RankRows.of(self).entries_in(device.upload(columns.astype(np.int64)))
-            return device.download(values).astype(self.dtype, copy=False)
+        rows, is_column = np.arange(self.shape[0]), (columns >= 0) & (columns < self.whole_shape[1])
+        values = np.zeros(self.shape[0], self.dtype)
+        values[is_column] = np.asarray(self.whole_rows()[rows[is_column], columns[is_column]])
+        return values
 
     def over(self, communicator: Communicator) -> RankMatrix:
         """Return a matrix with the same blocks, without copying them, and with another communicator.
@@ -371,7 +354,17 @@ class RankMatrix(RankAlgebra):
     def _with_blocks(self, diagonal: GpuSparseMatrix, off_diagonal: GpuSparseMatrix) -> RankMatrix:
         """Return a matrix with other blocks of the same structure."""
         new = self.over(self.host_communicator)
-        new.diagonal, new.off_diagonal, new.dtype = diagonal, off_diagonal, np.dtype(diagonal.dtype)
-        new.matrices = diagonal, off_diagonal
+        blocks = replace(self.split(), diagonal=diagonal, off_diagonal=off_diagonal)
+        new._stored = StoredRows(blocks=blocks, halo=self.halo)
+        new.dtype = np.dtype(diagonal.dtype)
         new._entry_order = None
+        return new
+
+    def _with_whole_rows(self, whole: GpuSparseMatrix, rows: RowPartition, columns: RowPartition) -> RankMatrix:
+        """Return a matrix over the same ranks of which `whole` has this rank's rows."""
+        new = self.over(self.host_communicator)
+        new._stored, new._entry_order = StoredRows(whole=whole), None
+        new.dtype, new.rows, new.columns = np.dtype(whole.dtype), rows, columns
+        own = columns.rows(self.host_communicator.rank)
+        new.shape = whole.shape[0], own.stop - own.start
         return new

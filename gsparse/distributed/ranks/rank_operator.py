@@ -7,6 +7,7 @@ algebra, imports `RankOperator`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,18 +16,40 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import Array, compute_dtype
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
+from gsparse.distributed.ranks.halo import Halo, HaloExchange
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
+from gsparse.distributed.ranks.row_block import RowBlock, join_on_device, split_on_device
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.linalg.registry import METHODS
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.profiling import recording
+
+
+@dataclass(eq=False)
+class StoredRows:
+    """A rank's rows in one of their two forms. The first product of a vector replaces whole rows by blocks.
+
+    Attributes
+    ----------
+    whole : GpuSparseMatrix or None
+        The rows with all columns of the matrix.
+    blocks : RowBlock or None
+    halo : Halo or None
+        The plan of the exchange of ghosts, if there are blocks.
+    options : dict
+        Options of `GpuSparseMatrix` for the diagonal block.
+    """
+
+    whole: GpuSparseMatrix | None = None
+    blocks: RowBlock | None = None
+    halo: Halo | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class RankOperator(Operator):
@@ -37,7 +60,7 @@ class RankOperator(Operator):
 
     def __init__(
         self,
-        block: sp.csr_array | RowBlock,
+        block: Any,
         rows: RowPartition,
         columns: RowPartition,
         communicator: Communicator,
@@ -46,31 +69,90 @@ class RankOperator(Operator):
     ) -> None:
         for name, partition in (("rows", rows), ("columns", columns)):
             check_one_block_per_rank(name, partition, communicator.world_size)
-        own_columns = columns.rows(communicator.rank)
-        own_rows = rows.rows(communicator.rank)
-        if isinstance(block, RowBlock):
-            blocks = block
-            check_block_shape(block.diagonal, own_rows, own_columns.stop - own_columns.start)
-        else:
-            check_block_shape(block, own_rows, columns.num_rows)
-            blocks = split_columns(sp.csr_array(block), own_columns)
-        blocks = blocks.astype(common_dtype(blocks.diagonal.dtype, blocks.diagonal.shape[0], communicator))
+        own_rows, own_columns = rows.rows(communicator.rank), columns.rows(communicator.rank)
         self.device = get_device(device)
-        is_prepared = isinstance(blocks.diagonal, GpuSparseMatrix)
-        self.diagonal = (
-            blocks.diagonal if is_prepared else GpuSparseMatrix(blocks.diagonal, device=self.device, **options)
-        )
-        self.off_diagonal = (
-            blocks.off_diagonal if is_prepared else GpuSparseMatrix(blocks.off_diagonal, device=self.device)
-        )
-        self.matrices = self.diagonal, self.off_diagonal
-        self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
-        self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
-        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start
-        self.rows, self.columns = rows, columns
+        if isinstance(block, RowBlock):
+            _check_shape(block.diagonal, own_rows, own_columns.stop - own_columns.start)
+            dtype = common_dtype(block.diagonal.dtype, block.diagonal.shape[0], communicator)
+            blocks = block.astype(dtype).on_device(self.device, options)
+            self._stored = StoredRows(blocks=blocks, halo=Halo(block.ghosts, columns, communicator))
+        else:
+            _check_shape(block, own_rows, columns.num_rows)
+            block = block if isinstance(block, DeviceMatrix) else sp.csr_array(block)
+            dtype = common_dtype(block.dtype, block.shape[0], communicator)
+            whole = GpuSparseMatrix(block.astype(dtype, copy=False), device=self.device)
+            self._stored = StoredRows(whole=whole, options=options)
+        self.dtype, self.rows, self.columns = dtype, rows, columns
+        self.shape = own_rows.stop - own_rows.start, own_columns.stop - own_columns.start
         self.observer: Callable[[SolveLoop], None] | None = None
-        self.halo = Halo(blocks.ghosts, columns, communicator)
         self.connect(communicator)
+        if options:  # Errors of wrong options are raised here, and not by the first product.
+            self.split()
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the rows are stored as two blocks; the same on all ranks."""
+        return self._stored.blocks is not None
+
+    def split(self) -> RowBlock:
+        """Return the two blocks. The first call makes them and the halo, and all ranks must run it together."""
+        stored = self._stored
+        if stored.blocks is None:
+            assert stored.whole is not None
+            blocks = split_on_device(stored.whole, self.columns.rows(self.host_communicator.rank), stored.options)
+            stored.halo = Halo(blocks.ghosts, self.columns, self.host_communicator)
+            stored.blocks, stored.whole = blocks, None
+        return stored.blocks
+
+    @property
+    def diagonal(self) -> GpuSparseMatrix:
+        """The diagonal block."""
+        diagonal: GpuSparseMatrix = self.split().diagonal
+        return diagonal
+
+    @property
+    def off_diagonal(self) -> GpuSparseMatrix:
+        """The off-diagonal block."""
+        off_diagonal: GpuSparseMatrix = self.split().off_diagonal
+        return off_diagonal
+
+    @property
+    def boundary(self) -> npt.NDArray[np.int64]:
+        """The rank's rows that have entries in the off-diagonal block."""
+        return self.split().boundary
+
+    @property
+    def ghosts(self) -> npt.NDArray[np.int64]:
+        """The columns of the off-diagonal block."""
+        return self.split().ghosts
+
+    @property
+    def halo(self) -> Halo:
+        """The plan of the exchange of ghosts."""
+        self.split()
+        assert self._stored.halo is not None
+        return self._stored.halo
+
+    @property
+    def matrices(self) -> tuple[DeviceMatrix, ...]:
+        """Both blocks."""
+        return self.diagonal, self.off_diagonal
+
+    def whole_rows(self) -> GpuSparseMatrix:
+        """Return the rank's rows with all columns of the matrix.
+
+        Returns
+        -------
+        GpuSparseMatrix, shape (own rows, N)
+            On the rank's device. It must not be changed. Synchronizes.
+        """
+        whole, blocks = self._stored.whole, self._stored.blocks  # Another thread may split the rows at this moment.
+        if whole is not None:
+            return whole
+        assert blocks is not None
+        if compute_dtype(self.dtype) is None:
+            return GpuSparseMatrix(self.rows_on_host(), device=self.device)
+        return join_on_device(blocks, self.first_index, self.columns.num_rows)
 
     def connect(self, communicator: Communicator) -> None:
         """Replace the communicator by another one between the same ranks.
@@ -106,6 +188,9 @@ class RankOperator(Operator):
         csr_array, shape (number of rows, N)
             The rows, on the host.
         """
+        whole = self._stored.whole
+        if whole is not None:
+            return sp.csr_array((whole if rows is None else whole[rows]).tocoo())
         if rows is None:
             diagonal, off_diagonal, boundary = self.diagonal.tocoo(), self.off_diagonal.tocoo(), self.boundary
         else:
@@ -127,13 +212,15 @@ class RankOperator(Operator):
         array of int64, shape (own rows,)
             The numbers, on the host. Synchronizes.
         """
+        whole = self._stored.whole
+        parts = self.matrices if whole is None else (whole,)
         with self.device.active():
-            diagonal, off_diagonal = (
-                np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64)
-                for part in (self.diagonal, self.off_diagonal)
+            lengths, *others = (
+                np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64) for part in parts
             )
-        diagonal[self.boundary] += off_diagonal
-        return diagonal
+        if others:
+            lengths[self.boundary] += others[0]
+        return lengths
 
     @property
     def whole_shape(self) -> tuple[int, int]:
@@ -142,7 +229,7 @@ class RankOperator(Operator):
 
     @property
     def first_index(self) -> int:
-        return int(self._first_column)
+        return int(self.columns.rows(self.host_communicator.rank).start)
 
     @property
     def ranks(self) -> RankOperator:
@@ -288,7 +375,7 @@ def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator
     return np.dtype(np.result_type(*names))
 
 
-def check_block_shape(block: Any, own_rows: slice, num_columns: int) -> None:
+def _check_shape(block: Any, own_rows: slice, num_columns: int) -> None:
     """Raise ShapeError if a block does not have these rows and this number of columns."""
     expected = own_rows.stop - own_rows.start, num_columns
     if block.shape != expected:

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array, compute_dtype
-from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_operator import RankOperator
+from gsparse.distributed.ranks.row_block import RowBlock
 from gsparse.distributed.ranks.row_exchange import (
     RankContext,
     beside,
@@ -47,7 +47,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import canonical_entries
-from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse import arithmetic
 from gsparse.sparse.canonical import computed
 
@@ -357,33 +357,6 @@ class RankRows:
         of_rows = largest[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
         allowed = tolerance * xp.maximum(of_rows, of_columns[csr.indices])
         return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
-
-
-def split_on_device(block: DeviceMatrix, columns: slice, device: Device, options: dict[str, Any]) -> RowBlock:
-    """Split a rank's rows into a diagonal and an off-diagonal block, as `split_columns` does on the host. Synchronizes.
-
-    Parameters
-    ----------
-    block : GpuSparseMatrix, shape (rows of the rank, all columns)
-        The rows of the rank. They are copied to `device` if they are on another one.
-    columns : slice
-        The columns that the rank owns.
-    device : Device
-    options : dict
-        Options of `GpuSparseMatrix` for the diagonal block.
-
-    Returns
-    -------
-    RowBlock
-        The blocks, which are on the device and in canonical form.
-    """
-    if compute_dtype(block.dtype) is None:
-        return split_columns(sp.csr_array(block), columns)
-    with device.active(), device.memory_guard():
-        csr = computed(canonical_entries(GpuSparseMatrix(block, device=device)), block.dtype)
-        ghosts = columns_of_others(device, csr, columns)
-        csr = with_own_columns(device, csr.with_index_dtype(np.dtype(np.int64)), columns, ghosts)
-        return _blocks(device, csr, columns.stop - columns.start, ghosts.astype(np.int64), options).astype(block.dtype)
 
 
 def _blocks(device: Device, csr: Csr, num_own: int, ghosts: HostArray, options: dict[str, Any]) -> RowBlock:

@@ -49,7 +49,7 @@ def store_copies(rank: Rank, solve: str, iteration: Any) -> None:
     x = matrix.device.download(iteration.system.in_units_of_caller(iteration.vectors["x"]))
     after, before = (number + 1) % world_size, (number - 1) % world_size
     # A rank may own no elements of x, so the number of columns cannot be derived from x.
-    x_before = np.empty(matrix.column_sizes[before] * iteration.system.columns, x.dtype)
+    x_before = np.empty(int(np.diff(matrix.columns.row_bounds)[before]) * iteration.system.columns, x.dtype)
     if world_size > 1:
         rank.communicator.exchange({after: x}, {before: x_before})()
     rank.solution_copy = solve, (iteration.iterations, x, x_before)

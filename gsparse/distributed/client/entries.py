@@ -298,12 +298,13 @@ class DistributedEntries(DistributedOperator):
     def _known_value_order(self) -> ValueOrder:
         """Return the order of values for `with_data`. The first call computes it on the ranks."""
         if self._value_order is None:
-            layout, orders = self._layout, list[Any]([(None, None)] * len(self._rank_metadata))
-            if layout.permutation is not None:
-                orders = [
-                    (layout.permutation[layout.columns.rows(rank)], layout.permutation[metadata.ghosts])
-                    for rank, metadata in enumerate(self._rank_metadata)
-                ]
+            layout, ghosts = self._layout, self._worker_products.ghosts
+            orders = [
+                (None, None)
+                if layout.permutation is None
+                else (layout.permutation[layout.columns.rows(rank)], layout.permutation[ghosts[rank]])
+                for rank in self._rank_group.ranks
+            ]
             counts = self._rank_group.call(entry_tasks.value_counts, orders)
             self._value_order = ValueOrder.of(np.concatenate(counts), layout.permutation)
         return self._value_order

@@ -20,7 +20,8 @@ from gsparse.distributed.client.reductions import DistributedReductions
 from gsparse.distributed.client.row_sources import ComputedRows, Partition, RowSource
 from gsparse.distributed.client.solves import DistributedPreconditioner, eigenpairs_on_workers
 from gsparse.distributed.ranks.partition import parse_partition
-from gsparse.distributed.worker.group_tasks import RankMetadata, eliminate_zeros
+from gsparse.distributed.worker import entry_tasks
+from gsparse.distributed.worker.group_tasks import RankMetadata, eliminate_zeros, split
 from gsparse.distributed.worker.solve_tasks import SolveSpec, assemble, latest_copy
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
@@ -85,7 +86,7 @@ class DistributedMatrix(DistributedReductions):
         self._source, self._original = source, original
         self._device, self._options = device, options
         self._open(workers, layout)
-        super().__init__(self._worker_products.dtype, layout.shape)
+        super().__init__(np.dtype(self._rank_metadata[0].dtype), layout.shape)
 
     @classmethod
     def create(
@@ -143,7 +144,7 @@ class DistributedMatrix(DistributedReductions):
     @property
     def ghosts_per_worker(self) -> list[int]:
         """Number of ghosts of each rank: columns that other ranks own and in which this rank has entries."""
-        return [int(metadata.ghosts.size) for metadata in self._rank_metadata]
+        return [len(ghosts) for ghosts in self._worker_products.ghosts]
 
     @property
     def nnz(self) -> int:
@@ -159,11 +160,16 @@ class DistributedMatrix(DistributedReductions):
             repr(self),
             f"{'rank':>4} {'rows':>12} {'entries':>14} {'ghosts':>10} {'MB':>9}  format, device, worker",
         ]
-        for metadata, address in zip(self._rank_metadata, self.workers, strict=True):
-            rows = self._layout.rows.rows(metadata.rank)
+        if not self._rank_group.is_open:
+            return lines[0]
+        ghosts = self.ghosts_per_worker
+        described = self._rank_group.call(entry_tasks.description)
+        of_ranks = zip(self._rank_metadata, ghosts, described, self.workers, strict=True)
+        for rank, (metadata, num_ghosts, (moved, plan), address) in enumerate(of_ranks):
+            rows = self._layout.rows.rows(rank)
             lines.append(
-                f"{metadata.rank:4} {rows.stop - rows.start:12,} {metadata.nnz:14,} {metadata.ghosts.size:10,} "
-                f"{metadata.nbytes / 1e6:9.1f}  {metadata.plan}, {metadata.device}, {address}"
+                f"{rank:4} {rows.stop - rows.start:12,} {metadata.nnz:14,} {num_ghosts:10,} {moved / 1e6:9.1f}  "
+                f"{plan}, {metadata.device}, {address}"
             )
         return "\n".join(lines)
 
@@ -188,10 +194,20 @@ class DistributedMatrix(DistributedReductions):
         self._describe(self._rank_metadata)
 
     def _describe(self, rank_metadata: list[RankMetadata]) -> None:
-        """Store the metadata of all ranks, and make the products of vectors, which depend on the metadata."""
-        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in rank_metadata)))
+        """Store the metadata of all ranks."""
         self._rank_metadata, self._value_order = rank_metadata, None
-        self._worker_products = WorkerProducts(self._rank_group, self._layout, rank_metadata, dtype)
+        self._made_products: WorkerProducts | None = None
+
+    @property
+    def _worker_products(self) -> WorkerProducts:
+        """The products with vectors. The ranks split their rows when this is first used."""
+        group, made = self._rank_group, self._made_products
+        if made is None:
+            with group.exclusive(may_be_nested=True):
+                group.reconnect()
+                ghosts = group.call_together(split)
+            made = self._made_products = WorkerProducts(group, self._layout, ghosts, self.dtype)
+        return made
 
     def eliminate_zeros(self) -> None:
         """Remove stored zeros from this matrix.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ HostArray = npt.NDArray[Any]
 class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
     """A linear operator whose products are computed on the workers: a matrix, its transpose or its adjoint."""
 
-    _worker_products: WorkerProducts
     _operation = "plain"
+
+    @property
+    @abstractmethod
+    def _worker_products(self) -> WorkerProducts:
+        """The products with vectors, and where their parts are."""
 
     def tomatrix(self) -> Any:
         """Return the operator as a distributed matrix on the same workers.
@@ -294,7 +299,7 @@ class _TransposedOperator(DistributedOperator):
         return transpose(self._matrix, "adjoint" if self._operation == "adjoint" else "transpose")
 
     @property
-    def _worker_products(self) -> WorkerProducts:  # type: ignore[override]
+    def _worker_products(self) -> WorkerProducts:
         products: WorkerProducts = self._matrix._worker_products
         return products
 

@@ -15,7 +15,6 @@ from gsparse.device.dtypes import result_dtype
 from gsparse.distributed.client.rank_group import RankGroup
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import entry_tasks
-from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.distributed.worker.rank import Rank, rank_key
 from gsparse.errors import DtypeError, ShapeError
 
@@ -157,16 +156,16 @@ class WorkerProducts:
     ----------
     rank_group : RankGroup
     layout : VectorLayout
-    rank_metadata : list of RankMetadata
-        One for each rank, in the order of the ranks.
+    ghosts : list of array of int64
+        For each rank, the columns of other ranks in which it has entries, sorted.
     dtype : dtype
         Dtype of the matrix.
     """
 
     def __init__(
-        self, rank_group: RankGroup, layout: VectorLayout, rank_metadata: list[RankMetadata], dtype: np.dtype[Any]
+        self, rank_group: RankGroup, layout: VectorLayout, ghosts: list[HostArray], dtype: np.dtype[Any]
     ) -> None:
-        self._rank_group, self._layout, self._rank_metadata, self.dtype = rank_group, layout, rank_metadata, dtype
+        self._rank_group, self._layout, self.ghosts, self.dtype = rank_group, layout, ghosts, dtype
 
     # ------------------------------------------------------------------ NumPy
 
@@ -176,16 +175,16 @@ class WorkerProducts:
         x = layout.in_block_order(x)
         partition = layout.columns if is_plain else layout.rows
         parts = [
-            (x[partition.rows(rank)], x[metadata.ghosts] if is_plain else x[:0], operation)
-            for rank, metadata in enumerate(self._rank_metadata)
+            (x[partition.rows(rank)], x[ghosts] if is_plain else x[:0], operation)
+            for rank, ghosts in enumerate(self.ghosts)
         ]
         products = self._rank_group.call(entry_tasks.multiply, parts)
         if is_plain:
             return layout.join(products)
         # Each rank has returned its own part, and contributions to its ghosts, which are elements that others own.
         y = np.concatenate([own_part for own_part, _ in products])
-        for metadata, (_, ghost_values) in zip(self._rank_metadata, products, strict=True):
-            y[metadata.ghosts] += ghost_values
+        for ghosts, (_, ghost_values) in zip(self.ghosts, products, strict=True):
+            y[ghosts] += ghost_values
         return layout.in_matrix_order(y)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ dask
@@ -199,10 +198,10 @@ class WorkerProducts:
         chunks = divided(layout.in_block_order(x), x_partition)
         pieces: list[Any] = []
         products = []
-        for rank, (metadata, address) in enumerate(zip(self._rank_metadata, rank_group.workers, strict=True)):
+        for rank, (ghosts, address) in enumerate(zip(self.ghosts, rank_group.workers, strict=True)):
             with dask.annotate(workers=[address], allow_other_workers=False):
                 if is_plain:
-                    pieces = self._ghost_pieces(metadata, chunks)
+                    pieces = self._ghost_pieces(ghosts, chunks)
                 multiply = dask.delayed(entry_tasks.join_and_multiply, pure=True)
                 products.append(multiply(rank_key(rank_group.key, rank), address, chunks[rank], pieces, operation))
         if not is_plain:
@@ -239,25 +238,25 @@ class WorkerProducts:
 
         workers, own = self._rank_group.workers, self._layout.columns.rows(rank)
         positions, pieces = [], []
-        for metadata, product, address in zip(self._rank_metadata, products, workers, strict=True):
-            first, last = np.searchsorted(metadata.ghosts, [own.start, own.stop])
+        for ghosts, product, address in zip(self.ghosts, products, workers, strict=True):
+            first, last = np.searchsorted(ghosts, [own.start, own.stop])
             if last > first:
-                positions.append(metadata.ghosts[first:last] - own.start)
+                positions.append(ghosts[first:last] - own.start)
                 with dask.annotate(workers=[address], allow_other_workers=True):
                     ghost_part = dask.delayed(entry_tasks.ghost_part, pure=True)
                     pieces.append(ghost_part(product, int(first), int(last)))
         with dask.annotate(workers=[workers[rank]], allow_other_workers=True):
             return dask.delayed(entry_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
-    def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
+    def _ghost_pieces(self, ghosts: HostArray, chunks: list[Any]) -> list[Any]:
         """Return a rank's ghosts as a list of delayed pieces. Each owner's worker takes a piece from its chunk of x."""
         import dask
 
         columns = self._layout.columns
-        owners = columns.owners(metadata.ghosts)
+        owners = columns.owners(ghosts)
         pieces = []
         for owner in np.unique(owners):
-            numbers = metadata.ghosts[owners == owner] - columns.row_bounds[owner]
+            numbers = ghosts[owners == owner] - columns.row_bounds[owner]
             with dask.annotate(workers=[self._rank_group.workers[owner]], allow_other_workers=True):
                 pieces.append(dask.delayed(np.take, pure=True)(chunks[owner], numbers, 0))
         return pieces

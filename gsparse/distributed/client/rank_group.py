@@ -290,13 +290,13 @@ class RankGroup:
         return inputs
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self, *, may_be_nested: bool = False) -> Iterator[None]:
         """Reserve the workers for this group while the block runs (`Reservation.held`).
 
         The wait for each worker, on which another solve may run, takes at most ten times `timeout`.
         """
         self.check_open()
-        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
+        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout, may_be_nested):
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:

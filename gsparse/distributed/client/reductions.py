@@ -105,11 +105,14 @@ class DistributedReductions(DistributedEntries):
             If the matrix has no such axis.
         CommunicationError, WorkerLostError
         """
-        axis, dtype = _parsed(axis), np.sum(np.empty(0, self.dtype)).dtype
+        axis = _parsed(axis)
         if axis == 0:
-            return (self.T @ np.ones(self.shape[0], dtype)).astype(dtype, copy=False)
-        of_rows = (self @ np.ones(self.shape[1], dtype)).astype(dtype, copy=False)
-        return of_rows if axis is not None else of_rows.sum()
+            return self._column_sums()
+        parts = self._rank_group.call(entry_tasks.reduce_rows, [("sum", axis)] * len(self._rank_group.ranks))
+        if axis == 1:
+            return self._layout.join(parts)
+        of_ranks = [part for part in parts if part is not None]
+        return np.sum(of_ranks, dtype=np.sum(np.empty(0, self.dtype)).dtype)
 
     def mean(self, axis: int | None = None) -> Any:
         """Return the mean of the elements.
@@ -202,22 +205,36 @@ class DistributedReductions(DistributedEntries):
         CommunicationError, WorkerLostError
         """
         axis = _parsed(axis)
+        if axis == 0:
+            return self._norms_of_columns(ord)
         if axis is None and ord == 2:
             return svds(self, 1, return_singular_vectors=False)[0]
-        if ord in (None, "fro", "f", 2) and (axis is None or ord not in ("fro", "f")):
-            wide = np.float64 if self.dtype.kind in "biu" else self.dtype
-            with self.astype(wide) as values, abs(values) as magnitudes, magnitudes.power(2) as squares:
-                return np.sqrt(squares.sum(axis))
-        extremes = {1: np.max, -1: np.min, np.inf: np.max, -np.inf: np.min}
-        if axis is None and ord in extremes:
-            with abs(self) as magnitudes:
-                return extremes[ord](magnitudes.sum(axis=0 if abs(ord) == 1 else 1))
-        if axis is not None and ord in (0, 1, np.inf, -np.inf):
-            with abs(self) as magnitudes:
-                if ord in (0, 1):
-                    return magnitudes.count_nonzero(axis) if ord == 0 else magnitudes.sum(axis)
-                return (magnitudes.max if ord > 0 else magnitudes.min)(axis).toarray()
-        raise ValueError(f"there is no norm {ord!r} of {'a matrix' if axis is None else 'rows and columns'}")
+        if axis is None and ord in (1, -1, np.inf, -np.inf):
+            sums = self._column_sums(1) if abs(ord) == 1 else self.norm(1, axis=1)
+            return (np.max if ord > 0 else np.min)(sums)
+        norms = self._rank_group.call(entry_tasks.row_norms, [(ord, axis)] * len(self._rank_group.ranks))
+        return np.linalg.norm(norms) if axis is None else self._layout.join(norms)
+
+    def _norms_of_columns(self, ord: Any) -> HostArray:
+        if ord == 1:
+            return self._column_sums(1)
+        if ord in (None, 2):
+            return np.sqrt(self._column_sums(2))
+        if ord not in (0, np.inf, -np.inf):
+            raise ValueError(f"there is no norm {ord!r} of columns")
+        with abs(self) as magnitudes:
+            of_columns = {0: magnitudes.count_nonzero, np.inf: magnitudes.max, -np.inf: magnitudes.min}[ord](0)
+            norms: HostArray = of_columns if ord == 0 else of_columns.toarray()
+            return norms
+
+    def _column_sums(self, power: int = 0) -> HostArray:
+        """Return the sums of the columns. `power` is as in `entry_tasks.column_sums`."""
+        parts = self._rank_group.call(entry_tasks.column_sums, [(power,)] * len(self._rank_group.ranks))
+        sums = np.concatenate([own for own, _, _ in parts])
+        for _, numbers, values in parts:  # in the order of the ranks, so that the bits are the same in every run
+            sums[numbers] += values
+        result: HostArray = self._layout.in_matrix_order(sums)
+        return result
 
     def _reduced(self, name: str, axis: int | None) -> HostArray:
         """Return one result for each row or column; without an axis, one result for each rank that has rows."""

@@ -154,13 +154,15 @@ class Reservation:
         self._last_release: Future[None] | None = None
 
     @contextmanager
-    def held(self, timeout: float) -> Iterator[None]:
+    def held(self, timeout: float, may_be_nested: bool = False) -> Iterator[None]:
         """Reserve the workers while the block runs. Only one thread at a time may call this method of an object.
 
         Parameters
         ----------
         timeout : float
             Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
+        may_be_nested : bool
+            Whether the block may run in a callback of a solve, whose ranks wait for the callback.
 
         Raises
         ------
@@ -169,6 +171,9 @@ class Reservation:
             reserved a worker already. (A callback of a solve would otherwise wait for its own solve.)
         """
         reserved_before, addresses = _reserved_here.get(), frozenset(self._workers)
+        if may_be_nested and addresses <= reserved_before:
+            yield
+            return
         if reserved_before & addresses:
             raise CommunicationError(
                 f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback "

@@ -22,6 +22,7 @@ from gsparse.distributed.ranks.partition import RowPartition, check_same_rows
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.assembly import hstack, vstack
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -96,7 +97,7 @@ class RankAlgebra(ElementWise, RankOperator):
         RankMatrix
             The matrix. It has the same ghosts as this matrix. Synchronizes.
         """
-        parts = [part.copy() for part in (self.matrices if self.is_split else (self.whole_rows(),))]
+        parts: list[Any] = [part.copy() for part in (self.matrices if self.is_split else (self.whole_rows(),))]
         for part in parts:
             part.eliminate_zeros()
         return self._with_blocks(*parts) if self.is_split else self._with_whole_rows(parts[0], self.rows, self.columns)
@@ -203,8 +204,10 @@ class RankAlgebra(ElementWise, RankOperator):
             if len(others):
                 places = np.where(is_own, np.cumsum(is_own) - 1, csr.num_rows + np.searchsorted(others, wanted))
                 csr = kernels.take_rows(device, stacked(device, [csr, received]), device.upload(places))
+            csr = csr.with_index_dtype(np.int32 if max(csr.nnz, csr.num_cols) <= MAX_INT32 else np.int64)
             if order is not None:
-                csr = replace(csr, indices=device.upload(order)[csr.indices], is_canonical=False)
+                places = device.upload(order.astype(csr.indices.dtype))
+                csr = replace(csr, indices=places[csr.indices], is_canonical=False)
             rows: GpuSparseMatrix = made(device, csr, None)
             return rows
 

@@ -204,6 +204,12 @@ class RankOperator(Operator):
         num_rows = self.shape[0] if rows is None else len(rows)
         return sp.csr_array((data, (row_numbers, columns)), shape=(num_rows, self.whole_shape[1]))
 
+    @property
+    def num_entries(self) -> int:
+        """Number of the rank's stored entries."""
+        whole = self._stored.whole
+        return sum(part.nnz for part in (self.matrices if whole is None else (whole,)))
+
     def row_lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of stored entries of each of the rank's rows.
 

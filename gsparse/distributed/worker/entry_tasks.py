@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from distributed import get_worker, worker_client
 
 from gsparse.distributed.worker.rank import Rank, find_rank
+from gsparse.linalg.norms import norm
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.writing import new_file, rename
 
@@ -56,6 +57,48 @@ def reduce_rows(rank: Rank, name: str, axis: int | None) -> Any:
     """Reduce a rank's rows by `RankMatrix.reduce_rows`. Without an axis, return None if the rank has no rows."""
     matrix = rank.require_matrix()
     return matrix.reduce_rows(name, axis) if axis is not None or matrix.shape[0] else None
+
+
+def column_sums(rank: Rank, power: int = 0) -> tuple[HostArray, HostArray, HostArray]:
+    """Add up the elements of a rank's rows in each column.
+
+    Parameters
+    ----------
+    power : {0, 1, 2}
+        1 adds up magnitudes, and 2 their squares, in floating point.
+
+    Returns
+    -------
+    array, array of int64, array
+        The sums of the columns that the rank owns; the numbers of the other columns whose sums are not 0; their sums.
+    """
+    matrix = rank.require_matrix()
+    with matrix.device.active():
+        values, own = matrix.whole_rows(), matrix.columns.rows(rank.number)
+        if power:
+            values = abs(
+                values.astype(np.result_type(values.dtype, np.float64)) if values.dtype.kind in "biu" else values
+            )
+        sums = (values.power(2) if power == 2 else values).sum(axis=0)
+    is_sent = sums != 0
+    is_sent[own] = False
+    numbers = np.flatnonzero(is_sent)
+    return sums[own], numbers, sums[numbers]
+
+
+def row_norms(rank: Rank, ord: Any, axis: int | None) -> Any:
+    """Return the norm of each of a rank's rows (axis 1), or of all of its rows as a matrix (None)."""
+    matrix = rank.require_matrix()
+    with matrix.device.active():
+        return norm(matrix.whole_rows(), ord, axis)
+
+
+def description(rank: Rank) -> tuple[int, str]:
+    """Return the bytes that a product of a rank moves, and the format of its diagonal block."""
+    matrix = rank.require_matrix()
+    with matrix.device.active():
+        moved = sum(block.plan.chosen.nbytes for block in matrix.matrices)
+        return moved, matrix.diagonal.plan.chosen.format
 
 
 def value_counts(rank: Rank, columns: HostArray | None, ghosts: HostArray | None) -> HostArray:

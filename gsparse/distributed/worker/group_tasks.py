@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from distributed import get_worker
@@ -84,33 +85,20 @@ class RankMetadata:
 
     Attributes
     ----------
-    rank, nnz : int
-        The rank, and the number of its entries.
-    ghosts : array of int64
-        Columns of other ranks in which this rank has entries, sorted.
-    plan : str
-        Storage format of the diagonal block.
-    nbytes : int
-        Number of bytes that a product moves, of both stored blocks and of their vectors.
+    nnz : int
+        Number of the rank's entries.
     dtype : str
     device : str
     """
 
-    rank: int
     nnz: int
-    ghosts: npt.NDArray[Any]
-    plan: str
-    nbytes: int
     dtype: str
     device: str
 
     @staticmethod
-    def of(number: int, matrix: RankMatrix) -> RankMetadata:
+    def of(matrix: RankMatrix) -> RankMetadata:
         """Return the metadata of a rank."""
-        blocks = matrix.diagonal, matrix.off_diagonal
-        entries, moved = (sum(values) for values in zip(*((A.nnz, A.plan.chosen.nbytes) for A in blocks), strict=True))
-        format, device = matrix.diagonal.plan.chosen.format, matrix.device.name
-        return RankMetadata(number, int(entries), matrix.ghosts, format, moved, matrix.dtype.name, device)
+        return RankMetadata(matrix.num_entries, matrix.dtype.name, matrix.device.name)
 
 
 def open_port(rank: Rank) -> tuple[str, int]:
@@ -143,13 +131,23 @@ def open_rank(
             block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
             matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
     rank.matrix = matrix
-    return RankMetadata.of(rank.number, matrix)
+    return RankMetadata.of(matrix)
+
+
+def split(rank: Rank) -> npt.NDArray[np.int64]:
+    """Split a rank's rows into two blocks, unless they are split. Return its ghosts. All ranks must run this together.
+
+    The ghosts are the columns of other ranks in which this rank has entries, sorted.
+    """
+    matrix = rank.require_matrix()
+    with matrix.device.active(), aborting(rank.communicator):
+        return matrix.ghosts
 
 
 def eliminate_zeros(rank: Rank) -> RankMetadata:
     """Remove the stored zeros of a rank's rows. Columns without entries remain ghosts."""
     rank.matrix = rank.require_matrix().without_zeros()
-    return RankMetadata.of(rank.number, rank.matrix)
+    return RankMetadata.of(rank.matrix)
 
 
 def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:

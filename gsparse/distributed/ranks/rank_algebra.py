@@ -20,10 +20,18 @@ from gsparse.distributed.ranks.elementwise import OF_ARRAYS, ElementWise, check_
 from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition, check_same_rows
 from gsparse.distributed.ranks.rank_operator import RankOperator
-from gsparse.distributed.ranks.row_exchange import RankContext, stacked
+from gsparse.distributed.ranks.row_exchange import (
+    RankContext,
+    beside,
+    columns_of_others,
+    narrowed,
+    placed,
+    stacked,
+)
 from gsparse.errors import ShapeError
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.preconditioners.square_matrix import canonical_entries
 from gsparse.matrix.assembly import hstack, vstack
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.simple_matrices import made
@@ -204,7 +212,7 @@ class RankAlgebra(ElementWise, RankOperator):
             if len(others):
                 places = np.where(is_own, np.cumsum(is_own) - 1, csr.num_rows + np.searchsorted(others, wanted))
                 csr = kernels.take_rows(device, stacked(device, [csr, received]), device.upload(places))
-            csr = csr.with_index_dtype(np.int32 if max(csr.nnz, csr.num_cols) <= MAX_INT32 else np.int64)
+            csr = narrowed(csr)
             if order is not None:
                 places = device.upload(order.astype(csr.indices.dtype))
                 csr = replace(csr, indices=places[csr.indices], is_canonical=False)
@@ -262,3 +270,60 @@ class RankAlgebra(ElementWise, RankOperator):
         with self.device.active(), self.device.memory_guard():
             whole = (hstack if axis else vstack)(parts, device=self.device)
         return self._with_whole_rows(whole, rows, columns)
+
+    # ------------------------------------------------------------------ products and transposes
+
+    def _multiplied(self, other: RankAlgebra) -> Any:
+        """Return the product with another matrix. The owners of this matrix's ghosts send their rows of the other."""
+        context, device = RankContext(self.device, self.host_communicator), self.device
+        whole, factor = self.whole_rows(), other.whole_rows()
+        if context.communicator.world_size == 1:
+            return self._with_whole_rows(whole @ factor, self.rows, other.columns)
+        kernels, own = kernels_of(device).sparse_rows, other.rows.rows(context.rank)
+        with device.active(), device.memory_guard():
+            csr, rows = canonical_entries(whole), canonical_entries(factor)
+            if self.is_split and self.columns == other.rows:
+                ghosts, halo = self.ghosts, self.halo
+            else:
+                ghosts = columns_of_others(device, csr, own)
+                halo = Halo(ghosts, other.rows, context.communicator)
+            received = context.rows_of_ghosts(halo, kernels.take_rows(device, rows, device.upload(halo.sent)))
+            # The rows of the other matrix that are multiplied, in the order of their numbers.
+            before = int(np.searchsorted(ghosts, own.start))
+            first = kernels.slice_rows(device, received, 0, before)
+            last = kernels.slice_rows(device, received, before, len(ghosts) - before)
+            numbers = np.concatenate([ghosts[:before], np.arange(own.start, own.stop), ghosts[before:]])
+            if len(ghosts):
+                rows = replace(narrowed(stacked(device, [first, rows, last])), is_canonical=True)
+                places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
+                places[device.upload(numbers)] = device.xp.arange(len(numbers), dtype=places.dtype)
+                csr = replace(kernels.map_columns(device, csr, places, len(numbers)), is_canonical=True)
+            else:
+                csr = replace(
+                    csr, shape=(csr.num_rows, len(numbers)), indices=csr.indices - csr.indices.dtype.type(own.start)
+                )
+            product = made(device, csr, None) @ made(device, rows, None)
+        return self._with_whole_rows(product, self.rows, other.columns)
+
+    def _transposed(self) -> Any:
+        """Return the transpose. The rows of the transpose that belong to ghosts are sent to the ghosts' owners."""
+        context, device = RankContext(self.device, self.host_communicator), self.device
+        kernels, whole, own = kernels_of(device), self.whole_rows(), self.columns.rows(self.host_communicator.rank)
+        with device.active(), device.memory_guard():
+            csr = kernels.transpose.csr_transpose(device, canonical_entries(whole))
+            if max(self.rows.num_rows, csr.nnz) > MAX_INT32:
+                csr = csr.with_index_dtype(np.dtype(np.int64))
+            first_row = self.rows.rows(context.rank).start
+            shape = csr.num_rows, self.rows.num_rows
+            csr = replace(csr, shape=shape, indices=csr.indices + csr.indices.dtype.type(first_row))
+            has_entries = csr.indptr[1:] > csr.indptr[:-1]
+            has_entries[own] = False
+            ghosts = device.download(device.xp.flatnonzero(has_entries)).astype(np.int64)
+            halo = Halo(ghosts, self.columns, context.communicator)
+            sent = kernels.sparse_rows.take_rows(device, csr, device.upload(ghosts))
+            received = context.rows_to_owners(halo, sent)
+            mine = kernels.sparse_rows.slice_rows(device, csr, own.start, own.stop - own.start)
+            # Lower ranks send lower column numbers, so the columns of each row that `placed` returns are sorted.
+            more = placed(device, received, device.upload(halo.sent), mine.num_rows)
+            result = made(device, narrowed(beside(device, mine, more, self.rows.num_rows)), None)
+        return self._with_whole_rows(result, self.columns, self.rows)

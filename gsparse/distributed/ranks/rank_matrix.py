@@ -17,11 +17,9 @@ from gsparse.distributed.ranks.partition import RowPartition, check_one_block_pe
 from gsparse.distributed.ranks.rank_algebra import RankAlgebra
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
 from gsparse.distributed.ranks.rank_operator import RankOperator, StoredRows, common_dtype
-from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.sparse.canonical import without_zeros
 
 HostArray = npt.NDArray[Any]
 
@@ -168,10 +166,7 @@ class RankMatrix(RankAlgebra):
             return super().__matmul__(x)
         if self.whole_shape[1] != x.whole_shape[0]:
             raise ShapeError(f"dimension mismatch: {self.whole_shape} times {x.whole_shape}")
-        dtype = np.result_type(self.dtype, x.dtype)
-        with self.device.active(), self.device.memory_guard():
-            rows = RankRows.of(self, dtype).with_columns(x.rows)
-            return self._made_of(rows.multiply(RankRows.of(x, dtype)), dtype, may_wrap=True)
+        return self._multiplied(x)
 
     def transpose(self) -> RankMatrix:
         """Return the transpose as a matrix over the same ranks. All ranks must call this together.
@@ -186,8 +181,8 @@ class RankMatrix(RankAlgebra):
         ------
         CommunicationError, RankLostError
         """
-        with self.device.active(), self.device.memory_guard():
-            return self._made_of(RankRows.of(self).transposed(), self.dtype)
+        transposed: RankMatrix = self._transposed()
+        return transposed
 
     def adjoint(self) -> RankMatrix:
         """Return the conjugate transpose as a matrix over the same ranks. All ranks must call this together.
@@ -201,13 +196,13 @@ class RankMatrix(RankAlgebra):
         ------
         CommunicationError, RankLostError
         """
-        with self.device.active(), self.device.memory_guard():
-            return self._made_of(RankRows.of(self).adjoint(), self.dtype)
+        transposed: RankMatrix = self._transposed()
+        return transposed.conjugate() if self.dtype.kind == "c" else transposed
 
     def with_columns(self, columns: RowPartition) -> RankMatrix:
         """Return the same matrix with other owners of the columns. All ranks must call this together.
 
-        Each rank keeps its rows. Only the numbers of ghosts are sent.
+        Each rank keeps its rows. Nothing is sent.
 
         Parameters
         ----------
@@ -232,18 +227,7 @@ class RankMatrix(RankAlgebra):
             raise ShapeError(
                 f"the matrix has {self.columns.num_rows} columns, the partition is one of {columns.num_rows}"
             )
-        with self.device.active(), self.device.memory_guard():
-            return self._made_of(RankRows.of(self).with_columns(columns), self.dtype)
-
-    def _made_of(self, rows: RankRows, dtype: np.dtype[Any], *, may_wrap: bool = False) -> RankMatrix:
-        """Return a result with these rows, converted to its dtype.
-
-        With `may_wrap`, the values are sums of integers that may become 0 in `dtype`. Such entries are dropped.
-        """
-        device, csr = self.device, rows.csr
-        if may_wrap and csr.dtype != dtype:
-            rows = rows.with_csr(without_zeros(device, csr.with_data(csr.data.astype(dtype).astype(csr.dtype))))
-        return RankMatrix(rows.blocks().astype(dtype), rows.rows, rows.columns, self.host_communicator, device)
+        return self._with_whole_rows(self.whole_rows(), self.rows, columns)
 
     # ------------------------------------------------------------------ entries
 

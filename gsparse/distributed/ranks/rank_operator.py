@@ -33,12 +33,12 @@ from gsparse.profiling import recording
 
 @dataclass(eq=False)
 class StoredRows:
-    """A rank's rows in one of their two forms. The first product of a vector replaces whole rows by blocks.
+    """A rank's rows, whole or in two blocks. The first product of a vector splits the rows.
 
     Attributes
     ----------
     whole : GpuSparseMatrix or None
-        The rows with all columns of the matrix.
+        The rows with all columns of the matrix, if they have not been split, or have been needed again since.
     blocks : RowBlock or None
     halo : Halo or None
         The plan of the exchange of ghosts, if there are blocks.
@@ -101,7 +101,8 @@ class RankOperator(Operator):
             assert stored.whole is not None
             blocks = split_on_device(stored.whole, self.columns.rows(self.host_communicator.rank), stored.options)
             stored.halo = Halo(blocks.ghosts, self.columns, self.host_communicator)
-            stored.blocks, stored.whole = blocks, None
+            stored.blocks = blocks
+            stored.whole = None  # to save memory; `whole_rows` joins the blocks again if it is called
         return stored.blocks
 
     @property
@@ -146,13 +147,13 @@ class RankOperator(Operator):
         GpuSparseMatrix, shape (own rows, N)
             On the rank's device. It must not be changed. Synchronizes.
         """
-        whole, blocks = self._stored.whole, self._stored.blocks  # Another thread may split the rows at this moment.
-        if whole is not None:
-            return whole
-        assert blocks is not None
-        if compute_dtype(self.dtype) is None:
-            return GpuSparseMatrix(self.rows_on_host(), device=self.device)
-        return join_on_device(blocks, self.first_index, self.columns.num_rows)
+        stored = self._stored
+        if stored.whole is None:
+            if compute_dtype(self.dtype) is None:
+                stored.whole = GpuSparseMatrix(self.rows_on_host(), device=self.device)
+            else:
+                stored.whole = join_on_device(self.split(), self.first_index, self.columns.num_rows)
+        return stored.whole
 
     def connect(self, communicator: Communicator) -> None:
         """Replace the communicator by another one between the same ranks.
@@ -188,8 +189,8 @@ class RankOperator(Operator):
         csr_array, shape (number of rows, N)
             The rows, on the host.
         """
-        whole = self._stored.whole
-        if whole is not None:
+        if not self.is_split:
+            whole = self.whole_rows()
             return sp.csr_array((whole if rows is None else whole[rows]).tocoo())
         if rows is None:
             diagonal, off_diagonal, boundary = self.diagonal.tocoo(), self.off_diagonal.tocoo(), self.boundary
@@ -207,8 +208,7 @@ class RankOperator(Operator):
     @property
     def num_entries(self) -> int:
         """Number of the rank's stored entries."""
-        whole = self._stored.whole
-        return sum(part.nnz for part in (self.matrices if whole is None else (whole,)))
+        return sum(part.nnz for part in (self.matrices if self.is_split else (self.whole_rows(),)))
 
     def row_lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of stored entries of each of the rank's rows.
@@ -218,8 +218,7 @@ class RankOperator(Operator):
         array of int64, shape (own rows,)
             The numbers, on the host. Synchronizes.
         """
-        whole = self._stored.whole
-        parts = self.matrices if whole is None else (whole,)
+        parts = self.matrices if self.is_split else (self.whole_rows(),)
         with self.device.active():
             lengths, *others = (
                 np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64) for part in parts

@@ -28,6 +28,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import compute_dtype
+from gsparse.distributed.ranks.row_exchange import columns_of_others
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
@@ -161,15 +162,12 @@ def split_on_device(matrix: DeviceMatrix, columns: slice, options: dict[str, Any
         lengths, own_lengths = (part.indptr[1:] - part.indptr[:-1] for part in (csr, own))
         boundary = xp.flatnonzero(lengths != own_lengths).astype(np.int64)
         rest = kernels.take_rows(device, csr, boundary)
-        is_ghost = xp.zeros(csr.num_cols, bool)
-        is_ghost[rest.indices] = True
-        is_ghost[columns] = False
-        ghosts = xp.flatnonzero(is_ghost).astype(np.int64)
+        ghosts = columns_of_others(device, rest, columns)
         diagonal = made(device, own, None)
         if options:
             diagonal = GpuSparseMatrix(diagonal, **options)
-        others = made(device, selected(rest, ghosts), None)
-        return RowBlock(diagonal, others, device.download(boundary), device.download(ghosts))
+        others = made(device, selected(rest, device.upload(ghosts)), None)
+        return RowBlock(diagonal, others, device.download(boundary), ghosts)
 
 
 def _entries(matrix: DeviceMatrix) -> Csr:

@@ -21,7 +21,7 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-from gsparse.sparse.canonical import canonical, in_common
+from gsparse.sparse.canonical import canonical, computed, in_common
 
 HostArray = npt.NDArray[Any]
 
@@ -47,9 +47,16 @@ def columns_of_others(device: Device, csr: Csr, own: slice) -> HostArray:
 
     The columns of `csr` are those of the whole matrix.
     """
+    xp = device.xp
     outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
-    columns: HostArray = device.download(device.xp.unique(outside))  # synchronizes
-    return columns
+    if outside.size < csr.num_cols // 64:
+        columns = xp.unique(outside)
+    else:  # without a sort
+        is_outside = xp.zeros(csr.num_cols, bool)
+        is_outside[outside] = True
+        columns = xp.flatnonzero(is_outside)
+    numbers: HostArray = device.download(columns).astype(np.int64, copy=False)  # synchronizes
+    return numbers
 
 
 def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
@@ -181,7 +188,8 @@ class RankContext:
         Csr
             The received rows, in the order of the senders' ranks, with int64 indices.
         """
-        device = self.device
+        device, dtype = self.device, rows.dtype
+        rows = computed(rows, dtype)  # connections transfer only these dtypes
         ends = device.download(rows.indptr).astype(np.int64)
         lengths = np.diff(ends)
         incoming = {peer: np.empty(count, np.int64) for peer, count in sorted(counts.items()) if count}
@@ -197,7 +205,7 @@ class RankContext:
                 {peer: target[part] for peer, part in places.items() if part.start < part.stop},
             )
         shape = (indptr.size - 1, rows.num_cols)
-        return Csr(shape, device.upload(indptr.astype(np.int64)), columns, data)
+        return Csr(shape, device.upload(indptr.astype(np.int64)), columns, data.astype(dtype, copy=False))
 
     def rows_of_all(self, rows: Csr, partition: RowPartition) -> Csr:
         """Return the rows of all ranks as one matrix, on every rank. Synchronizes.
@@ -283,6 +291,11 @@ def stacked(device: Device, parts: list[Csr]) -> Csr:
         xp.concatenate([part.indices for part in parts]),
         xp.concatenate([part.data for part in parts]),
     )
+
+
+def narrowed(csr: Csr) -> Csr:
+    """Return a matrix whose index arrays are int32 if the numbers fit, else int64."""
+    return csr.with_index_dtype(np.dtype(np.int32 if max(csr.nnz, *csr.shape) <= MAX_INT32 else np.int64))
 
 
 def _consecutive(counts: Mapping[int, int]) -> dict[int, slice]:

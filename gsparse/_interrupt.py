@@ -40,7 +40,7 @@ def is_command(arguments: Sequence[str], script: str) -> bool:
 
 
 def restore() -> None:
-    """Raise KeyboardInterrupt on Ctrl-C again, unless the process ignores it."""
+    """Let Ctrl-C raise KeyboardInterrupt again, unless the process ignores it."""
     if _is_changed:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

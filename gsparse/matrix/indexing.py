@@ -76,7 +76,7 @@ def _entries(matrix: MatrixLike, rows: Array, columns: Array, index: Index) -> A
 
 
 def _samples(matrix: MatrixLike, rows: Array, columns: Array) -> Array:
-    """Return the values at pairs (row, column) in a vector on the device. The two arrays are broadcast."""
+    """Return a vector on the device with the value at each pair (row, column). The two arrays are broadcast."""
     device, shape = matrix.device, np.broadcast_shapes(rows.shape, columns.shape)
     prepared, conjugated = matrix._arrays.current(matrix._stored_shape), matrix._arrays.data.conjugated
     is_sorted, csr = prepared.is_canonical, prepared.csr

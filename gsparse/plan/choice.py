@@ -174,8 +174,9 @@ def make_plan(
         Size of an element of x and y.
     threads : int
         Number of threads of a CPU that share a product; 1 for a GPU.
-    The name of a format, which is then chosen; the name of a layout such as "csr", for which the model chooses among
-    the formats of this layout; or "auto", with which it chooses among all formats.
+    format : str
+        The name of a format, which is then chosen; the name of a layout such as "csr", for which the model chooses
+        among the formats of this layout; or "auto", with which it chooses among all formats.
     threads_per_block : {128, 256, 512}
     expected_products : int
         The expected number of products with the matrix. The time of the conversion is divided by it.

@@ -134,11 +134,8 @@ def product_of_blocks(
         found = None
     if found is None:
         return _product_of_entries(device, a, b, result), None
-    num_entries, c = (
-        found[0].nnz,
-        _without_zeros(device, kernels_of(device).sparse_rows.drop_zeros(device, found[0]), result),
-    )
-    return c, found[1] if c.nnz == num_entries else None
+    c = _without_zeros(device, kernels_of(device).sparse_rows.drop_zeros(device, found[0]), result)
+    return c, found[1] if c.nnz == found[0].nnz else None
 
 
 def _product_of_blocks(
@@ -154,7 +151,6 @@ def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
     """Return A·B without zeros. This needs little more memory than the result, but takes twice the time of `product`.
 
     Synchronizes.
-
 
     The rows of A are divided into parts. Each part is multiplied twice. The first time, only the entries of its rows
     are counted. Then the arrays of the result are allocated, and the second product of each part is copied into them.

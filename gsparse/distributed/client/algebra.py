@@ -64,14 +64,22 @@ def select_rows(A: Any, numbers: HostArray) -> Any:
     """Return some rows as a distributed matrix. If their row numbers increase, the rows stay on their ranks."""
     layout = A._layout
     owned = numbers if layout.permutation is None else A._numbers_in_blocks()[numbers]
-    if np.all(owned[1:] > owned[:-1]):
+    if is_increasing := bool(np.all(owned[1:] > owned[:-1])):
         bounds = np.searchsorted(owned, layout.rows.row_bounds)
         rows = RowPartition((*bounds.tolist()[:-1], len(owned)))
     else:
         rows = RowPartition.by_rows(len(owned), layout.rows.world_size)
     new = VectorLayout.of(rows, A.shape[1])
-    parts = [(owned[rows.rows(rank)], rows, new.columns, layout.permutation) for rank in range(rows.world_size)]
-    return _result(A, "rows", (A,), new, parts=parts)
+    of_ranks: list[Any] = [owned[rows.rows(rank)] for rank in range(rows.world_size)]
+    if is_increasing:
+        of_ranks = [_as_range(wanted) for wanted in of_ranks]
+    return _result(A, "rows", (A,), new, parts=[(wanted, rows, new.columns, layout.permutation) for wanted in of_ranks])
+
+
+def _as_range(numbers: HostArray) -> HostArray | range:
+    """Return increasing numbers as a range if they are consecutive, because a range is quickly sent."""
+    is_range = len(numbers) > 0 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return range(int(numbers[0]), int(numbers[-1]) + 1) if is_range else numbers
 
 
 def select_columns(A: Any, numbers: HostArray) -> Any:

@@ -1,7 +1,7 @@
 """The contract of a communicator between ranks, and its implementations for a single rank and for staging.
 
 `local.py` implements the contract for threads, `sockets.py` for processes, `shared_memory.py` for processes of one host
-and for their GPUs, `mpi.py` for processes of MPI, and `nccl.py` for GPUs.
+and for their GPUs, `mpi.py` for processes of MPI, and `gpu_memory.py` for GPUs over NCCL.
 """
 
 from __future__ import annotations

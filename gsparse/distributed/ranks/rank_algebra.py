@@ -162,13 +162,13 @@ class RankAlgebra(ElementWise, RankOperator):
         return result.toarray() if sp.issparse(result) else result
 
     def take_rows(
-        self, wanted: HostArray, rows: RowPartition, columns: RowPartition, order: HostArray | None = None
+        self, wanted: HostArray | range, rows: RowPartition, columns: RowPartition, order: HostArray | None = None
     ) -> Any:
         """Return a matrix of some rows of this matrix. All ranks call this method at the same time.
 
         Parameters
         ----------
-        wanted : array of int64
+        wanted : array of int64, or range
             The row numbers, in this whole matrix, of the rows that this rank owns in the result; on the host.
         rows, columns : RowPartition
             The owners of the rows and of the columns of the result.
@@ -186,12 +186,12 @@ class RankAlgebra(ElementWise, RankOperator):
         """
         return self._with_whole_rows(self.whole_rows_of(wanted, order), rows, columns)
 
-    def whole_rows_of(self, wanted: HostArray, order: HostArray | None = None) -> GpuSparseMatrix:
+    def whole_rows_of(self, wanted: HostArray | range, order: HostArray | None = None) -> GpuSparseMatrix:
         """Return rows of any ranks, with all columns. All ranks call this method at the same time.
 
         Parameters
         ----------
-        wanted, order : array of int64
+        wanted, order
             As for `take_rows`.
 
         Returns
@@ -203,6 +203,7 @@ class RankAlgebra(ElementWise, RankOperator):
         with device.active(), device.memory_guard():
             context, kernels = RankContext(device, self.host_communicator), kernels_of(device).sparse_rows
             mine, own = csr_of(whole, whole, False), self.rows.rows(context.rank)
+            wanted = np.arange(wanted.start, wanted.stop) if isinstance(wanted, range) else wanted
             is_own = (wanted >= own.start) & (wanted < own.stop)
             others = np.unique(wanted[~is_own])
             halo = Halo(others, self.rows, self.host_communicator)

@@ -297,23 +297,30 @@ class RankMatrix(RankAlgebra):
         """
         first = self.rows.rows(self.host_communicator.rank).start
         count = max(0, min(self.shape[0], self.whole_shape[1] - first))
-        return self.entries_in(first + np.arange(self.shape[0]))[:count]
+        return self.entries_in(first)[:count]
 
-    def entries_in(self, columns: HostArray) -> HostArray:
+    def entries_in(self, columns: HostArray | int) -> HostArray:
         """Return, for each row, its entry in one column of the whole matrix, or 0 if no entry is stored.
 
         Parameters
         ----------
-        columns : array of int64, shape (own rows,)
-            The column for each row, on the host. For a number that is not a column, the result is 0.
+        columns : array of int64, shape (own rows,), or int
+            The column for each row, on the host. An integer is the column for the first row; it grows by 1 for each
+            further row. For a number that is not a column, the result is 0.
 
         Returns
         -------
         ndarray, shape (own rows,)
             The entries, on the host. Synchronizes.
         """
-        rows, is_column = np.arange(self.shape[0]), (columns >= 0) & (columns < self.whole_shape[1])
         values = np.zeros(self.shape[0], self.dtype)
+        if isinstance(columns, int):
+            if -self.shape[0] < columns < self.whole_shape[1]:
+                diagonal = self.whole_rows().diagonal(columns)
+                first = max(0, -columns)
+                values[first : first + diagonal.size] = diagonal
+            return values
+        rows, is_column = np.arange(self.shape[0]), (columns >= 0) & (columns < self.whole_shape[1])
         values[is_column] = np.asarray(self.whole_rows()[rows[is_column], columns[is_column]])
         return values
 

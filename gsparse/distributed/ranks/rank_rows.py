@@ -185,41 +185,11 @@ class RankRows:
         ghosts = self.context.values_of_ghosts(self.halo, values)
         return self.context.device.xp.concatenate([values, ghosts])
 
-    def entries_in(self, columns: Array) -> Array:
-        """Return, for each row, its entry in one column of the whole matrix, or 0 if no entry is stored.
-
-        Parameters
-        ----------
-        columns : array of int64, shape (own rows,)
-            The column for each row, on the device. For a number that is not a column, the result is 0.
-
-        Returns
-        -------
-        array, shape (own rows,)
-            The entries, on the device. Synchronizes.
-        """
-        device, csr = self.context.device, self.csr
-        rows = kernels_of(device).sparse_rows.row_numbers(device, csr.indptr, csr.nnz)
-        is_wanted = self.whole_columns()[csr.indices] == columns[rows]
-        values = device.xp.zeros(csr.num_rows, csr.dtype)
-        values[rows[is_wanted]] = csr.data[is_wanted]
-        return values
-
     # ------------------------------------------------------------------ algebra
-
-    def with_columns(self, columns: RowPartition) -> RankRows:
-        """Return the same rows with other owners of the columns. All ranks must call this. Synchronizes."""
-        if columns == self.columns:
-            return self
-        return RankRows.of_whole_columns(self.context, self.in_whole_columns(), self.rows, columns)
 
     def with_data(self, data: Array) -> RankRows:
         """Return rows of the same structure with other values."""
         return replace(self, csr=self.csr.with_data(data))
-
-    def with_csr(self, csr: Csr) -> RankRows:
-        """Return rows with other entries and the same local columns."""
-        return replace(self, csr=csr)
 
     def adjoint(self, block_size: int = 1) -> RankRows:
         """Return this rank's rows of the conjugate transpose. All ranks must call this together. Synchronizes.

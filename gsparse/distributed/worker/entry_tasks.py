@@ -41,16 +41,8 @@ def number_of_entries(rank: Rank) -> HostArray:
 
 
 def entries_in(rank: Rank, columns: HostArray | int) -> HostArray:
-    """Return the element of each of the rank's rows in one column.
-
-    Parameters
-    ----------
-    columns : array of int64, or int
-        The column for each of the rank's rows. An integer is the column for the first row; it grows by 1 for each
-        further row.
-    """
-    matrix = rank.require_matrix()
-    return matrix.entries_in(columns if isinstance(columns, np.ndarray) else columns + np.arange(matrix.shape[0]))
+    """Return the element of each of the rank's rows in one column. `columns` is as in `RankMatrix.entries_in`."""
+    return rank.require_matrix().entries_in(columns)
 
 
 def reduce_rows(rank: Rank, name: str, axis: int | None) -> Any:

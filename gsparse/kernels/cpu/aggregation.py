@@ -305,7 +305,7 @@ def _latest(indptr: Array, indices: Array, node: Any, keys: Array, takes_part: A
 
 
 def join_aggregates(device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
-    """Number the roots, then assign each outside node to a neighbouring aggregate."""
+    """Number the roots, then let each node with the label `OUTSIDE` join a neighbour's aggregate."""
     roots = labels == np.arange(labels.size)
     numbers = np.cumsum(roots, dtype=np.int32) - np.int32(1)
     aggregates = np.where(labels >= 0, numbers[np.maximum(labels, 0)], np.int32(-1))

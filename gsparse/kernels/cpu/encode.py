@@ -80,7 +80,7 @@ def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Return whether values keep their bits if they are rounded to half the precision. Test a sample of them first."""
+    """Return whether float64 or complex128 values are the same in single precision. Test a sample of them first."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):
         with np.errstate(over="ignore", invalid="ignore"):  # 1e300, for instance, overflows in float32.

@@ -37,8 +37,8 @@ _FEW_PRODUCTS = 64
 # most _EVEN times as many entries as the mean, and no row of the result has more than _MOST_PRODUCTS products. If not,
 # most lanes would wait for the longest rows. Second, there are at least _MANY_ROWS rows, or _ENOUGH_ROWS times the
 # square of the ratio of the longest to the mean row, because the entries of a row are found one after the other. (A @ A
-# of a
-# 27-point matrix on an H200: with 8,000 rows, merging was slower than classes; with 512,000 rows, 2.6 times as fast.)
+# of a 27-point matrix on an H200: with 8,000 rows, merging was slower than classes; with 512,000 rows, it was 2.6 times
+# as fast.)
 _EVEN, _MOST_PRODUCTS = 4, 8192
 _ENOUGH_ROWS, _MANY_ROWS = 9_000, 500_000
 # Limits of the memory of slots: as a fraction of the memory of the result, for slots that are needed only while it is

@@ -55,7 +55,7 @@ def bind_with_dots(
     Parameters
     ----------
     device : Device
-    kernel : _Kernel
+    kernel : ProductKernel
     blocks, threads_per_block : int
     args : tuple
         The kernel's arguments that precede the vectors.

@@ -44,7 +44,7 @@ _SMALL, _MAX_DENSE = 64, 4_000_000
 _MAX_FACTORED = 100_000
 # s, and √(s·t), relative to the norm of A (see `_Factors`).
 _UPPER, _SHIFT = 1e-3, 1e-6
-# The process is repeated without squaring if a residual is larger than this factor times its tolerance.
+# If a residual is larger than this factor times its tolerance, [0 A; Aᴴ 0] is solved instead of Aᴴ·A.
 _SLACK = 20.0
 
 

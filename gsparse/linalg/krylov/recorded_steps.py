@@ -1,4 +1,4 @@
-"""Calls of a solve that are recorded by an open profile (`gsparse.profile`)."""
+"""The CUDA graph of a solve's calls, and their record in an open profile (`gsparse.profile`)."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ class StepRelaxation(Smoother):
     Attributes
     ----------
     name : str
-    steps : tuple of (float, ...)
-        ω and W for each step.
+    steps : tuple of tuple
+        For each step ω, and what describes W: nothing for W = 1, otherwise as the subclass says.
     """
 
     name: str

@@ -187,7 +187,7 @@ def _groups(matrix: SquareMatrix, pattern: Csr) -> Iterator[tuple[Array, int]]:
 
 
 def _places(xp: Any, pattern: Csr, rows: Array, size: int) -> tuple[Array, Array, Array]:
-    """Pad each row to `size` entries. Return their positions, whether an entry exists, and its column (otherwise -1)."""
+    """Pad each row to `size` entries. Return their positions, whether an entry exists, and its column (else -1)."""
     places = pattern.indptr[rows][:, None] + xp.arange(size)
     inside = places < pattern.indptr[rows + 1][:, None]
     columns = xp.where(inside, pattern.indices[xp.minimum(places, pattern.nnz - 1)], -1)

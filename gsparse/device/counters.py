@@ -128,6 +128,11 @@ def recorded_products() -> Iterator[Callable[[], None]]:
     by_matrix.extend({id(stats): (stats, numbers[id(stats)]) for stats in recorded}.values())
 
 
+def is_strict() -> bool:
+    """Return whether the current thread is inside `strict()`."""
+    return _strict.get()
+
+
 @contextmanager
 def strict() -> Iterator[None]:
     """Make every operation that would run on the host raise `HostFallbackError` within the block.
@@ -135,7 +140,8 @@ def strict() -> Iterator[None]:
     Yields
     ------
     None
-        Only the current thread (its `contextvars` context) is affected.
+        Only the current thread (its `contextvars` context) is affected, and what it lets the workers of distributed
+        matrices compute meanwhile; not tasks of dask.
 
     Raises
     ------

@@ -29,15 +29,15 @@ class RankGroup(Protocol):
 
     def allreduce(self, values: Array) -> None:
         """Sum a device array over all ranks, in place and in stream order. All ranks get the same bits."""
-        ...
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values that the first rank passed, on all ranks. Synchronizes."""
-        ...
+
+    def tabled(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
+        """Return a table with a row of values for each rank, and the number of this rank's row. Synchronizes."""
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait until ``is_done()`` is true; raise an error if another rank is lost meanwhile."""
-        ...
 
     def observe(self, iteration: Any) -> None:
         """Inspect a running solve, and raise an error to end it.
@@ -45,7 +45,6 @@ class RankGroup(Protocol):
         The solve calls this method whenever the host has read its scalars. `iteration` is a `SolveLoop`, or the loop of
         `lobpcg`.
         """
-        ...
 
 
 class Operator(ABC):

@@ -147,6 +147,30 @@ def agreed(ranks: RankGroup | None, values: Host, vectors: Host) -> tuple[Host, 
     return (first if values.dtype.kind == "c" else first.real).copy(), both[len(rows) :].copy()
 
 
+def tall_qr(device: Device, ranks: RankGroup | None, columns: Array) -> tuple[Array, Host]:
+    """Return Q and R of the QR decomposition of a tall device array. Synchronizes.
+
+    If ranks share the array, each decomposes its own rows, and all decompose the triangles of all ranks (J. Demmel et
+    al., "Communication-optimal parallel and sequential QR and LU factorizations", SIAM J. Sci. Comput. 34(1), 2012).
+
+    Returns
+    -------
+    Q : array
+        This rank's rows of Q, on the device.
+    R : ndarray, shape (k, k)
+        The same on all ranks, on the host.
+    """
+    Q, R = device.xp.linalg.qr(columns)
+    R = device.download(R)
+    num_rows, size = R.shape
+    if ranks is None or not size:
+        return Q, R
+    table, number = ranks.tabled(np.concatenate([R.ravel(), np.zeros((size - num_rows) * size, R.dtype)]))
+    rotations, R = agreed(ranks, *np.linalg.qr(table.reshape(-1, size)))
+    own = rotations[number * size : number * size + num_rows]
+    return Q @ device.upload(np.ascontiguousarray(own)), R
+
+
 def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
     """Return the inverse (of a singular matrix, the pseudo-inverse), with all entries stored. Synchronizes.
 

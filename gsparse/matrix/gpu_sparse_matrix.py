@@ -17,7 +17,6 @@ from gsparse.matrix.elementwise import VALUE_FUNCTIONS, ElementWise
 from gsparse.matrix.host_operations import HostFormats
 from gsparse.matrix.in_place import LentArrays, Rearrangements
 from gsparse.matrix.indexing import Selection
-from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.product_methods import Plans, Products
 from gsparse.matrix.reductions import Reductions
 from gsparse.matrix.shapes import Extremes, Shapes
@@ -49,21 +48,22 @@ UFUNC_METHODS = {
 }
 
 
-class Ufuncs(MatrixLike):
-    """Methods that NumPy's functions call with a matrix."""
+class Ufuncs:
+    """The method that NumPy's functions call with a matrix, for matrices on one device and over ranks."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         """Compute NumPy's functions with a matrix: ``np.sin(A)``, ``ndarray @ A``, ``ndarray += A``."""
         names = UFUNC_METHODS.get(ufunc.__name__)
         if method != "__call__" or names is None or options.keys() - {"axes"}:  # NumPy passes `axes` for `y @= A`.
             raise TypeError(f"unsupported operand type(s) for numpy.{ufunc.__name__} ({method}): {type(self).__name__}")
-        matrix = inputs[0] if is_device_matrix(inputs[0]) else inputs[-1]
+        matrix = inputs[0] if isinstance(inputs[0], Ufuncs) else inputs[-1]
         reflected = matrix is not inputs[0]
         operator = getattr(matrix, names[-1 if reflected else 0], None)
         if operator is None:
             return NotImplemented
         result = operator(*(inputs[:-1] if reflected else inputs[1:]))
-        if out is None or result is NotImplemented or sp.issparse(result) or result.shape != out[0].shape:
+        is_sparse = isinstance(result, Ufuncs) or sp.issparse(result)
+        if out is None or result is NotImplemented or is_sparse or result.shape != out[0].shape:
             return result  # In place, `dense *= A` gives a sparse result, and `y @= A` another shape, as in SciPy.
         if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
             return result  # `integers += A` gives floats.

@@ -11,6 +11,7 @@ import scipy.sparse.linalg as sla
 
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
+from gsparse.errors import ShapeError
 from gsparse.linalg import norm, svds
 from gsparse.linalg.eigen import singular_triplets
 from tests.linalg.problems import rectangular
@@ -99,6 +100,18 @@ def test_all_copies_of_multiple_values_are_found(real_device: Device, which: str
     B = general((50, 40))
     S = sp.csr_array(sp.block_diag([B, B, B]))
     assert_triplets(S, svds(GpuSparseMatrix(S, device=real_device), 6, which=which), 6, which, slack=20)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (12, 9)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(4)
+def test_rows_are_centered_without_being_formed(real_device: Device, shape: Any, dtype: Any) -> None:
+    S = general(shape, dtype)
+    center = S.toarray().mean(axis=0) + dtype.type(3)  # no singular value of the difference is that of S
+    triplets = svds(GpuSparseMatrix(S, device=real_device), 5, center=center)
+    assert_triplets(sp.csr_array(S.toarray() - center), triplets, 5, "LM")
+    with pytest.raises(ShapeError, match="center must have shape"):
+        svds(GpuSparseMatrix(S, device=real_device), 5, center=center[1:])
 
 
 @pytest.mark.parametrize("shape", [(160, 90), (90, 160), (12, 9)])

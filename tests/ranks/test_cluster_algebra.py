@@ -6,6 +6,7 @@ import operator
 import os
 import pickle
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import scipy.sparse.linalg as spla
 import gsparse.linalg as gla
 import gsparse.sparse
 from asv_bench.elliptic_problems import poisson
-from gsparse.errors import CommunicationError, ShapeError, WorkerLostError
+from gsparse.errors import CommunicationError, HostFallbackError, ShapeError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.groups import wait_until
 from tests.ranks.test_rank_algebra import ELEMENTWISE, NOT_FOR, numbers, random_matrix
@@ -159,6 +160,22 @@ def test_selections_stacks_and_reductions_match_scipy(
             assert gla.norm(A, order) == pytest.approx(spla.norm(S, order), rel=1e-13)
         for axis in (0, 1):
             np.testing.assert_allclose(gla.norm(A, axis=axis), spla.norm(S, axis=axis), rtol=1e-13)
+        for function in (np.log1p, np.square, np.negative, lambda M: np.multiply(2.0, M)):
+            with function(A) as result:
+                check(result, sp.csr_array(function(S)))
+        check(p @ A, p @ S)
+        with pytest.raises(TypeError, match=r"numpy\.exp"):
+            np.exp(A)
+
+
+def test_strict_forbids_operations_on_the_hosts_of_workers(client: Any, workers: list[str]) -> None:
+    with distribute(laplacian(6), client=client, workers=workers[:2]) as A:
+        lend = partial(A._rank_group.call, lambda rank: rank.matrix.diagonal.data.size)
+        lend()
+        with gsparse.strict():
+            assert A.tocsr().nnz == A.nnz
+            with pytest.raises(HostFallbackError):
+                lend()
 
 
 @pytest.mark.filterwarnings("ignore::gsparse.errors.ConvergenceWarning")

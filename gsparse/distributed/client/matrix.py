@@ -45,7 +45,7 @@ class DistributedMatrix(DistributedReductions):
     of `row_bounds`, which is not computed yet.
 
     ``A @ B``, the element-wise operations of SciPy's sparse arrays (``A + B``, ``2 * A``, ``A.multiply(x)``, ``A > 0``,
-    ``A.sqrt()``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
+    ``np.sqrt(A)``), selections (``A[rows]``, ``A[:, columns]``), `gsparse.sparse.vstack` and `hstack`, and `with_data`
     return distributed matrices. The workers keep each of them until it is closed, or nothing refers to it any more. A
     and B must be on the same workers, and for element-wise operations their row bounds must be the same. ``A.T @ x``
     and ``A.H @ x`` need no transpose. All other operations on ``A.T`` and ``A.H`` compute the transpose first, as

@@ -136,6 +136,9 @@ class DistributedOperator(ElementWise, LinearOperator):  # type: ignore[misc]
             raise ValueError("scalar operands are not allowed, use '*' instead")
         return self.dot(x)
 
+    def __rmatmul__(self, x: Any) -> Any:  # SciPy's method calls `__rmul__`, which is element-wise here
+        return (self.T @ x.T).T
+
     def elementwise(self, name: str, *operands: Any, **options: Any) -> Any:
         """Return the result of an element-wise operation, as a matrix on the same workers.
 

@@ -16,6 +16,7 @@ from typing import Any
 import distributed
 from distributed.actor import Actor
 
+from gsparse.device.counters import is_strict
 from gsparse.device.locks import make_lock
 from gsparse.distributed.client.scheduler import (
     Calls,
@@ -244,7 +245,7 @@ class RankGroup:
         return asyncio.run_coroutine_threadsafe(answer(), self.client.loop.asyncio_loop)
 
     def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-        return self.request(rank, "call", name, *packed((function, args)))
+        return self.request(rank, "call", name, *packed((function, args, is_strict())))
 
     # ------------------------------------------------------------------ tasks
 

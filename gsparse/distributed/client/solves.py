@@ -24,6 +24,7 @@ from gsparse.distributed.worker.solve_tasks import SolveSpec
 from gsparse.errors import ShapeError
 from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small, unconverged
+from gsparse.linalg.eigen.singular_triplets import is_small as is_small_matrix
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import bars
 
@@ -200,7 +201,7 @@ def run(
     solve : SolveSpec
     b : ndarray, dask.array.Array or None
         The right-hand side, with an entry for each row; for eigensolvers, the starting vectors, which the solver
-        chooses if b is None.
+        chooses if b is None. The start of `svds` has an entry for each column if there are fewer columns than rows.
     vectors : dict of str to ndarray, dask.array.Array or None
         Further vectors, with an entry for each column, by the names of the solver's parameters.
     callback : callable, optional
@@ -208,7 +209,8 @@ def run(
     """
     rank_group, layout = A._rank_group, A._layout
     parts_of = partial(parts_of_ranks, rank_group, layout)
-    parts = {"b": [None] * len(rank_group.ranks) if b is None else parts_of(b, layout.rows, "b")}
+    of_b = layout.columns if solve.start and A.shape[1] < A.shape[0] else layout.rows
+    parts = {"b": [None] * len(rank_group.ranks) if b is None else parts_of(b, of_b, solve.start or "b")}
     parts |= {name: parts_of(x, layout.columns, name) for name, x in vectors.items() if x is not None}
     name, solve, handler = new_call(solve.name), replace(solve, keeps_results=is_dask(b)), None
     with ExitStack() as stack:
@@ -301,6 +303,8 @@ def eigenpairs_on_workers(A: Any, name: str, options: dict[str, Any]) -> Any:
         The result of the eigensolver; NotImplemented if it has to run in this process, because the ranks do not support
         the arguments.
     """
+    if name == "svds":
+        return _triplets(A, options)
     match METHODS[name].start:
         case "X":
             return _from_block(A, name, options)
@@ -341,6 +345,24 @@ def _from_vector(A: Any, name: str, options: dict[str, Any]) -> Any:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)
     return (values, vectors) if wants_vectors else values
+
+
+def _triplets(A: Any, options: dict[str, Any]) -> Any:
+    """Run `svds` on the workers. A matrix that is solved as a dense one comes to this process first."""
+    v0, center, k, ncv = (options[name] for name in ("v0", "center", "k", "ncv"))
+    if any(x is not None and device_of(x) is not None for x in (v0, center)):
+        return NotImplemented
+    if is_small_matrix(*A.shape) and ncv is None and options["maxiter"] is None:
+        return METHODS["svds"].function(
+            A.tocsr(), **{**options, "center": None if center is None else np.asarray(center)}
+        )
+    v0 = None if v0 is None else np.asarray(v0)
+    solve = SolveSpec("svds", {name: options[name] for name in options if name not in ("v0", "center")}, start="v0")
+    u, s, v, *errors = run(A, solve, v0, {"center": center})
+    if errors:
+        restarts = 10 * min(A.shape) if options["maxiter"] is None else options["maxiter"]
+        raise problem.no_convergence(restarts, len(s), k, s, u)
+    return (u, s, None if v is None else v.T) if options["return_singular_vectors"] else s
 
 
 def _fits(shape: tuple[int, int], X: Any, Y: Any) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.matrix.gpu_sparse_matrix import Ufuncs
+
 # Operations of a matrix and a number, or of two matrices, that may map zeros to other values.
 _OF_ZEROS: dict[str, Callable[[Any, Any], Any]] = {
     "__eq__": operator.eq, "__ne__": operator.ne, "__lt__": operator.lt, "__le__": operator.le, "__gt__": operator.gt,
@@ -81,8 +83,8 @@ def _operation(name: str) -> Any:
     return method
 
 
-class ElementWise(ABC):
-    """The element-wise operations of SciPy's sparse arrays. All of them call the method `elementwise`."""
+class ElementWise(Ufuncs, ABC):
+    """The element-wise operations of SciPy's sparse arrays, and NumPy's functions, which call `elementwise`."""
 
     __hash__ = object.__hash__
 
@@ -107,6 +109,7 @@ class ElementWise(ABC):
     maximum = _operation("maximum")
     minimum = _operation("minimum")
     power = _operation("power")
+    _square = _operation("_square")
     astype = _operation("astype")
     __add__ = _operation("__add__")
     __sub__ = _operation("__sub__")

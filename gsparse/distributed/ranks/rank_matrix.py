@@ -147,7 +147,6 @@ class RankMatrix(RankAlgebra):
     True
     """
 
-    __array_ufunc__ = None  # Products of NumPy's scalars with a matrix are left to the matrix.
     _entry_order: EntryOrder | None = None
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

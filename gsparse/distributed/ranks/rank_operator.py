@@ -279,6 +279,21 @@ class RankOperator(Operator):
         self.allreduce(shared)
         return self.device.download(shared)
 
+    def tabled(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
+        """Return a table of the values of all ranks. All ranks must call this together. Synchronizes.
+
+        Parameters
+        ----------
+        values : ndarray, shape (k,)
+            An array on the host. It has the same shape and dtype on all ranks.
+
+        Returns
+        -------
+        (ndarray of shape (number of ranks, k), int)
+            The table, on the host, and the number of this rank's row.
+        """
+        return self.host_communicator.table(values), self.communicator.rank
+
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait for work on this rank's device that may depend on other ranks. Raise an error if a rank is lost.
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from socket import socket
@@ -23,6 +23,7 @@ from distributed.comm import get_address_host
 from distributed.protocol import pickle
 from tblib import pickling_support
 
+from gsparse.device.counters import strict
 from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
@@ -151,7 +152,7 @@ class Rank:
         name : str
             The name of the call.
         *arguments : array
-            The function and its further arguments, `packed`.
+            The function, its further arguments, and whether the client is inside `gsparse.strict()`, `packed`.
 
         Returns
         -------
@@ -185,8 +186,9 @@ class Rank:
 
     def _outcome(self, arguments: tuple[HostArray, ...]) -> list[HostArray]:
         try:
-            function, args = unpacked(arguments)
-            return packed((function(self, *args), None))
+            function, args, is_strict = unpacked(arguments)
+            with strict() if is_strict else nullcontext():
+                return packed((function(self, *args), None))
         except Exception as error:
             return _packed_error(error)
 

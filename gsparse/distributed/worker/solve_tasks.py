@@ -258,14 +258,23 @@ def run_solve(rank: Rank, name: str, solve: SolveSpec, vectors: dict[str, Any]) 
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the solver. If ARPACK does not converge, return the pairs that it found and its error's name."""
+    """Call the solver. If an eigensolver does not converge, return the pairs that it found and its error's name.
+
+    For `svds`, return right vectors in columns, of which the rank has some rows, and None for what is not wanted.
+    """
     function = METHODS[solve.name].function
     if not solve.start:
         return function(matrix, b, **kwargs)
+    is_svds = solve.name == "svds"
     try:
-        return function(matrix, **{**kwargs, solve.start: b})
+        result = function(matrix, **{**kwargs, solve.start: b})
     except ArpackNoConvergence as error:
-        return error.eigenvalues, error.eigenvectors, type(error).__name__
+        found = (error.eigenvectors, error.eigenvalues, None) if is_svds else (error.eigenvalues, error.eigenvectors)
+        return *found, type(error).__name__
+    if not is_svds:
+        return result
+    u, s, vh = result if isinstance(result, tuple) else (None, result, None)
+    return u, s, None if vh is None else vh.T
 
 
 @dataclass(frozen=True)

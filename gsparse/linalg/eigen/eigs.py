@@ -252,4 +252,4 @@ def _vectors(
     left, right = combine(products(space.device, method.transform.product, basis)) * scales, X
     if problem.M is not None:
         right = combine(products(space.device, problem.M.bind(space.device, space.dtype), basis)) * scales
-    return X, residual_norms(method.krylov, left, values, right)
+    return X, residual_norms(method.space, left, values, right)

@@ -317,7 +317,7 @@ def _residuals(problem: Eigenproblem, options: Options, lanczos: Lanczos, values
     """Return ‖A·x - λ·M·x‖ of each pair; NaN if the caller passed OPinv, because A may then be a placeholder."""
     if options.OPinv is not None or not len(values):
         return np.full(len(values), np.nan)
-    krylov, X = lanczos.krylov, lanczos.krylov.vectors[: len(values)]
+    X = lanczos.krylov.vectors[: len(values)]
     AX = products(problem.device, lanczos.transform.product, X)
     MX = X if problem.M is None else products(problem.device, problem.M.bind(problem.device, problem.dtype), X)
-    return residual_norms(krylov, AX, values, MX)
+    return residual_norms(lanczos.space, AX, values, MX)

@@ -173,9 +173,8 @@ def _on_host_arrays(function: BlockProduct, device: Device) -> BlockProduct:
     return lambda V: device.upload(np.asarray(function(device.download(V))))
 
 
-def residual_norms(krylov: KrylovSpace, left: Array, values: Host, right: Array) -> Host:
+def residual_norms(space: Space, left: Array, values: Host, right: Array) -> Host:
     """Return, for each row, the norm of left - value·right with the value of this row. Synchronizes."""
-    space = krylov.space
     factors = space.device.upload(np.ascontiguousarray(values).astype(left.dtype))[:, None]
     squares = (abs(left - factors * right) ** 2).sum(axis=1)
     norms: Host = np.sqrt(space.download(space.sum_over_ranks(squares)))
@@ -195,7 +194,7 @@ def hermitian_quotients(krylov: KrylovSpace, apply: Apply, count: int) -> tuple[
     values, combinations = agreed(space.ranks, *np.linalg.eigh((gram + gram.conj().T) / 2))
     krylov.rotate(combinations)
     rows = space.device.upload(np.ascontiguousarray(combinations.T).astype(space.dtype))
-    return values, residual_norms(krylov, rows @ AX, values, krylov.vectors[:count])
+    return values, residual_norms(space, rows @ AX, values, krylov.vectors[:count])
 
 
 def products(device: Device, apply: Apply, vectors: Array, size: int | None = None) -> Array:

@@ -25,16 +25,18 @@ import scipy.sparse.linalg as scipy_linalg
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.interchange import parse_dense
+from gsparse.errors import ShapeError
 from gsparse.linalg.eigen.eigsh import matrix_cost
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.problem import exponent_of_apply, no_convergence
-from gsparse.linalg.eigen.rayleigh_ritz import products
+from gsparse.linalg.eigen.rayleigh_ritz import products, residual_norms
 from gsparse.linalg.eigen.restarted import Lanczos
 from gsparse.linalg.eigen.runs import Wanted
 from gsparse.linalg.eigen.transforms import FilterRule, Solve, Transform
-from gsparse.linalg.krylov.units import needed_exponent, scaled_operator, times_power
+from gsparse.linalg.krylov.units import DerivedOperator, needed_exponent, scaled_operator, times_power
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
-from gsparse.linalg.small_matrices import as_dense, rows_of, wide
+from gsparse.linalg.small_matrices import agreed, as_dense, rows_of, tall_qr, wide
 
 Host = npt.NDArray[Any]
 
@@ -48,6 +50,34 @@ _UPPER, _SHIFT = 1e-3, 1e-6
 _SLACK = 20.0
 
 
+class CenteredOperator(DerivedOperator):
+    """A - 1·cᵀ: the matrix A after the vector c is subtracted from each row, which is never formed.
+
+    If ranks share A, `center` has the elements of the columns that this rank owns.
+    """
+
+    def __init__(self, operator: Operator, center: Array) -> None:
+        super().__init__(operator)
+        self._center = parse_dense(center)
+        if self._center.shape != operator.shape[1:]:
+            raise ShapeError(f"center must have shape {operator.shape[1:]}, got {self._center.shape}")
+        self.dtype, self.is_resident = np.dtype(np.result_type(operator.dtype, self._center.dtype)), False
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        product, ranks = self._operator.bind(device, dtype, columns, adjoint=adjoint), self.ranks
+        center, one = self._center.flat(device, dtype, 1), device.xp.ones(1, dtype)
+        weights, factors = (one, center.conj()) if adjoint else (center, one)
+
+        def apply(x: Array, y: Array) -> None:
+            product(x, y)
+            sums = (x.reshape(columns, -1) * weights).sum(axis=1)
+            if ranks is not None:
+                ranks.allreduce(sums)
+            y.reshape(columns, -1)[...] -= sums[:, None] * factors
+
+        return apply
+
+
 @dataclass(frozen=True, eq=False)
 class System:
     """A, or its adjoint if that has fewer columns, so that the right singular vectors are the shorter ones.
@@ -57,8 +87,6 @@ class System:
     device : Device
     dtype : dtype
     A : Operator
-    rows, columns : int
-        Shape of the matrix, or of its adjoint if `is_adjoint`; rows >= columns.
     is_adjoint : bool
     on_host : bool
         Whether the caller gets NumPy arrays.
@@ -69,11 +97,27 @@ class System:
     device: Device
     dtype: np.dtype[Any]
     A: Operator
-    rows: int
-    columns: int
     is_adjoint: bool
     on_host: bool
     exponent: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the matrix, or of its adjoint if `is_adjoint`; of this rank if ranks share the matrix."""
+        return self.A.shape[self.is_adjoint]
+
+    @property
+    def columns(self) -> int:
+        """Number of columns, counted as `rows`; over all ranks, there are no more columns than rows."""
+        return self.A.shape[not self.is_adjoint]
+
+    def space(self, size: int) -> Space:
+        """Return the space of vectors of which this rank has `size` elements. Synchronizes if ranks share them."""
+        ranks = self.A.ranks
+        if ranks is None:
+            return Space(self.device, self.dtype, size, size)
+        sizes, number = ranks.tabled(np.array([size]))
+        return Space(self.device, self.dtype, size, int(sizes.sum()), int(sizes[:number].sum()), ranks)
 
     def products(self) -> tuple[Apply, Apply]:
         """Return the products with the matrix (columns to rows) and with its adjoint."""
@@ -96,7 +140,7 @@ class Options:
 
 def scaled(system: System) -> System:
     """Return a system that is scaled if its squares may over- or underflow. Synchronizes."""
-    dtype, space = system.dtype, Space(system.device, system.dtype, system.columns, system.columns)
+    dtype, space = system.dtype, system.space(system.columns)
     exponent = needed_exponent([exponent_of_apply(system.products()[0], space, system.rows)], dtype)
     return replace(system, A=scaled_operator(system.A, -exponent, dtype), exponent=exponent)
 
@@ -109,13 +153,18 @@ def triplets(system: System, options: Options, v0: Array | None) -> tuple[Array,
     ArpackNoConvergence
         If not all singular values converge.
     """
-    is_small = system.columns <= _SMALL and system.rows * system.columns <= _MAX_DENSE
-    if is_small and options.ncv is None and options.maxiter is None:
+    is_default = options.ncv is None and options.maxiter is None
+    if is_default and system.A.ranks is None and is_small(system.rows, system.columns):
         return _dense_triplets(system, options)
     return _iterated_triplets(system, options, v0)
 
 
 # ---------------------------------------------------------------- dense
+
+
+def is_small(rows: int, columns: int) -> bool:
+    """Return whether a matrix is solved as a dense one."""
+    return min(rows, columns) <= _SMALL and rows * columns <= _MAX_DENSE
 
 
 def _dense_triplets(system: System, options: Options) -> tuple[Array, Host, Array]:
@@ -174,7 +223,7 @@ def _iterated_triplets(system: System, options: Options, v0: Array | None) -> tu
 
 
 def _run(system: System, options: Options, start: Array | None, which: str, solve: Apply | None) -> Lanczos:
-    space = Space(system.device, system.dtype, system.columns, system.columns)
+    space = system.space(system.columns)
     normal = _normal(system)
     rule: FilterRule | None = None
     if solve is None:
@@ -183,7 +232,10 @@ def _run(system: System, options: Options, start: Array | None, which: str, solv
         if cost is not None and system.A.is_resident:
             # Bytes of a product with AᴴA, divided by the bytes of a right vector. The product reads the matrix twice,
             # and writes and reads a left vector.
-            per_column = 2 * cost * system.A.shape[0] / system.columns + 2 * system.rows / system.columns
+            columns = max(system.columns, 1)
+            per_column = 2 * cost * system.A.shape[0] / columns + 2 * system.rows / columns
+            if space.ranks is not None:  # all ranks must decide alike
+                per_column = float(space.ranks.agreed(np.array([per_column]))[0])
             rule = FilterRule(transform, per_column, options.tol, space.epsilon)
     else:
         transform = Solve(normal, False, solve=solve, kind="normal")
@@ -204,9 +256,11 @@ def _lanczos(
 
 def _decomposed(system: System, V: Array) -> tuple[Array, Host, Array]:
     """Return the singular value decomposition of A on the span of the rows of V. Synchronizes."""
-    xp, device = system.device.xp, system.device
-    Q, R = xp.linalg.qr(products(device, system.products()[0], V, system.rows).T)
-    left, s, right = scipy.linalg.svd(device.download(R))
+    device, ranks = system.device, system.A.ranks
+    Q, R = tall_qr(device, ranks, products(device, system.products()[0], V, system.rows).T)
+    left, s, right = scipy.linalg.svd(R)
+    s, factors = agreed(ranks, s, np.vstack([left, right]))
+    left, right = np.split(factors, 2)
     # A·V = Q·R = (Q·left)·s·right, so the right singular vectors are V·rightᴴ.
     U, rotation = (rows_of(factors, system.dtype, device) for factors in (left, right.conj().T))
     return U @ Q.T, s, rotation @ V
@@ -214,23 +268,20 @@ def _decomposed(system: System, V: Array) -> tuple[Array, Host, Array]:
 
 def _is_accurate(system: System, options: Options, U: Array, s: Host, V: Array) -> bool:
     """Return whether the residuals Aᴴ·u - s·v reach the user's tolerance. Synchronizes."""
-    device = system.device
-    residuals = products(device, system.products()[1], U, system.columns)
-    residuals -= device.upload(s.astype(system.dtype))[:, None] * V
-    norms = device.download(device.xp.linalg.norm(residuals, axis=1))
+    images = products(system.device, system.products()[1], U, system.columns)
+    norms = residual_norms(system.space(system.columns), images, s, V)
     epsilon = float(np.finfo(system.dtype).eps)
     return bool((norms <= _SLACK * np.maximum(options.tol * s, epsilon * np.sqrt(len(s)) * s.max())).all())
 
 
 def _augmented_triplets(system: System, options: Options) -> tuple[Array, Host, Array]:
     """Return the largest singular triplets from eigenpairs of [0 A; Aᴴ 0]."""
-    size = system.rows + system.columns
-    space = Space(system.device, system.dtype, size, size)
+    space = system.space(system.rows + system.columns)
     transform = Transform(_augmented(system), system.A.is_resident)
     lanczos = _lanczos(space, transform, options, None, "LA", None)
     V = lanczos.krylov.vectors[: len(lanczos.values), system.rows :]
     # The two halves of an eigenvector have the same length, unless its eigenvalue is 0.
-    Q, _ = system.device.xp.linalg.qr(V.T)
+    Q, _ = tall_qr(system.device, space.ranks, V.T)
     U, s, V = _decomposed(system, system.device.xp.ascontiguousarray(Q.T))
     if not lanczos.is_complete:
         raise _no_convergence(system, lanczos, U, s)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.linalg.eigen.problem import seed_of
-from gsparse.linalg.eigen.singular_triplets import Options, System, scaled, triplets
+from gsparse.linalg.eigen.singular_triplets import CenteredOperator, Options, System, scaled, triplets
 from gsparse.linalg.krylov.units import times_power
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.registry import register
@@ -21,7 +21,7 @@ from gsparse.linalg.registry import register
 Host = npt.NDArray[Any]
 
 
-@register("eigensolver", vectors=())
+@register("eigensolver", vectors=(0, 2), start="v0")
 def svds(
     A: Any,
     k: int = 6,
@@ -37,6 +37,7 @@ def svds(
     *,
     random_state: Any = None,
     multiplicities: bool = True,
+    center: Array | None = None,
 ) -> Any:
     """Find k singular values of a sparse matrix and their vectors, with vectors that stay on the device.
 
@@ -69,6 +70,9 @@ def svds(
         SciPy's old name of `rng`.
     multiplicities : bool, optional
         Look for further copies of multiple singular values; see `eigsh`.
+    center : array, shape (N,), optional
+        Find singular triplets of A with this vector subtracted from each row, ``A - center``, which would be dense and
+        is never formed. With ``center=A.mean(axis=0)``, the rows of `vh` are the principal components of A's rows.
 
     Returns
     -------
@@ -117,16 +121,19 @@ def svds(
     (array([298., 299., 300.]), (300, 3), (3, 500))
     >>> svds(A, 2, which="SM", return_singular_vectors=False).round(8)
     array([1., 2.])
+    >>> svds(A, 2, center=A.mean(axis=0), return_singular_vectors=False).round(4)
+    array([298.8437, 299.8616])
     """
     seed = seed_of(random_state if rng is None else rng)
     operator = _parse_matrix(A, v0)
+    if center is not None:
+        operator = CenteredOperator(operator, center)
     settings, v0 = _parse(operator, (k, ncv, tol, which, maxiter), v0, return_singular_vectors, solver)
     settings = replace(settings, multiplicities=multiplicities, seed=seed)
     device = device_for(A, v0)
-    is_adjoint = operator.shape[0] < operator.shape[1]
-    rows, columns = operator.shape[::-1] if is_adjoint else operator.shape
+    rows, columns = operator.whole_shape
     on_host = v0 is None or device_of(v0) is None
-    system = System(device, solve_dtype(operator), operator, rows, columns, is_adjoint, on_host)
+    system = System(device, solve_dtype(operator), operator, rows < columns, on_host)
     with device.active(), device.memory_guard(), device.own_stream():
         system = scaled(system)
         U, s, V = triplets(system, settings, v0)
@@ -147,7 +154,7 @@ def _parse_matrix(A: Any, v0: Any) -> Operator:
     device = device_for(A, v0)
     with device.active(), device.memory_guard():
         operator = as_operator(A, device)
-    if not all(operator.shape):
+    if not all(operator.whole_shape):
         raise ValueError("`A` must not be empty.")
     return operator
 
@@ -157,7 +164,7 @@ def _parse(A: Operator, options: tuple[Any, ...], v0: Any, vectors: Any, solver:
     k, ncv, tol, which, maxiter = options
     if str(solver).lower() not in ("arpack", "lobpcg", "propack"):
         raise ValueError("solver must be one of {'arpack', 'lobpcg', 'propack'}.")
-    smallest = min(A.shape)
+    smallest, own = min(A.whole_shape), A.shape[A.whole_shape[0] >= A.whole_shape[1]]
     if int(k) != k or not 0 < k < smallest:
         raise ValueError("`k` must be an integer satisfying `0 < k < min(A.shape)`.")
     if ncv is not None and (int(ncv) != ncv or not k < ncv < smallest):
@@ -174,8 +181,8 @@ def _parse(A: Operator, options: tuple[Any, ...], v0: Any, vectors: Any, solver:
         v0 = v0 if device_of(v0) is not None else np.atleast_1d(v0)
         if v0.dtype.kind not in "fc":
             raise ValueError("`v0` must be of floating or complex floating data type.")
-        if v0.shape != (smallest,):
-            raise ValueError(f"`v0` must have shape {(smallest,)}.")
+        if v0.shape != (own,):
+            raise ValueError(f"`v0` must have shape {(own,)}.")
     ncv, maxiter = (None if value is None else int(value) for value in (ncv, maxiter))
     return Options(int(k), ncv, float(tol), str(which).upper(), maxiter), v0
 

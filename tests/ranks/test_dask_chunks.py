@@ -26,6 +26,8 @@ X, Z = np.random.default_rng(1).standard_normal((40, 3)), np.random.default_rng(
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
+    if request.param == "gpu":
+        request.getfixturevalue("gpu_device")
     return str(request.param)
 
 

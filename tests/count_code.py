@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The most lines of code in each folder, and the most source files in the package.
-BOUNDS = {"gsparse": 45_400, "tests": 32_550, "asv_bench": 4_700}
+BOUNDS = {"gsparse": 45_800, "tests": 32_900, "asv_bench": 4_800}
 MOST_FILES = 365
 
 

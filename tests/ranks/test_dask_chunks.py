@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.linalg import cg
+from tests.conftest import make_device
 from tests.linalg.problems import laplacian
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
@@ -27,7 +28,7 @@ X, Z = np.random.default_rng(1).standard_normal((40, 3)), np.random.default_rng(
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     if request.param == "gpu":
-        request.getfixturevalue("gpu_device")
+        make_device("gpu")
     return str(request.param)
 
 

@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_SUBMODULES, "from_dask"]
+    return [*__all__, *_SUBMODULES]
 
 
 if "dask" in sys.modules:  # so that dask joins and multiplies chunks of this class on their device

@@ -40,11 +40,7 @@ class RankGroup(Protocol):
         """Wait until ``is_done()`` is true; raise an error if another rank is lost meanwhile."""
 
     def observe(self, iteration: Any) -> None:
-        """Inspect a running solve, and raise an error to end it.
-
-        The solve calls this method whenever the host has read its scalars. `iteration` is a `SolveLoop`, or the loop of
-        `lobpcg`.
-        """
+        """Inspect the loop of a running solve when the host has read its scalars, or raise an error to end it."""
 
 
 class Operator(ABC):

@@ -191,7 +191,9 @@ class RankAlgebra(ElementWise, RankOperator):
 
         Parameters
         ----------
-        wanted, order
+        wanted : array of int64, or range
+            The row numbers, in this whole matrix, of the rows.
+        order : array of int64, shape (N,), optional
             As for `take_rows`.
 
         Returns

@@ -16,7 +16,8 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
 from gsparse.distributed.ranks.rank_algebra import RankAlgebra
 from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
-from gsparse.distributed.ranks.rank_operator import RankOperator, StoredRows, common_dtype
+from gsparse.distributed.ranks.rank_operator import RankOperator, common_dtype
+from gsparse.distributed.ranks.row_block import StoredRows
 from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix

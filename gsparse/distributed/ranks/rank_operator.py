@@ -7,8 +7,6 @@ algebra, imports `RankOperator`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,40 +14,19 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array, compute_dtype
+from gsparse.device.dtypes import Array
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.distributed.ranks.halo import Halo, HaloExchange
+from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition, check_one_block_per_rank
-from gsparse.distributed.ranks.row_block import RowBlock, join_on_device, split_on_device
+from gsparse.distributed.ranks.rank_products import RankAdjointProduct, RankProduct
+from gsparse.distributed.ranks.row_block import RowBlock, StoredRows
 from gsparse.errors import ShapeError
-from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.profiling import recording
-
-
-@dataclass(eq=False)
-class StoredRows:
-    """A rank's rows, whole or in two blocks. The first product of a vector splits the rows.
-
-    Attributes
-    ----------
-    whole : GpuSparseMatrix or None
-        The rows with all columns of the matrix, if they have not been split, or have been needed again since.
-    blocks : RowBlock or None
-    halo : Halo or None
-        The plan of the exchange of ghosts, if there are blocks.
-    options : dict
-        Options of `GpuSparseMatrix` for the diagonal block.
-    """
-
-    whole: GpuSparseMatrix | None = None
-    blocks: RowBlock | None = None
-    halo: Halo | None = None
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class RankOperator(Operator):
@@ -95,15 +72,18 @@ class RankOperator(Operator):
         return self._stored.blocks is not None
 
     def split(self) -> RowBlock:
-        """Return the two blocks. The first call makes them and the halo, and all ranks must run it together."""
-        stored = self._stored
-        if stored.blocks is None:
-            assert stored.whole is not None
-            blocks = split_on_device(stored.whole, self.columns.rows(self.host_communicator.rank), stored.options)
-            stored.halo = Halo(blocks.ghosts, self.columns, self.host_communicator)
-            stored.blocks = blocks
-            stored.whole = None  # to save memory; `whole_rows` joins the blocks again if it is called
-        return stored.blocks
+        """Return both blocks. All ranks must make the first call together, which makes the blocks and the halo.
+
+        Returns
+        -------
+        RowBlock
+            The blocks, on the rank's device. Synchronizes the first time.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        return self._stored.split(self.columns, self.host_communicator)
 
     @property
     def diagonal(self) -> GpuSparseMatrix:
@@ -147,13 +127,7 @@ class RankOperator(Operator):
         GpuSparseMatrix, shape (own rows, N)
             On the rank's device. It must not be changed. Synchronizes.
         """
-        stored = self._stored
-        if stored.whole is None:
-            if compute_dtype(self.dtype) is None:
-                stored.whole = GpuSparseMatrix(self.rows_on_host(), device=self.device)
-            else:
-                stored.whole = join_on_device(self.split(), self.first_index, self.columns.num_rows)
-        return stored.whole
+        return self._stored.join(self.columns, self.host_communicator.rank)
 
     def connect(self, communicator: Communicator) -> None:
         """Replace the communicator by another one between the same ranks.
@@ -189,21 +163,7 @@ class RankOperator(Operator):
         csr_array, shape (number of rows, N)
             The rows, on the host.
         """
-        if not self.is_split:
-            whole = self.whole_rows()
-            return sp.csr_array((whole if rows is None else whole[rows]).tocoo())
-        if rows is None:
-            diagonal, off_diagonal, boundary = self.diagonal.tocoo(), self.off_diagonal.tocoo(), self.boundary
-        else:
-            places = np.searchsorted(self.boundary, rows)
-            is_boundary = np.append(self.boundary, -1)[places] == rows
-            diagonal, off_diagonal = self.diagonal[rows].tocoo(), self.off_diagonal[places[is_boundary]].tocoo()
-            boundary = np.flatnonzero(is_boundary)
-        row_numbers = np.concatenate([diagonal.coords[0], boundary[off_diagonal.coords[0]]])
-        columns = np.concatenate([diagonal.coords[1] + self.first_index, self.ghosts[off_diagonal.coords[1]]])
-        data = np.concatenate([diagonal.data, off_diagonal.data])
-        num_rows = self.shape[0] if rows is None else len(rows)
-        return sp.csr_array((data, (row_numbers, columns)), shape=(num_rows, self.whole_shape[1]))
+        return sp.csr_array(self._stored.rows(rows, self.columns, self.host_communicator.rank).tocoo())
 
     @property
     def num_entries(self) -> int:
@@ -377,7 +337,7 @@ class RankOperator(Operator):
         """
         key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
-            make = _AdjointProduct if adjoint else _Product
+            make = RankAdjointProduct if adjoint else RankProduct
             self._bound_products[key] = make(self, dtype, columns, alpha, beta)
         return self._bound_products[key]
 
@@ -403,90 +363,3 @@ def _check_shape(block: Any, own_rows: slice, num_columns: int) -> None:
             f"the block of the rows {own_rows.start} to {own_rows.stop} must have the shape {expected}, got "
             f"{block.shape}"
         )
-
-
-class _BoundProduct:
-    """The products of both blocks, bound to buffers, and the exchange of ghosts."""
-
-    def __init__(
-        self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float, *, adjoint: bool
-    ) -> None:
-        device = self._device = matrix.device
-        self._diagonal, self._off_diagonal = (
-            MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=factor)
-            for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
-        )
-        self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
-        # The positions of the boundary rows in vectors that are stored one after the other, and a buffer for the values
-        # at these positions.
-        numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
-        index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
-        self._boundary = device.upload(numbers.astype(index_dtype).reshape(-1))
-        self._boundary_values = device.empty(self._boundary.size, dtype)
-
-
-class _Product(_BoundProduct):
-    """Computes y = alpha·A·x + beta·y as an `Apply`.
-
-    The diagonal block is multiplied during the exchange of ghosts. With a second stream, the off-diagonal block is also
-    multiplied at the same time:
-
-        one stream       gather and send → diagonal block → receive → off-diagonal block → add to y
-
-        two streams      diagonal block ---------------------------------+
-                                                                         +-> add to y
-                         gather and send → receive → off-diagonal block -+
-
-    If the kernels support it, the product also stores partial sums of conj(x)·y.
-
-    Attributes
-    ----------
-    num_dots : int
-        Number of the partial sums; 0 if the kernels do not support partial sums.
-    """
-
-    def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
-        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=False)
-        self._uses_second_stream = matrix.communicator.uses_second_stream
-        self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
-        self.num_dots = self._num_diagonal_dots
-        if self.num_dots:
-            self.num_dots += kernels_of(self._device).exchange.num_scatter_dots(self._boundary_values.size)
-
-    def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
-        if self._uses_second_stream:
-            wait = self._device.alongside(lambda: self._multiply_ghosts(self._exchange.gather(x)))
-        else:
-            wait = partial(self._multiply_ghosts, self._exchange.gather(x))
-        diagonal_arguments: tuple[Any, ...] = ()
-        scatter_arguments: tuple[Any, ...] = ()
-        if dots is not None:
-            diagonal_arguments = (dots[: self._num_diagonal_dots],)
-            scatter_arguments = (x, dots[self._num_diagonal_dots :])
-        diagonal: Any = self._diagonal
-        diagonal(x, y, *diagonal_arguments)
-        wait()
-        kernels = kernels_of(self._device)
-        kernels.exchange.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
-
-    def _multiply_ghosts(self, wait_for_ghosts: Callable[[], Array]) -> None:
-        self._off_diagonal(wait_for_ghosts(), self._boundary_values)
-
-
-class _AdjointProduct(_BoundProduct):
-    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`.
-
-    The off-diagonal block is multiplied first. Its results are sent to their owners during the product with the
-    diagonal block.
-    """
-
-    def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
-        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)
-        self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
-
-    def __call__(self, x: Array, y: Array) -> None:
-        kernels_of(self._device).exchange.gather(self._device, x, self._boundary, self._boundary_values)
-        self._off_diagonal(self._boundary_values, self._ghost_values)
-        add_to = self._exchange.scatter_add(self._ghost_values)
-        self._diagonal(x, y)
-        add_to(y)

@@ -19,7 +19,7 @@ S. Balay et al., "PETSc/TAO users manual", ANL-21/39, Argonne National Laborator
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import compute_dtype
+from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.distributed.ranks.halo import Halo
+from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.row_exchange import columns_of_others
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
@@ -75,10 +78,38 @@ class RowBlock:
         diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
         return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
 
-    def on_device(self, device: Device, options: dict[str, Any]) -> RowBlock:
-        """Return blocks that are matrices on a device, made with `options` for the diagonal block.
+    def taken(self, rows: npt.NDArray[np.integer]) -> RowBlock:
+        """Return some rows.
 
-        Blocks that are such matrices already are used as they are.
+        Parameters
+        ----------
+        rows : array of int
+            The numbers of the rows, counted from the rank's first row.
+
+        Returns
+        -------
+        RowBlock
+            The rows in this order, with the same ghosts.
+        """
+        places = np.searchsorted(self.boundary, rows)
+        is_boundary = np.append(self.boundary, -1)[places] == rows
+        others = self.off_diagonal[places[is_boundary]]
+        return RowBlock(self.diagonal[rows], others, np.flatnonzero(is_boundary), self.ghosts)
+
+    def on_device(self, device: Device, options: dict[str, Any]) -> RowBlock:
+        """Return blocks that are matrices on a device.
+
+        Parameters
+        ----------
+        device : Device
+            The device of the new matrices.
+        options : dict
+            Options of `GpuSparseMatrix` for the diagonal block.
+
+        Returns
+        -------
+        RowBlock
+            This object if its blocks are such matrices already.
         """
         if isinstance(self.diagonal, DeviceMatrix):
             return self
@@ -181,13 +212,19 @@ def join_on_device(block: RowBlock, first_column: int, num_columns: int) -> GpuS
     Parameters
     ----------
     block : RowBlock
-        Its blocks are matrices on one device, with a dtype that the device supports.
+        Its blocks are matrices on one device.
     first_column : int
         The first column that the rank owns.
     num_columns : int
         Number of columns of the whole matrix.
     """
     device, kernels = block.diagonal.device, kernels_of(block.diagonal.device)
+    if compute_dtype(block.diagonal.dtype) is None:
+        own, rest = block.diagonal.tocoo(), block.off_diagonal.tocoo()
+        rows = np.concatenate([own.coords[0], block.boundary[rest.coords[0]]])
+        columns = np.concatenate([own.coords[1] + first_column, block.ghosts[rest.coords[1]]])
+        entries = np.concatenate([own.data, rest.data]), (rows, columns)
+        return GpuSparseMatrix(sp.coo_array(entries, shape=(own.shape[0], num_columns)), device=device)
     with device.active(), device.memory_guard():
         own, rest = map(_entries, (block.diagonal, block.off_diagonal))
         index = np.dtype(np.int32 if max(own.nnz + rest.nnz, num_columns) <= MAX_INT32 else np.int64)
@@ -199,3 +236,48 @@ def join_on_device(block: RowBlock, first_column: int, num_columns: int) -> GpuS
             csr = kernels.edits.insert_entries(device, csr, *places, rest.data, is_sorted)
         whole: GpuSparseMatrix = made(device, replace(csr, is_canonical=is_sorted), None)
         return whole
+
+
+@dataclass(eq=False)
+class StoredRows:
+    """A rank's rows, whole or in two blocks. The first product of a vector splits the rows.
+
+    Attributes
+    ----------
+    whole : GpuSparseMatrix or None
+        The rows with all columns of the matrix, if they have not been split, or have been needed again since.
+    blocks : RowBlock or None
+    halo : Halo or None
+        The plan of the exchange of ghosts, if there are blocks.
+    options : dict
+        Options of `GpuSparseMatrix` for the diagonal block.
+    """
+
+    whole: GpuSparseMatrix | None = None
+    blocks: RowBlock | None = None
+    halo: Halo | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def split(self, columns: RowPartition, communicator: Communicator) -> RowBlock:
+        """Return both blocks. The first call makes them and the halo, and all ranks must run it together."""
+        if self.blocks is None:
+            assert self.whole is not None
+            blocks = split_on_device(self.whole, columns.rows(communicator.rank), self.options)
+            self.halo = Halo(blocks.ghosts, columns, communicator)
+            self.blocks = blocks
+            self.whole = None  # to save memory; `join` makes it again if it is needed
+        return self.blocks
+
+    def rows(self, numbers: npt.NDArray[np.integer] | None, columns: RowPartition, rank: int) -> GpuSparseMatrix:
+        """Return some rows, or all for None, of the rank with this number. Only these rows are joined."""
+        if numbers is None or self.blocks is None or self.whole is not None:
+            whole = self.join(columns, rank)
+            return whole if numbers is None else whole[numbers]
+        return join_on_device(self.blocks.taken(numbers), columns.rows(rank).start, columns.num_rows)
+
+    def join(self, columns: RowPartition, rank: int) -> GpuSparseMatrix:
+        """Return the whole rows of the rank with this number."""
+        if self.whole is None:
+            assert self.blocks is not None
+            self.whole = join_on_device(self.blocks, columns.rows(rank).start, columns.num_rows)
+        return self.whole

@@ -248,6 +248,11 @@ class MatrixArrays:
         return [name for name, pair in zip(ARRAY_NAMES, self, strict=True) if pair.lent]
 
     @property
+    def is_lent(self) -> bool:
+        """Whether the host copy of any of the arrays may differ from the device copy."""
+        return self.indptr.lent or self.indices.lent or self.data.lent
+
+    @property
     def is_on_loan(self) -> bool:
         """Whether code outside of this object holds one of the host arrays, and may write to it."""
         return self.indptr.on_loan or self.indices.on_loan or self.data.on_loan

@@ -67,6 +67,11 @@ class ArrayPair:
     """
 
     lock = lock_of_instance()
+    # The attributes of a pair that has no host copy. Most results of operations never have one.
+    frozen = lent = was_lent = False
+    version = 0
+    _host: npt.NDArray[Any] | None = None
+    _reading: npt.NDArray[Any] | None = None
 
     def __init__(
         self,
@@ -76,18 +81,15 @@ class ArrayPair:
         on_device: Array | None = None,
         conjugated: bool = False,
     ) -> None:
-        self.device = device
+        self.device, self.on_device = device, on_device
         self.conjugated = conjugated
-        self.frozen = False
-        self._host = host
-        self.on_device = on_device
-        self.lent = self.was_lent = host is not None
-        self._reading: npt.NDArray[Any] | None = None
-        self.version = 0
+        if host is not None:
+            self._host, self.lent, self.was_lent = host, True, True
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype((self._host if self.on_device is None else self.on_device).dtype)  # type: ignore[union-attr]
+        dtype: np.dtype[Any] = (self._host if self.on_device is None else self.on_device).dtype  # type: ignore[union-attr]
+        return dtype
 
     @property
     def nbytes(self) -> int:
@@ -199,12 +201,11 @@ class ArrayPair:
         flip : bool
             Whether the new pair has the conjugates of these values.
         """
-        with self.lock:
-            if self.dtype.char in HOST_ONLY:
+        if self.dtype.char in HOST_ONLY:
+            with self.lock:
                 host = np.array(self._host_side())
-                return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
-            array = self.current_array()
-        return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
+            return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
+        return ArrayPair(self.device, on_device=self.current_array(), conjugated=self.conjugated != flip)
 
     def is_lent_array(self, array: Any) -> bool:
         """Return whether `array` is the host copy that was lent.

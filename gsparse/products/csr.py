@@ -62,7 +62,7 @@ class CsrRows(Part):
         """
         limit = self._limit(threads_per_row)
         long_rows = None if limit == NO_LIMIT or self._is_small_and_new else self.long_rows(limit)
-        return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
+        return CsrEntries.of(csr, long_rows)
 
     @property
     def _is_small_and_new(self) -> bool:

@@ -66,8 +66,9 @@ class PreparedMatrix:
     csr : Csr
         The checked arrays.
     options : MatrixOptions
-    structure : Structure
-        The structure of these row pointers and columns. Prepared matrices that differ only in their values share it.
+    known_structure : Structure or None
+        The structure of these row pointers and columns, if it has been made. Prepared matrices that differ only in
+        their values share it.
     source : (array, array, array)
         The indptr, indices and data from which this object was made. If a matrix still has these very arrays, this
         object is still valid for it.
@@ -91,7 +92,7 @@ class PreparedMatrix:
     device: Device
     csr: Csr
     options: MatrixOptions
-    structure: Structure
+    known_structure: Structure | None
     source: tuple[Array, Array, Array]
     on_loan: bool = False
     is_new: bool = False
@@ -127,7 +128,6 @@ class PreparedMatrix:
         Nothing is examined before the first product. The first products use a format without set-up, unless the options
         name a format, ask for measurements (`tune=`), or expect few products.
         """
-        structure = structure or Structure(SparsityPattern(device, csr))
         source = source or (csr.indptr, csr.indices, csr.data)
         return cls(device, csr, options, structure, source, is_new=options.may_be_planned_later, is_result=True)
 
@@ -137,6 +137,15 @@ class PreparedMatrix:
         if on_loan:
             return PreparedMatrix(self.device, csr, options, self.structure, source, on_loan)
         return PreparedMatrix.of_result(self.device, csr, options, self.structure, source)
+
+    @property
+    def structure(self) -> Structure:
+        """The structure of these row pointers and columns."""
+        return self.known_structure or self._own_structure
+
+    @made_once
+    def _own_structure(self) -> Structure:
+        return Structure(SparsityPattern(self.device, self.csr))
 
     @property
     def stats(self) -> RowStats:
@@ -244,7 +253,7 @@ class PreparedMatrix:
     def _build_first(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Bind a product that reads CSR as it is, and asks for a plan after some calls."""
         csr, threads_per_block = values_as(self.csr, storage), self.options.threads_per_block
-        return build_first(self.structure, csr, compute, threads_per_block, ref(self))
+        return build_first(self.device, csr, compute, threads_per_block, ref(self))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Store a plan that measured times have chosen, and its product if it is not None."""

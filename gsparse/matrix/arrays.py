@@ -282,6 +282,11 @@ class MatrixArrays:
         for pair in self:
             pair.freeze()
 
+    def drop_unconverted(self) -> None:
+        """On a CPU, drop a prepared matrix that only refers to the arrays, which can then be lent without a copy."""
+        if self.device.is_host and self.prepared is not None and not self.prepared.is_converted:
+            self.prepared = None
+
     def release(self) -> None:
         """Drop the prepared matrix, and host copies to which nothing else refers."""
         prepared, self.prepared, self.scipy_array = self.prepared, None, None

@@ -11,7 +11,8 @@ the user holds a reference, the array is *on loan*:
             +------------- one more upload, by the next product (`current_array`) ------------+
 
 If the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy. But if
-the user wrote nothing, the old device copy stays, and with it the format and the plan.
+the user wrote nothing, the old device copy stays, and with it the format and the plan. If nothing has been built from
+the device copy, and no other code refers to it, `lend` copies nothing either: the device copy becomes the host copy.
 
 Two rules make this safe. First, the device copy is never written in place: a changed array is a new array. So matrices
 may share device arrays, and anything built from an array is valid as long as the matrix has the same array object.
@@ -112,6 +113,8 @@ class ArrayPair:
         with self.lock:
             if self.frozen:
                 return self.read()
+            if self._host is None and self.device.is_host and not self.conjugated:
+                self._take_device_copy()
             host = self._host_side()
             self.lent = self.was_lent = True
             self.version += 1
@@ -241,6 +244,16 @@ class ArrayPair:
                 np.conjugate(host, out=host)
             self._host = host
         return self._host
+
+    def _take_device_copy(self) -> None:
+        """Make the device copy the host copy, if it is writable and no other code refers to it."""
+        self._reading = None
+        self.lent = True  # From now on, another thread needs the lock to read the device copy.
+        self.lent = (
+            self.on_device is not None and self.on_device.flags.writeable and not held_elsewhere(self.on_device, 1)
+        )
+        if self.lent:
+            self._host, self.on_device = self.on_device, None
 
     def _own_references(self) -> int:
         """Return the number of this object's references to the host copy: its own, and its read-only alias."""

@@ -175,7 +175,8 @@ def build_first(
     device: Device, csr: Csr, compute: np.dtype[Any], threads_per_block: int, matrix: Callable[[], Any]
 ) -> Product:
     """Return the product of the prepared matrix ``matrix()`` that reads the arrays of `csr` and counts its calls."""
-    kernels, stored, multiply = kernels_of(device).spmv, csr, None
+    kernels, stored = kernels_of(device).spmv, csr
+    multiply: Callable[..., None]
     if kernels.CSR_PRODUCT is not None:
         multiply = partial(kernels.CSR_PRODUCT, csr)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.formats import Columns, Csr, CsrEntries, LongRows, Values
+from gsparse.formats import Columns, Csr, CsrEntries, LongRows
 from gsparse.formats.costs import MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds, vector_length
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, describe_positions

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array, in_native_order
-from gsparse.device.memory import Memory, alias_of
+from gsparse.device.memory import Memory
 from gsparse.device.threads import available_cpus, get_num_threads, map_elements
 
 # Number of rows in a slice of blocked ELLPACK on the CPU, such that the sums of a slice stay in registers and in the
@@ -60,7 +60,7 @@ class CpuDevice(NumpyArrays, Device):
         return min(get_num_threads(), available_cpus())
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        return alias_of(np.ascontiguousarray(in_native_order(host)))
+        return np.ascontiguousarray(in_native_order(host))
 
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         return np.asarray(array)

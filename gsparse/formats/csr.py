@@ -138,6 +138,11 @@ class CsrEntries(StoredMatrix):
     values: Values
     long_rows: LongRows | None = None
 
+    @classmethod
+    def of(cls, csr: Csr, long_rows: LongRows | None = None) -> CsrEntries:
+        """Return the arrays of a matrix, neither encoded nor copied."""
+        return cls(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
+
     @property
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""

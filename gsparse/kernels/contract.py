@@ -113,6 +113,13 @@ class SpmvKernels(Protocol):
     def FIRST_FORMAT(self) -> str:
         """The format for the first few products of any matrix, which needs no set-up; "auto" if there is none."""
 
+    @property
+    def CSR_PRODUCT(self) -> Callable[[Csr, Array, Array, Any, Any, bool], None] | None:
+        """A function ``(csr, x, y, alpha, beta, conjugate)`` for y = alpha·A·x + beta·y; None if there is none.
+
+        It computes a product of `FIRST_FORMAT` without binding it before.
+        """
+
 
 class SpmmKernels(Protocol):
     """Products with several dense columns."""

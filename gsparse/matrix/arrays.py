@@ -248,6 +248,11 @@ class MatrixArrays:
         return [name for name, pair in zip(ARRAY_NAMES, self, strict=True) if pair.lent]
 
     @property
+    def is_lent(self) -> bool:
+        """Whether the host copy of any of the arrays may differ from the device copy."""
+        return self.indptr.lent or self.indices.lent or self.data.lent
+
+    @property
     def is_on_loan(self) -> bool:
         """Whether code outside of this object holds one of the host arrays, and may write to it."""
         return self.indptr.on_loan or self.indices.on_loan or self.data.on_loan
@@ -276,6 +281,11 @@ class MatrixArrays:
         """Lend read-only host arrays from now on."""
         for pair in self:
             pair.freeze()
+
+    def drop_unconverted(self) -> None:
+        """On a CPU, drop a prepared matrix that only refers to the arrays, which can then be lent without a copy."""
+        if self.device.is_host and self.prepared is not None and not self.prepared.is_converted:
+            self.prepared = None
 
     def release(self) -> None:
         """Drop the prepared matrix, and host copies to which nothing else refers."""

@@ -262,7 +262,7 @@ class ElementWise(MatrixLike):
             raise DtypeError(
                 f"no device computes with values of {values.dtype} in a matrix of {self.dtype}: use astype(float)"
             )
-        if home is None and not self.device.is_host:
+        if home is None:
             values = self.device.upload(values)
         return cast(Self, with_values(self, values))
 

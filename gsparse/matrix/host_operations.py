@@ -92,7 +92,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
     hosts = arrays.read()
     # If no array was lent or replaced since, nothing was written.
     key = (matrix.format, matrix.shape, matrix.maxprint, *((pair, pair.version) for pair in arrays))
-    lent = bool(arrays.lent_names)
+    lent = arrays.is_lent
     remembered = arrays.scipy_array
     if remembered is not None and not lent and key == remembered[0]:
         return remembered[1]

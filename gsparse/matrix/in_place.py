@@ -293,6 +293,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
             matrix.stats.left_device(name)
             name_counterpart(matrix.device)
         arrays.scipy_array = None
+        arrays.drop_unconverted()
         if recording.recorder is None:
             return cast("np.ndarray[Any, Any]", pair.lend())
         with recording.span("host", f"A.{name}: the program asks for a host array", None, None, pair.nbytes):

@@ -115,8 +115,8 @@ def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
         axis = range(axis, axis + 1)
     if isinstance(axis, range):
         return None if axis == range(size) else axis
-    flat = np.ascontiguousarray(axis).reshape(-1) if device.is_host else axis.reshape(-1)
-    return flat if device.is_host or device_of(flat) is not None else device.upload(flat)
+    flat = axis.reshape(-1)
+    return flat if device_of(flat) is not None else device.upload(flat)
 
 
 # ------------------------------------------------------------------------------------------------------- diagonals

@@ -11,7 +11,8 @@ the user holds a reference, the array is *on loan*:
             +------------- one more upload, by the next product (`current_array`) ------------+
 
 If the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy. But if
-the user wrote nothing, the old device copy stays, and with it the format and the plan.
+the user wrote nothing, the old device copy stays, and with it the format and the plan. If nothing has been built from
+the device copy, and no other code refers to it, `lend` copies nothing either: the device copy becomes the host copy.
 
 Two rules make this safe. First, the device copy is never written in place: a changed array is a new array. So matrices
 may share device arrays, and anything built from an array is valid as long as the matrix has the same array object.
@@ -67,6 +68,11 @@ class ArrayPair:
     """
 
     lock = lock_of_instance()
+    # The attributes of a pair that has no host copy. Most results of operations never have one.
+    frozen = lent = was_lent = False
+    version = 0
+    _host: npt.NDArray[Any] | None = None
+    _reading: npt.NDArray[Any] | None = None
 
     def __init__(
         self,
@@ -76,18 +82,15 @@ class ArrayPair:
         on_device: Array | None = None,
         conjugated: bool = False,
     ) -> None:
-        self.device = device
+        self.device, self.on_device = device, on_device
         self.conjugated = conjugated
-        self.frozen = False
-        self._host = host
-        self.on_device = on_device
-        self.lent = self.was_lent = host is not None
-        self._reading: npt.NDArray[Any] | None = None
-        self.version = 0
+        if host is not None:
+            self._host, self.lent, self.was_lent = host, True, True
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype((self._host if self.on_device is None else self.on_device).dtype)  # type: ignore[union-attr]
+        dtype: np.dtype[Any] = (self._host if self.on_device is None else self.on_device).dtype  # type: ignore[union-attr]
+        return dtype
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +113,8 @@ class ArrayPair:
         with self.lock:
             if self.frozen:
                 return self.read()
+            if self._host is None and self.device.is_host and not self.conjugated:
+                self._take_device_copy()
             host = self._host_side()
             self.lent = self.was_lent = True
             self.version += 1
@@ -199,12 +204,11 @@ class ArrayPair:
         flip : bool
             Whether the new pair has the conjugates of these values.
         """
-        with self.lock:
-            if self.dtype.char in HOST_ONLY:
+        if self.dtype.char in HOST_ONLY:
+            with self.lock:
                 host = np.array(self._host_side())
-                return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
-            array = self.current_array()
-        return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
+            return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
+        return ArrayPair(self.device, on_device=self.current_array(), conjugated=self.conjugated != flip)
 
     def is_lent_array(self, array: Any) -> bool:
         """Return whether `array` is the host copy that was lent.
@@ -240,6 +244,16 @@ class ArrayPair:
                 np.conjugate(host, out=host)
             self._host = host
         return self._host
+
+    def _take_device_copy(self) -> None:
+        """Make the device copy the host copy, if it is writable and no other code refers to it."""
+        self._reading = None
+        self.lent = True  # From now on, another thread needs the lock to read the device copy.
+        self.lent = (
+            self.on_device is not None and self.on_device.flags.writeable and not held_elsewhere(self.on_device, 1)
+        )
+        if self.lent:
+            self._host, self.on_device = self.on_device, None
 
     def _own_references(self) -> int:
         """Return the number of this object's references to the host copy: its own, and its read-only alias."""

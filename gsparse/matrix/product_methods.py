@@ -11,7 +11,7 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY, Array
 from gsparse.device.interchange import DenseInput, parse_dense
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.files.checks import scipy_matrices
-from gsparse.formats import StoredMatrix
+from gsparse.formats import Csr, CsrEntries, StoredMatrix
 from gsparse.formats.launch import Panel
 from gsparse.matrix.dense_operands import is_scalar
 from gsparse.matrix.elementwise import scale
@@ -110,8 +110,8 @@ class Plans(MatrixLike):
     def stored(self) -> StoredMatrix:
         """The arrays that A @ x reads, in the plan's format: a frozen dataclass of `gsparse.formats`."""
         types = _own_types(self)
-        stored: StoredMatrix = _planned(self).product(*types).stored
-        return stored
+        stored: StoredMatrix | Csr = _planned(self).product(*types).stored
+        return CsrEntries.of(stored) if isinstance(stored, Csr) else stored
 
     @property
     def block_shape(self) -> tuple[int, int]:

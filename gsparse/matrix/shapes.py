@@ -96,7 +96,7 @@ class Shapes(MatrixLike):
         """Return the number of stored entries, for SciPy's `nnz` and `size`, and the `getnnz` of its matrices."""
         if axis is None:
             # While SciPy changes the arrays one after the other, only the row pointers say which entries are valid.
-            if self._arrays.lent_names:
+            if self._arrays.is_lent:
                 return int(self._arrays.indptr.read()[-1])
             return self._arrays.current(self._stored_shape).csr.nnz
         if not -self.ndim <= axis < self.ndim:

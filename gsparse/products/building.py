@@ -53,7 +53,7 @@ _Result = TypeVar("_Result")
 Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Product:
     """A kernel bound to the arrays that it reads, for a vector or for several dense columns of one dtype.
 
@@ -172,13 +172,18 @@ class CountedProduct:
 
 
 def build_first(
-    structure: Structure, csr: Csr, compute: np.dtype[Any], threads_per_block: int, matrix: Callable[[], Any]
+    device: Device, csr: Csr, compute: np.dtype[Any], threads_per_block: int, matrix: Callable[[], Any]
 ) -> Product:
-    """Bind a `CountedProduct`, which reads the CSR arrays as they are and counts its calls."""
-    device, rows = structure.sparsity.device, structure.part(CsrRows)
-    kernels, launch = kernels_of(device).spmv, Launch(threads_per_block, rows.threads_per_row)
-    stored = rows.as_they_are(csr, launch.threads_per_row)
-    multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](device, stored, compute, launch)
+    """Return the product of the prepared matrix ``matrix()`` that reads the arrays of `csr` and counts its calls."""
+    kernels, stored = kernels_of(device).spmv, csr
+    multiply: Callable[..., None]
+    if kernels.CSR_PRODUCT is not None:
+        multiply = partial(kernels.CSR_PRODUCT, csr)
+    else:
+        rows = matrix().structure.part(CsrRows)
+        launch = Launch(threads_per_block, rows.threads_per_row)
+        stored = rows.as_they_are(csr, launch.threads_per_row)
+        multiply = kernels.PRODUCTS[kernels.FIRST_FORMAT](device, stored, compute, launch)
     counted = CountedProduct(multiply, MIN_ANALYSIS_PRODUCTS, matrix)
     return Product(counted, kernels.FIRST_FORMAT, stored, one_and_zero(compute))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.formats import Columns, Csr, CsrEntries, LongRows, Values
+from gsparse.formats import Columns, Csr, CsrEntries, LongRows
 from gsparse.formats.costs import MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds, vector_length
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import AnalysisLevel, Storage, StorageFormat, describe_positions
@@ -60,9 +60,8 @@ class CsrRows(Part):
 
         A small new matrix is not examined for long rows, because one warp multiplies even its longest row fast enough.
         """
-        limit = self._limit(threads_per_row)
-        long_rows = None if limit == NO_LIMIT or self._is_small_and_new else self.long_rows(limit)
-        return CsrEntries(csr.shape, csr.nnz, csr.indptr, Columns(csr.indices), Values(csr.data), long_rows)
+        long_rows = None if self._is_small_and_new else self.long_rows(vector_length(threads_per_row))
+        return CsrEntries.of(csr, long_rows)
 
     @property
     def _is_small_and_new(self) -> bool:
@@ -78,17 +77,12 @@ class CsrRows(Part):
     @property
     def vector_length(self) -> int:
         """The number of entries above which a row is a long row of `csr_vector`."""
-        return self._limit(self.threads_per_row)
-
-    def _limit(self, threads_per_row: int) -> int:
-        return NO_LIMIT if self.scalar_length == NO_LIMIT else vector_length(threads_per_row)
+        return NO_LIMIT if self.scalar_length == NO_LIMIT else vector_length(self.threads_per_row)
 
     @property
     def threads_per_row(self) -> int:
-        """The number of threads that share a row in `csr_vector`. It is 1 on a CPU, which ignores it."""
+        """The number of threads of a GPU that share a row in `csr_vector`."""
         sparsity = self.sparsity
-        if self.scalar_length == NO_LIMIT:
-            return 1
         if self._is_small_and_new:
             return sparsity.device.lanes
         return threads_per_row(sparsity.typical_length, sparsity.device.lanes, sparsity.csr.num_rows)

@@ -66,8 +66,8 @@ class PreparedMatrix:
     csr : Csr
         The checked arrays.
     options : MatrixOptions
-    structure : Structure
-        The structure of these row pointers and columns. Prepared matrices that differ only in their values share it.
+    known_structure : Structure or None
+        The structure of these row pointers and columns, if it is known. Matrices that differ in their values share it.
     source : (array, array, array)
         The indptr, indices and data from which this object was made. If a matrix still has these very arrays, this
         object is still valid for it.
@@ -91,7 +91,7 @@ class PreparedMatrix:
     device: Device
     csr: Csr
     options: MatrixOptions
-    structure: Structure
+    known_structure: Structure | None
     source: tuple[Array, Array, Array]
     on_loan: bool = False
     is_new: bool = False
@@ -102,8 +102,7 @@ class PreparedMatrix:
     # The transposed matrix (None: this one, which avoids a reference cycle), and whether products conjugate its values.
     _transposed: tuple[PreparedMatrix | None, bool] | None = field(default=None, repr=False)
     _num_by_columns: int = field(default=0, repr=False)
-    # The transposed arrays, if a conversion needed them before the first transposed product. `transposed` then uses
-    # them.
+    # The transposed arrays, if a conversion needed them before `transposed`, which then uses them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
     # False after memory did not suffice for a format: then only formats that read CSR's own arrays are candidates.
     _has_memory: bool = field(default=True, repr=False)
@@ -122,12 +121,7 @@ class PreparedMatrix:
         structure: Structure | None = None,
         source: tuple[Array, Array, Array] | None = None,
     ) -> PreparedMatrix:
-        """Prepare the result of an operation, which is often multiplied only a few times or never.
-
-        Nothing is examined before the first product. The first products use a format without set-up, unless the options
-        name a format, ask for measurements (`tune=`), or expect few products.
-        """
-        structure = structure or Structure(SparsityPattern(device, csr))
+        """Prepare the result of an operation without examining it. Most results are multiplied rarely or never."""
         source = source or (csr.indptr, csr.indices, csr.data)
         return cls(device, csr, options, structure, source, is_new=options.may_be_planned_later, is_result=True)
 
@@ -137,6 +131,17 @@ class PreparedMatrix:
         if on_loan:
             return PreparedMatrix(self.device, csr, options, self.structure, source, on_loan)
         return PreparedMatrix.of_result(self.device, csr, options, self.structure, source)
+
+    @made_once
+    def structure(self) -> Structure:
+        """The structure of these row pointers and columns."""
+        return self.known_structure or Structure(SparsityPattern(self.device, self.csr))
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether a format or the transpose has been built. The first products of a new matrix build nothing."""
+        has_format = not self.is_new and bool(self._formats.products or self._formats.columns)
+        return has_format or self._transposed is not None or self._transposed_csr is not None
 
     @property
     def stats(self) -> RowStats:
@@ -244,7 +249,7 @@ class PreparedMatrix:
     def _build_first(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Bind a product that reads CSR as it is, and asks for a plan after some calls."""
         csr, threads_per_block = values_as(self.csr, storage), self.options.threads_per_block
-        return build_first(self.structure, csr, compute, threads_per_block, ref(self))
+        return build_first(self.device, csr, compute, threads_per_block, ref(self))
 
     def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Store a plan that measured times have chosen, and its product if it is not None."""
@@ -293,12 +298,7 @@ class PreparedMatrix:
         return replace(product, multiply=CountedProduct(product.multiply, MIN_ANALYSIS_PRODUCTS, ref(self)))
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
-        """Return the arrays that products with several columns read. Synchronizes.
-
-        The result is CSR, row patterns with shared values, or blocks. Products with a vector read the same CSR arrays
-        or row patterns. They also read the same blocks if their format is blocks; otherwise blocks are stored for
-        products with several columns alone.
-        """
+        """Return the arrays that products with several columns read. Synchronizes."""
         kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
         plan = self.plan(storage, compute) if is_planned and may_read_other_formats(self.structure) else None

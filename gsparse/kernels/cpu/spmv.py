@@ -29,7 +29,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import is_for_one_thread, run_parts
-from gsparse.formats import BlockedEllpack, Bsr, Columns, CsrEntries, Ellpack, LongRows, RowLanes
+from gsparse.formats import BlockedEllpack, Bsr, Columns, Csr, CsrEntries, Ellpack, LongRows, RowLanes
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.cpu.compiling import compiled, inlined
@@ -327,3 +327,12 @@ PRODUCTS = {
     for loop_of in (csr_scalar, csr_vector, ellpack, blocked_ellpack, row_lanes, row_pattern, bsr)
 }
 FIRST_FORMAT = "csr_scalar"
+
+
+def csr_product(csr: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    """Multiply as `csr_scalar` does, with the arrays of a matrix."""
+    entries = csr.indices, None, csr.data, None, (True if conjugate and csr.dtype.kind == "c" else None)
+    run_parts(_csr_scalar, csr.nnz + csr.num_rows, csr.indptr, entries, (x, y, alpha, beta))
+
+
+CSR_PRODUCT = csr_product

@@ -296,6 +296,7 @@ PRODUCTS: dict[str, BindProduct] = {
     "bsr": bsr,
 }
 FIRST_FORMAT = "csr_vector"
+CSR_PRODUCT = None
 
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:

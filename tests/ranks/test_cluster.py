@@ -552,7 +552,7 @@ def test_the_error_of_a_rank_reaches_the_client(
 def test_ranks_that_dask_has_dropped_are_an_error_and_not_a_wait(client: Any) -> None:
     with distribute(S, client=client) as A:
         solve = start_solve(client, A)
-        client.cancel(A._rank_group._references)
+        client.cancel(A._rank_group._servers.references)
         errors = [solve.wait(SOON), error_within_deadline(lambda: A @ B)]
         for error in errors:
             assert isinstance(error, CommunicationError), repr(error)

@@ -27,7 +27,7 @@ def connections() -> tuple[int, int]:
     """Return the number of matrices, and of communicators, of this worker."""
     from gsparse.distributed.worker.rank import _ranks
 
-    ranks = [rank for rank in list(_ranks.values()) if rank.connections is not None]
+    ranks = [rank for rank in list(_ranks.values()) if rank.matrix is not None]
     return len(ranks), len({id(rank.communicator) for rank in ranks})
 
 
@@ -52,7 +52,7 @@ def test_results_share_connections_until_the_last_one_is_closed(client: Any, fir
         check(twice, 2 * S)
         closed, left, expected = (A, twice, 2 * S) if first == "operand" else (twice, A, S)
         closed.close()
-        assert counts(client) == {(1, 1)}
+        wait_until(lambda: counts(client) == {(1, 1)})
         check(left, expected)
         with left.with_data(S.data) as again:
             check(again, S)

@@ -1,4 +1,4 @@
-"""The ranks of one matrix, which are dask actors, and calls of functions on the ranks with their errors."""
+"""The ranks of one matrix, which belong to dask actors, and calls of functions on the ranks with their errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import distributed
-from distributed.actor import Actor
+from distributed.actor import ProxyRPC
+from distributed.protocol import to_serialize
 
 from gsparse.device.locks import make_lock
 from gsparse.distributed.client.scheduler import (
@@ -33,7 +33,7 @@ from gsparse.distributed.client.scheduler import (
     wait_for,
 )
 from gsparse.distributed.worker import entry_tasks, group_tasks
-from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
+from gsparse.distributed.worker.rank import RankServer, packed, rank_key, take_vector
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
 # Seconds between two checks that all workers of a group are alive.
@@ -42,27 +42,79 @@ _CHECK_INTERVAL = 0.5
 _GRACE_PERIOD = 3.0
 # Longest time, in seconds, between two checks of running calls: with `on_poll`, which each check calls, and without.
 _POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
-
+# Seconds in which all workers must answer without the scheduler. Otherwise, calls pass through it.
+_CONNECT_TIMEOUT = 1.0
 
 _Asked = dict[int, tuple[Future[Any], float]]
 
 
-@dataclass
-class _Connections:
-    """State of the connections between ranks. A matrix shares it with the matrices that were computed from the matrix.
+class _Servers:
+    """The actors of the ranks, and the state of their connections. A matrix shares them with the results of algebra.
 
-    `epoch` is the number of times that the ranks have begun to connect.
+    Attributes
+    ----------
+    epoch : int
+        The number of times that the ranks have begun to connect.
+    are_open : bool
+        Whether the ranks are connected, and no call in which they wait for each other has failed since.
+    lock : lock
+        One thread at a time runs calls in which ranks wait for each other.
+    references : list of Future
+        Dask keeps the actors while these exist.
+    matrices : set of str
+        The keys of the matrices that are open.
     """
 
-    epoch: int = 0
-    are_open: bool = False
+    def __init__(self, client: distributed.Client, workers: tuple[str, ...]) -> None:
+        self.client, self.workers = client, workers
+        self.epoch, self.are_open, self.secret = 0, False, secrets.token_bytes(32)
+        self.lock, self.reservation = make_lock(), Reservation(client, workers)
+        self.references: list[distributed.Future] = []
+        self.matrices: set[str] = set()
+        self._is_direct = False
+
+    def find_route(self) -> None:
+        """Call the actors without the scheduler from now on, if this process can connect to all workers."""
+        self._is_direct = self.client.direct_to_workers is not False
+        answers = [self.request(rank, "sign_of_life") for rank in range(len(self.workers))]
+        done, running = wait(answers, _CONNECT_TIMEOUT)
+        self._is_direct &= not running and not any(answer.exception() for answer in done)
+
+    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
+        """Call a method of a rank's actor, without waiting. Return a future of the answer."""
+        return asyncio.run_coroutine_threadsafe(self._answer(rank, method, args), self.client.loop.asyncio_loop)
+
+    async def _answer(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
+        reference = self.references[rank]
+        if reference.status != "finished":
+            raise CommunicationError(f"dask has dropped the rank: {reference.status}")
+        address = self.workers[rank]
+        worker = self.client.rpc(address) if self._is_direct else ProxyRPC(self.client.scheduler, address)
+        answer = await worker.actor_execute(actor=reference.key, function=method, args=[*map(to_serialize, args)])
+        if answer["status"] != "OK":
+            raise answer["exception"]
+        return answer["result"]
+
+    def release(self, matrix: str) -> None:
+        """Release a matrix, without waiting. With the last one, dask drops the actors, which closes their connections.
+
+        Releasing the references would not be enough, because actors refer to themselves.
+        """
+        self.matrices.discard(matrix)
+        with suppress(Exception):  # the client is closed
+            if self.matrices and has_scheduler(self.client):
+                for rank in range(len(self.references)):
+                    self.request(rank, "release", matrix)
+            elif not self.matrices:
+                self.reservation.close()
+                self.client.loop.add_callback(self.client.cancel, self.references, asynchronous=True)
 
 
 class RankGroup:
-    """The ranks of one matrix, each an actor of dask on its worker.
+    """The ranks of one matrix. Each belongs to an actor of dask on its worker.
 
-    A call of an actor takes a millisecond, a dask task more than ten. Calls pass through the scheduler, unless the
-    client was made with ``direct_to_workers=True``.
+    A call of an actor takes a millisecond, a dask task more than ten. Calls pass through the scheduler if this process
+    cannot connect to all workers, or if the client was made with ``direct_to_workers=False``.
 
     Parameters
     ----------
@@ -71,8 +123,10 @@ class RankGroup:
         Dask's addresses, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
+    device : str, optional
+        The device of each rank.
     operand : RankGroup, optional
-        The group of the matrix from which this matrix is computed, on the same workers. Both share their connections.
+        The group of the matrix from which this matrix is computed, on the same workers. Both share their actors.
 
     Attributes
     ----------
@@ -85,18 +139,19 @@ class RankGroup:
     """
 
     def __init__(
-        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: RankGroup | None = None
+        self,
+        client: distributed.Client,
+        workers: Sequence[str],
+        timeout: float,
+        device: str | None,
+        operand: RankGroup | None = None,
     ) -> None:
-        self.client, self.workers, self.timeout = client, tuple(workers), timeout
-        self.key, self._secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
+        self.client, self.workers, self.timeout, self._device = client, tuple(workers), timeout, device
+        self.key, self.remedy = f"gsparse-{uuid.uuid4().hex}", ""
         self.is_open, self.closed_by = True, "closed: distribute it again"
-        self._operand, self.remedy = operand, ""
-        self._connections: _Connections = _Connections() if operand is None else operand._connections
-        self._lock = make_lock()  # One thread at a time runs calls in which ranks wait for each other.
-        self._reservation = Reservation(client, workers)
-        self._references: list[distributed.Future] = []  # dask keeps the ranks while these exist
-        self._actors: list[Actor] = []
-        self._drop_ranks = weakref.finalize(self, _drop, client, self._references)
+        self._servers: _Servers = _Servers(client, self.workers) if operand is None else operand._servers
+        self._servers.matrices.add(self.key)
+        self._release = weakref.finalize(self, self._servers.release, self.key)
 
     @property
     def ranks(self) -> range:
@@ -105,7 +160,7 @@ class RankGroup:
     @property
     def epoch(self) -> int:
         """The number of times that the ranks have begun to connect."""
-        return self._connections.epoch
+        return self._servers.epoch
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -123,52 +178,48 @@ class RankGroup:
         inputs: list[Any] = []
         with self.exclusive():
             try:
-                self._start_ranks()
-                addresses: tuple[tuple[str, int], ...] = ()
-                if self._operand is None:
-                    addresses = self._open_ports()
-                else:
-                    self._operand.reconnect()
+                if not self._servers.references:
+                    self._start_servers()
                 inputs += [input_of(rank) for rank in self.ranks]
                 self.wait_for_inputs(inputs, "the matrix")
-                common = addresses, self._secret
-                rank_metadata = self.call_together(
-                    group_tasks.open_rank, [(*common, argument(x), *arguments) for x in inputs]
-                )
+                self.reconnect()
+                of_ranks = [(self.key, argument(x), *arguments) for x in inputs]
+                rank_metadata = self.call_together(group_tasks.open_rank, of_ranks, of_servers=True)
             finally:  # Dask's exceptions keep the frames of the callers alive, and with them local variables.
                 release([x for x in inputs if isinstance(x, distributed.Future)])
-            self._connections.are_open, self._operand = True, None
         close_client_at_exit(self)
         return rank_metadata
 
-    def _start_ranks(self) -> None:
+    def _start_servers(self) -> None:
         """Create each rank's actor on its worker."""
-        for number, worker in enumerate(self.workers):
+        for number in self.ranks:
             key = rank_key(self.key, number)
-            self._references.append(
-                self.submit(Rank, number, key, number, self.workers, self.timeout, key=key, actor=True)
-            )
-            self._actors.append(Actor(Rank, worker, key))
-        answers_of_workers(dict(zip(self.workers, self._references, strict=True)), self.timeout, self.remedy)
+            arguments = key, number, self.workers, self.timeout
+            self._servers.references.append(self.submit(RankServer, number, *arguments, key=key, actor=True))
+        references = dict(zip(self.workers, self._servers.references, strict=True))
+        answers_of_workers(references, self.timeout, self.remedy)
+        self._servers.find_route()
 
     def reconnect(self) -> None:
-        """Connect the ranks again if a call has failed since they were connected."""
-        if not self._connections.are_open:
-            self.call_together(group_tasks.reopen_rank, [(self._open_ports(), self._secret)] * len(self.workers))
-            self._connections.are_open = True
+        """Connect the ranks, unless they are connected and no call has failed since then."""
+        servers = self._servers
+        if not servers.are_open:
+            arguments = self._open_ports(), servers.secret, self._device
+            self.call_together(group_tasks.connect, [arguments] * len(self.workers), of_servers=True)
+            servers.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Begin a new epoch: let every rank open a port, and return the addresses."""
-        self._connections.epoch += 1
-        return tuple(self.call(group_tasks.open_port))
+        self._servers.epoch += 1
+        return tuple(self.call(group_tasks.open_port, of_servers=True))
 
     def close(self) -> None:
-        """Release the matrix."""
+        """Release the matrix. Wait for it only if no other matrix uses the actors, and their connections are closed."""
         self.is_open = False
-        with suppress(Exception):
-            self.ask_remaining(Rank.close)
-        self._drop_ranks()
-        self._reservation.close()
+        if self._servers.matrices == {self.key}:
+            with suppress(Exception):
+                self.ask_remaining(RankServer.close, of_servers=True)
+        self._release()
 
     # ------------------------------------------------------------------ calls
 
@@ -180,6 +231,7 @@ class RankGroup:
         ranks: Iterable[int] | None = None,
         name: str = "",
         on_poll: Callable[[], None] | None = None,
+        of_servers: bool = False,
     ) -> list[Any]:
         """Call a function on the ranks at the same time, and return the results.
 
@@ -195,6 +247,8 @@ class RankGroup:
             The name of the calls; by default a new one (`new_call`).
         on_poll : callable, optional
             Called repeatedly during the wait.
+        of_servers : bool, optional
+            Whether the function gets the ranks' actors (`RankServer`) instead of the ranks.
 
         Raises
         ------
@@ -204,7 +258,8 @@ class RankGroup:
         """
         self.check_open()
         name, called = name or new_call(function.__name__), self.ranks if ranks is None else ranks
-        calls = Calls({r: self._begin(r, name, function, arguments[r] if arguments else ()) for r in called})
+        key = "" if of_servers else self.key
+        calls = Calls({r: self._begin(r, name, function, key, arguments[r] if arguments else ()) for r in called})
         try:
             self._watch(calls, on_poll)
         except BaseException:
@@ -219,17 +274,19 @@ class RankGroup:
         try:
             return self.call(*args, **options)
         except BaseException:
-            self._connections.are_open = False
+            self._servers.are_open = False
             raise
 
-    def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
+    def ask_remaining(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None = None, of_servers: bool = False
+    ) -> dict[int, Any]:
         """Call a function on the remaining workers. Return a dict from rank to result, without calls that fail or last.
 
         The calls have `seconds` seconds, by default the group's timeout.
         """
-        name, left = new_call(function.__name__), self.remaining_workers()
-        started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
-        calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
+        name, left, key = new_call(function.__name__), self.remaining_workers(), "" if of_servers else self.key
+        started = [rank for rank, reference in enumerate(self._servers.references) if reference.status == "finished"]
+        calls = Calls({r: self._begin(r, name, function, key, args) for r in started if self.workers[r] in left})
         end = time.monotonic() + (self.timeout if seconds is None else seconds)
         while calls.is_running and (now := time.monotonic()) < end:
             calls.wait(end - now)
@@ -237,14 +294,12 @@ class RankGroup:
 
     def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
         """Call a method of a rank's actor, without waiting. Return a future of the answer."""
+        return self._servers.request(rank, method, *args)
 
-        async def answer() -> Any:
-            return await getattr(self._actors[rank], method)(*args)
-
-        return asyncio.run_coroutine_threadsafe(answer(), self.client.loop.asyncio_loop)
-
-    def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-        return self.request(rank, "call", name, *packed((function, args)))
+    def _begin(
+        self, rank: int, name: str, function: Callable[..., Any], key: str, args: tuple[Any, ...]
+    ) -> Future[Any]:
+        return self.request(rank, "call", name, *packed((function, key, args)))
 
     # ------------------------------------------------------------------ tasks
 
@@ -296,7 +351,7 @@ class RankGroup:
         The wait for each worker, on which another solve may run, takes at most ten times `timeout`.
         """
         self.check_open()
-        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
+        with self._servers.lock, self.client.as_current(), self._servers.reservation.held(10 * self.timeout):
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
@@ -330,7 +385,8 @@ class RankGroup:
                 next_check = now + _CHECK_INTERVAL
                 lost = self.error_of_lost_worker(calls.unfinished)
                 self._check_signs_of_life(asked, calls.unfinished)
-                calls.cut_off([rank for rank, kept in enumerate(self._references) if kept.status != "finished"])
+                dropped = [rank for rank, kept in enumerate(self._servers.references) if kept.status != "finished"]
+                calls.cut_off(dropped)
             if lost is not None:
                 failed_at = failed_at or now
                 if calls.unfinished <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
@@ -378,15 +434,6 @@ class RankGroup:
 def argument(value: Any) -> Any:
     """Return an argument of a call. A future becomes a `DaskResult`, which the worker replaces by its value."""
     return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
-
-
-def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
-    """Make dask drop the actors of ranks, without waiting.
-
-    Releasing the references is not enough, because actors refer to themselves.
-    """
-    with suppress(Exception):  # the client is closed
-        client.loop.add_callback(client.cancel, references, asynchronous=True)
 
 
 def _keep_until_done(future: distributed.Future) -> None:

@@ -1,4 +1,4 @@
-"""Functions that all ranks of a matrix run together, to connect to each other and to make their parts of the matrix."""
+"""Functions that all ranks run together, to connect to each other and to make their parts of a matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
-from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
+from gsparse.distributed.worker.rank import Rank, RankServer, find_rank, rank_key
 from gsparse.errors import CommunicationError
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -113,37 +113,54 @@ class RankMetadata:
         return RankMetadata(number, int(entries), matrix.ghosts, format, moved, matrix.dtype.name, device)
 
 
-def open_port(rank: Rank) -> tuple[str, int]:
+def open_port(server: RankServer) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
-    if rank.listener is not None:
-        rank.listener.close()
-    rank.listener = listen(rank.host())
-    host, port = rank.listener.getsockname()[:2]
+    server.disconnect()
+    server.listener = listen(server.host())
+    host, port = server.listener.getsockname()[:2]
     return str(host), int(port)
 
 
+def connect(server: RankServer, addresses: Addresses, secret: bytes, device: str | None) -> None:
+    """Connect to the other ranks, all of which have opened their ports. All ranks must run this at the same time.
+
+    All matrices of these ranks then use the new connections.
+    """
+    rank_device = get_device(device)
+    with rank_device.active():
+        server.communicator = communicator = _connect(server, addresses, secret, rank_device)
+        for rank in list(server.ranks.values()):
+            if rank.matrix is not None:
+                rank.matrix.connect(communicator)
+            rank.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
+
+
 def open_rank(
-    rank: Rank,
-    addresses: Addresses,
-    secret: bytes,
+    server: RankServer,
+    matrix: str,
     part: sp.csr_array | GpuSparseMatrix | RowLoader | Computation | DaskResult,
     rows: RowPartition,
     columns: RowPartition,
     device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Connect to the other ranks, and make this rank's part of a matrix. All ranks must run this at the same time."""
-    rank_device = get_device(device)
-    part = DaskResult.resolved(part)
-    with rank_device.active(), _connections(rank, addresses, secret, rank_device, part) as communicator:
-        if isinstance(part, Computation):
-            matrix = part.matrix(rank.number, communicator, columns)
-        else:
-            own_rows = rows.rows(rank.number)
-            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
-            matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
-    rank.matrix = matrix
-    return RankMetadata.of(rank.number, matrix)
+    """Make this rank's part of the matrix with the key `matrix`. All ranks must run this at the same time."""
+    communicator, rank_device, part = server.communicator, get_device(device), DaskResult.resolved(part)
+    key = rank_key(matrix, server.number)
+    assert communicator is not None
+    server.ranks[key] = rank = Rank(key, server.number, server.calls)
+    try:
+        with rank_device.active(), aborting(communicator):
+            if isinstance(part, Computation):
+                rank.matrix = part.matrix(rank.number, communicator, columns)
+            else:
+                own_rows = rows.rows(rank.number)
+                block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
+                rank.matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
+        return RankMetadata.of(rank.number, rank.matrix)
+    except BaseException:
+        server.ranks.pop(key, None)
+        raise
 
 
 def eliminate_zeros(rank: Rank) -> RankMetadata:
@@ -152,49 +169,17 @@ def eliminate_zeros(rank: Rank) -> RankMetadata:
     return RankMetadata.of(rank.number, rank.matrix)
 
 
-def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
-    """Connect the ranks of a matrix again after a call has failed. All ranks must run this at the same time.
-
-    All matrices that shared the old connections then share the new connections.
-    """
-    device, connections = rank.require_matrix().device, rank.connections
-    assert connections is not None
-    connections.communicator.close()
-    with device.active():
-        connections.communicator = _connect(rank, addresses, secret, device)
-        for sharing in rank.sharing():
-            if sharing.matrix is not None:
-                sharing.matrix.connect(connections.communicator)
-            sharing.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
-
-
-@contextmanager
-def _connections(rank: Rank, addresses: Addresses, secret: bytes, device: Any, part: Any) -> Iterator[Communicator]:
-    """Connect to the other ranks, or share the connections of the first operand of a computation."""
-    if isinstance(part, Computation):
-        connections = find_rank(rank_key(part.operands[0], rank.number)).connections
-        assert connections is not None
-    else:
-        connections = RankConnections(_connect(rank, addresses, secret, device))
-    connections.users.add(rank)
-    rank.connections = connections
-    try:
-        with aborting(connections.communicator):
-            yield connections.communicator
-    except BaseException:
-        rank.close()
-        raise
-
-
-def _connect(rank: Rank, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
+def _connect(server: RankServer, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
     """Connect to the other ranks: through memory if all ranks are on one host, else over NCCL or sockets."""
-    listener, rank.listener = rank.listener, None
+    listener, server.listener = server.listener, None
     if listener is None:
-        raise CommunicationError(f"rank {rank.number} has opened no port: distribute the matrix again")
-    if len(rank.workers) == 1:
+        raise CommunicationError(f"rank {server.number} has opened no port: distribute the matrix again")
+    if len(server.workers) == 1:
         listener.close()
         return SingleCommunicator()
-    communicator: Communicator = SocketCommunicator(rank.number, addresses, listener, secret, rank.timeout, rank.tls())
+    communicator: Communicator = SocketCommunicator(
+        server.number, addresses, listener, secret, server.timeout, server.tls()
+    )
     try:
         with aborting(communicator):
             communicator = share_memory(communicator)
